@@ -39,6 +39,8 @@ _DATA_SETS: Mapping[Task, Mapping[int, str]] = {
     "detection": {80: "coco", 20: "voc"},
     "segmentation": {21: "voc"},
 }
+# Types of a picture's values.
+_PICTURES = ("float32", "float16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +75,11 @@ def written_size(proto: ModelProto) -> Size | None:
 
 
 def takes_pictures(graph: Graph) -> bool:
-    """Whether the graph's only input is (1, 3, H, W) float32."""
+    """Whether the graph's only input is (1, 3, H, W), float32 or float16."""
     if len(graph.inputs) != 1:
         return False
     info = graph.tensors[graph.inputs[0]]
-    return len(info.shape) == 4 and info.shape[:2] == (1, 3) and str(info.dtype) == "float32"
+    return info.shape[:2] == (1, 3) and len(info.shape) == 4 and str(info.dtype) in _PICTURES
 
 
 def guess(graph: Graph, told: Mapping[str, object], task: Task | None, labels: int) -> Guess:

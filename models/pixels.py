@@ -1,7 +1,7 @@
 """Pictures on the wire as uint8: a quarter of the bytes, and a bit-identical answer.
 
 A model's input may be sent as pixels if normalising them inside the tiles' graphs gives, for every
-value of every channel, exactly the same float32 as normalising on the host. A tensor that a client
+value of every channel, exactly the same number as normalising on the host. A tensor that a client
 has normalised itself is turned back into its pixels if exactly the same tensor comes of these.
 """
 
@@ -30,9 +30,12 @@ def with_pixels(graph: Graph, sidecar: Sidecar | None) -> Graph:
     """
     if sidecar is None:
         return graph
-    name, encoding = sidecar.input.name, sidecar.input.pixels
+    name = sidecar.input.name
     info = graph.tensors.get(name)
-    if info is None or info.data_type != TensorProto.FLOAT or not is_exact(encoding):
+    if info is None or info.data_type not in (TensorProto.FLOAT, TensorProto.FLOAT16):
+        return graph
+    encoding = replace(sidecar.input.pixels, half=info.data_type == TensorProto.FLOAT16)
+    if not is_exact(encoding):
         return graph
     return replace(graph, tensors={**graph.tensors, name: replace(info, wire=encoding)})
 
@@ -93,10 +96,11 @@ def as_values(graph: Graph, feeds: Mapping[str, np.ndarray]) -> dict[str, np.nda
 
 
 def is_exact(encoding: Pixels) -> bool:
-    """Whether onnxruntime decodes every value of every channel to exactly the host's float32."""
+    """Whether onnxruntime decodes every value of every channel to exactly the host's number."""
     channels = len(encoding.mean)
     every = np.arange(256, dtype=np.uint8).reshape(1, 1, 16, 16)
     pixels = np.ascontiguousarray(np.broadcast_to(every, (1, channels, 16, 16)))
+    made = TensorProto.FLOAT16 if encoding.half else TensorProto.FLOAT
     constants: dict[str, np.ndarray] = {}
 
     def constant(label: str, array: np.ndarray) -> str:
@@ -109,7 +113,7 @@ def is_exact(encoding: Pixels) -> bool:
             nodes,
             "pixels",
             [helper.make_tensor_value_info("pixels", TensorProto.UINT8, pixels.shape)],
-            [helper.make_tensor_value_info("values", TensorProto.FLOAT, pixels.shape)],
+            [helper.make_tensor_value_info("values", made, pixels.shape)],
             [numpy_helper.from_array(array, label) for label, array in constants.items()],
         ),
         opset_imports=[helper.make_opsetid("", _OPSET)],

@@ -148,6 +148,11 @@ def _check(model: onnx.ModelProto) -> None:
         raise NotQuantised(
             cause="the network is quantised already", cure="Give the float network it was made of"
         )
+    inputs = {value.type.tensor_type.elem_type for value in model.graph.input}
+    if onnx.TensorProto.FLOAT16 in inputs:
+        raise NotQuantised(
+            cause="the network takes half precision", cure="Give its export in float32"
+        )
     if not kinds & HEAVY:
         raise NotQuantised(
             cause="the network has no convolutions and no products of matrices",

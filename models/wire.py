@@ -120,7 +120,8 @@ _ROWS = 32
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """An image (N, 3, H, W) as its uint8 pixels: the tensor is (pixel * scale - mean) / std.
+    """An image (N, 3, H, W) as its uint8 pixels: the tensor is (pixel * scale - mean) / std, in
+    float32, and rounded to float16 then if it is `half`.
 
     Windows that reach beyond the map read zeros of the tensor, not of the pixels: pads stay in the
     nodes after this. Only inputs use it; no node makes pixels.
@@ -129,17 +130,18 @@ class Pixels:
     scale: float
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    half: bool = False
 
     data_type: ClassVar[int] = TensorProto.UINT8
 
-    def values(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def values(self, pixels: NDArray[np.uint8]) -> NDArray[np.floating[Any]]:
         """The tensor of these pixels, each step rounded to float32."""
-        values = pixels.astype(np.float32)
+        values: NDArray[np.floating[Any]] = pixels.astype(np.float32)
         for _, step, operand in self._steps(Span(0, len(self.mean))):
             values = step(values, operand)
-        return values
+        return values.astype(np.float16) if self.half else values
 
-    def pixels(self, values: NDArray[np.float32]) -> NDArray[np.uint8] | None:
+    def pixels(self, values: NDArray[np.floating[Any]]) -> NDArray[np.uint8] | None:
         """The pixels of which this is the tensor, to the bit; None if there are none."""
         mean, std = (
             np.array(each, np.float32)[None, :, None, None] for each in (self.mean, self.std)
@@ -153,18 +155,21 @@ class Pixels:
                 steps = np.rint((part * std + mean) / np.float32(self.scale))
                 found[:, :, rows] = np.fmin(np.fmax(steps, 0), 255)
             made = self.values(np.ascontiguousarray(found[:, :, rows]))
-            if not np.array_equal(made.view(np.uint32), part.view(np.uint32)):
+            if not np.array_equal(made.view(np.uint8), part.view(np.uint8)):
                 return None
         return found
 
     def decode(self, tensor: Coded) -> list[NodeProto]:
         """Nodes from pixels to the tensor that the network's nodes read."""
         steps = self._steps(tensor.channels)
-        names = [f"{tensor.wire}__before{op}" for op, _, _ in steps] + [tensor.plain]
+        last = f"{tensor.wire}__float32" if self.half else tensor.plain
+        names = [*(f"{tensor.wire}__before{op}" for op, _, _ in steps), last]
         nodes = [helper.make_node("Cast", [tensor.wire], names[:1], to=TensorProto.FLOAT)]
         for (op, _, operand), source, target in zip(steps, names, names[1:], strict=False):
             label = tensor.constant(f"{tensor.wire}__{op}", operand)
             nodes.append(helper.make_node(op, [source, label], [target]))
+        if self.half:
+            nodes.append(helper.make_node("Cast", [last], [tensor.plain], to=TensorProto.FLOAT16))
         return nodes
 
     def _steps(self, channels: Span) -> list[tuple[str, np.ufunc, np.ndarray]]:

@@ -127,7 +127,7 @@ def _described(graph: Graph, told: dict[str, object], name: str, said: Said, fil
     assert task is not None, "asked, or missing"
     if not takes_pictures(graph) and task != "tensor":
         raise BadRequest(
-            cause=f"{file} does not take a picture: its inputs are not one of (1, 3, H, W) float32",
+            cause=f"{file} takes no picture: its input is not (1, 3, H, W), float32 or float16",
             cure="Add it with --task tensor, or export it with such an input",
         )
     head = head_for(graph, task, labels or (), pixels or "unit", told)

@@ -77,9 +77,11 @@ def picture_feeds(body: bytes, sidecar: Sidecar, graph: Graph) -> dict[str, np.n
     from models.vision.preprocess import decode_image, image_to_pixels, image_to_tensor
 
     name = sidecar.input.name
-    if graph.tensors[name].itemsize == 1:
+    info = graph.tensors[name]
+    if info.itemsize == 1:
         return {name: image_to_pixels(decode_image(body), sidecar.input)[0]}
-    return {name: image_to_tensor(decode_image(body), sidecar.input)[0]}
+    tensor, _ = image_to_tensor(decode_image(body), sidecar.input)
+    return {name: tensor.astype(info.dtype, copy=False)}
 
 
 def _truth(body: bytes) -> tuple[Truth, ...] | None:

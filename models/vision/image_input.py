@@ -17,7 +17,7 @@ Side = Annotated[Integer, Field(ge=1, le=LARGEST_SIDE)]
 
 @dataclass(frozen=True, slots=True, config=DOCUMENT)
 class ImageInput:
-    """How a picture becomes the input `name` (1, 3, *size) float32: (pixel * scale - mean) / std.
+    """How a picture becomes the input `name` (1, 3, *size): (pixel * scale - mean) / std.
 
     `size` is (height, width). A letterbox is padded with the grey `pad_value`; a centre crop
     first brings the shorter side to `resize_shorter` pixels.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +41,12 @@ class Live:
 
 
 @contextmanager
-def started(folder: Path, workers: int, profile_s: float = 60.0) -> Iterator[Live]:
-    """A coordinator of some workers; it measures them when it is asked to."""
+def started(
+    folder: Path, workers: int, profile_s: float = 60.0, installed: Sequence[str] = ()
+) -> Iterator[Live]:
+    """A coordinator of some workers; it measures them when it is asked to. It also serves models
+    that are `installed`.
+    """
     file, tensors, state = save_tiny(folder), folder / "input.npz", folder / "coordinator"
     # Not made of pixels: those travel as bytes.
     image = np.random.default_rng(0).standard_normal((1, 3, 64, 64), np.float32)
@@ -53,7 +57,7 @@ def started(folder: Path, workers: int, profile_s: float = 60.0) -> Iterator[Liv
         addresses = [str((child.ready() or {})["address"]) for child in running]
         config.write_text(
             f"workers = {json.dumps(addresses)}\nprofile_s = {profile_s}\nprofile = false\n"
-            f"models = [{json.dumps(str(file))}]\nstrategy = 'ofl'\nreplan = 0\n"
+            f"models = {json.dumps([str(file), *installed])}\nstrategy = 'ofl'\nreplan = 0\n"
             f"mdns = false\nhost_computes = false\nport = 0\nstate_dir = {json.dumps(str(state))}\n"
         )
         coordinator = children.start(

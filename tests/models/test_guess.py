@@ -7,7 +7,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from models.downloads import read_manifest
 from models.graph import Graph
-from models.guess import Guess, guess, metadata
+from models.guess import Guess, guess, metadata, takes_pictures
 from models.importer import load_graph
 from models.usual import PIXELS, About, described, head_for, image_input
 from models.vision.class_scores import ClassScores
@@ -235,12 +235,16 @@ def test_the_manifest_s_sidecars_fit_networks_of_the_shapes_that_they_are_for() 
         assert each.sidecar.source
 
 
-def test_a_half_precision_input_is_no_picture() -> None:
-    value = helper.make_tensor_value_info("x", TensorProto.FLOAT16, (1, 3, 8, 8))
-    out = helper.make_tensor_value_info("y", TensorProto.FLOAT16, (1, 3, 8, 8))
+@pytest.mark.parametrize(
+    ("kind", "fits"),
+    [(TensorProto.FLOAT16, True), (TensorProto.FLOAT, True), (TensorProto.DOUBLE, False)],
+)
+def test_a_picture_is_in_single_or_half_precision(kind: int, fits: bool) -> None:
+    value = helper.make_tensor_value_info("x", kind, (1, 3, 8, 8))
+    out = helper.make_tensor_value_info("y", kind, (1, 3, 8, 8))
     node = helper.make_node("Relu", ["x"], ["y"])
     model = helper.make_model(
         helper.make_graph([node], "g", [value], [out]),
         opset_imports=[helper.make_opsetid("", 17)],
     )
-    assert guess(load_graph(model, "half"), {}, None, 0).task == "tensor"
+    assert takes_pictures(load_graph(model, "picture")) is fits

@@ -18,10 +18,12 @@ from models.partial import cut_partial
 from models.pixels import as_values, is_exact, usual, with_pixels, without_pixels
 from models.program import BlobSource
 from models.reference import EQUAL, ProgramRunner, WholeModel, compare
+from models.tolerance import HALF
 from models.units import divide
 from models.vision.image_input import ImageInput
 from models.vision.sidecar import Sidecar
 from models.wire import Coded, Pixels
+from tests.models.model_files import halved
 from tests.models.networks import Sketch
 
 IMAGENET = Pixels(1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -87,6 +89,26 @@ def test_tiles_of_pixels_give_the_whole_answer(pixels: Pixels, grid: tuple[int, 
     network = divide(with_pixels(load_graph(model), sidecar(pixels)))
     feeds = {"x": pixels_of(network.graph)}
     assert check(model, network, grid, fused(network), feeds=feeds).comparison == EQUAL
+
+
+@pytest.mark.parametrize("pixels", [RAW, IMAGENET])
+def test_pixels_become_a_picture_in_half_precision(pixels: Pixels) -> None:
+    graph = with_pixels(load_graph(halved(sketch())), sidecar(pixels))
+    encoding = graph.tensors["x"].wire
+    assert encoding == replace(pixels, half=True)
+    values = encoding.values(pixels_of(graph))
+    assert values.dtype == np.float16
+    assert np.array_equal(encoding.pixels(values), pixels_of(graph))
+    assert encoding.pixels(np.nextafter(values, np.float16(0))) is None
+    network, feeds = divide(graph), {"x": pixels_of(graph)}
+    report = check(halved(sketch()), network, (3, 2), fused(network), feeds=feeds)
+    assert report.ok
+    assert report.comparison.max_rel_error < HALF / 2
+
+
+def test_a_half_that_is_rounded_elsewhere_is_noticed() -> None:
+    assert is_exact(replace(IMAGENET, half=True))
+    assert not is_exact(Swapped(IMAGENET.scale, IMAGENET.mean, IMAGENET.std, half=True))
 
 
 def test_padding_is_of_the_normalised_map() -> None:

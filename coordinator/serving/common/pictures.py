@@ -124,11 +124,13 @@ def asked_of(body: bytes, served: ServedModel) -> Asked:
     sidecar = served.sidecar
     assert sidecar is not None
     picture, name = decode_image(body), sidecar.input.name
+    info = served.network.graph.tensors[name]
     tensor: np.ndarray
-    if any(each.dtype == np.uint8 for each in served.network.graph.tensors[name].accepted):
+    if any(each.dtype == np.uint8 for each in info.accepted):
         tensor, placement = image_to_pixels(picture, sidecar.input)
     else:
         tensor, placement = image_to_tensor(picture, sidecar.input)
+        tensor = tensor.astype(info.dtype, copy=False)
     return Asked({name: tensor}, body, placement)
 
 
