@@ -8,7 +8,9 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from models.boxes import Span
 from models.documents import DOCUMENT, MOST_ITEMS, Flag, Number, Positive, Share, Text
+from models.selection import NO_SELECTION, Selection, Selections
 from models.vision.class_scores import softmax
 from models.vision.detection import Candidates, Detector, grown
 from models.vision.head import ANY, Outputs, Shapes, Size, Values
@@ -39,6 +41,14 @@ class Ssd(Detector):
         """Boxes and scores."""
         count = len(self.priors) or ANY
         return {self.boxes: (1, count, 4), self.scores: (1, count, 1 + classes)}
+
+    def selections(self, shapes: Shapes, classes: int) -> Selections:
+        """The scores of likely boxes. Zeros among logits would be scores, and what is read of the
+        boxes depends on another output: these are read whole.
+        """
+        if self.logits:
+            return NO_SELECTION
+        return {self.scores: Selection(1, 2, Span(1, 1 + classes), self.min_score)}
 
     def candidates(self, outputs: Outputs, classes: int, size: Size) -> Candidates:
         """Every box except the background.

@@ -17,6 +17,7 @@ from models.vision.heads import Head
 from models.vision.placement import Placement
 from models.vision.predictions import predictions
 from models.vision.rtdetr import RtDetr
+from models.vision.ssd import Ssd
 from models.vision.yolo_boxes import YoloBoxes
 from models.vision.yolo_parts import YoloPose, YoloRotated
 from models.vision.yolox import YoloX
@@ -24,6 +25,9 @@ from tests.models.test_heads import LABELS, sidecar
 
 LEAST = 0.25
 VIEW = Placement(width=64, height=64, scale_x=1.0, scale_y=1.0, left=0, top=0)
+SSD = Ssd("ssd", "places", "y", False, "xyxy", (), (0.1, 0.2), LEAST, 0.45)
+# Of an SSD, whose scores are an output of their own.
+PLACES = np.random.default_rng(1).random((1, 40, 4), np.float32)
 HEADS: dict[str, tuple[Head, tuple[int, ...]]] = {
     "yolov5": (YoloBoxes("yolov5", LEAST, 0.45), (1, 40, 8)),
     "yolov8": (YoloBoxes("yolov8", LEAST, 0.45), (1, 7, 40)),
@@ -31,6 +35,7 @@ HEADS: dict[str, tuple[Head, tuple[int, ...]]] = {
     "pose": (YoloPose("yolov8-pose", "y", 2, True, LEAST, 0.45), (1, 13, 40)),
     "rotated": (YoloRotated("yolov8-obb", "y", LEAST, 0.45), (1, 8, 40)),
     "end2end": (EndToEnd("end2end", LEAST), (1, 40, 6)),
+    "ssd": (SSD, (1, 40, 4)),
     "yolox": (YoloX("yolox", (16, 32), LEAST, 0.45), (1, 20, 8)),
 }
 
@@ -47,7 +52,8 @@ def output(seed: int, kind: str) -> np.ndarray:
 def read(kind: str, values: np.ndarray) -> list[Any]:
     described = sidecar("detection", HEADS[kind][0])
     described = replace(described, input=replace(described.input, size=(64, 64)))
-    return [each.as_json() for each in predictions(described, {"y": values}, VIEW)]
+    outputs = {"places": PLACES, "y": values} if kind == "ssd" else {"y": values}
+    return [each.as_json() for each in predictions(described, outputs, VIEW)]
 
 
 def narrowed(selection: Selection, values: np.ndarray) -> np.ndarray:
@@ -81,6 +87,11 @@ def test_a_selection_by_other_scores_would_be_seen(kind: str) -> None:
         for values in (output(seed, kind) for seed in range(20))
     ]
     assert any(seen)
+
+
+def test_nothing_is_selected_of_logits() -> None:
+    """A zero among them is a score."""
+    assert not replace(SSD, logits=True).selections({"y": (1, 40, 4)}, len(LABELS))
 
 
 @pytest.mark.parametrize(
