@@ -28,8 +28,8 @@ Tensors = dict[str, np.ndarray]
 
 @dataclass(slots=True)
 class WorkerProcess:
-    """One worker. `within` is a command that executes another, as `ip netns exec` does; `busy`:
-    something is happening to it.
+    """One worker, which serves within `start_s`. `within` is a command that executes another, as
+    `ip netns exec` does; `busy`: something is happening to it.
     """
 
     name: str
@@ -40,6 +40,7 @@ class WorkerProcess:
     within: Sequence[str] = ()
     secret: str = ""
     mdns: bool = False
+    start_s: float = START_S
     child: children.Child | None = None
     busy: bool = False
 
@@ -67,7 +68,7 @@ class WorkerProcess:
     async def start(self) -> None:
         """Returns when it serves."""
         self.begin()
-        await until(lambda: bool(self.told()))
+        await until(lambda: bool(self.told()), self.start_s)
         self.port = int(str(self.told()["address"]).rpartition(":")[2])
 
     def begin(self) -> None:
