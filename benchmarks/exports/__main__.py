@@ -2,16 +2,20 @@
 
     python -m benchmarks.exports [--networks yolo11n,vit_b_16.script] [--folder FOLDER] [--json]
                                  [--no-check]
+    python -m benchmarks.exports --table
 
 The first run makes an environment with PyTorch for the exports (gigabytes) and keeps the files.
 Weights are seeded: nothing is downloaded but packages. For each network: seconds of CPU to load it,
 the share of all FLOPs in units that are split (each of four devices computes at most 60 % of such a
 unit), the largest difference from the whole network in onnxruntime when all of it is cut in four,
-and the speed-up of `auto` on emulated clusters, by the event simulator with the lab's presets.
+and the speed-up of `auto` on emulated clusters, by the event simulator with the lab's presets; a
+detector whose head is known answers with its likely boxes. `--table` writes the table of
+docs/networks.md from the committed result.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +27,8 @@ import onnx
 
 from benchmarks.exports.files import FOLDER, exported
 from benchmarks.lab.pictures import for_pictures
-from benchmarks.report import command_line, emit
+from benchmarks.lab.tables import between_marks
+from benchmarks.report import ROOT, command_line, emit
 from coordinator.planning.auto import auto
 from imbrex.demo.emulation.clusters import cluster_of
 from imbrex.demo.emulation.presets import load_kind
@@ -35,10 +40,13 @@ from models.tiles import grid, tile_boxes, whole_map
 from models.units import Network, Unit, divide
 from models.work import tile_works
 
+PAGE = ROOT / "docs" / "networks.md"
+RESULT = ROOT / "benchmarks" / "results" / "exports" / "simulated.json"
 TILES = 4
 # A unit is split if no device computes more of it.
 LARGEST_SHARE = 0.6
 CLUSTERS = (("pi4-gbe", 4), ("pi4-gbe", 8), ("pi5-gbe", 4))
+_PLAIN = {"pi4-gbe": "Pi 4", "pi5-gbe": "Pi 5"}
 NETWORKS = (
     *("yolov8n", "yolov8n-seg", "yolo11n", "yolo11s", "yolo12n", "yolo26n", "rtdetr-l"),
     *("yolov8n.nms", "yolov8n.half", "yolo11n.opset13", "yolo11n.opset20"),
@@ -56,8 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = command_line(__doc__)
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("--table", action="store_true", help="write the table; measure nothing")
     parser.add_argument("--no-check", action="store_true", help="only load and simulate")
     given = parser.parse_args(arguments)
+    if given.table:
+        PAGE.write_text(page_with_table(PAGE.read_text()))
+        return 0
     names = given.networks.split(",")
     rows = []
     for path in exported(names, given.folder):
@@ -76,6 +88,7 @@ def _row(path: Path, *, checks: bool) -> dict[str, Any]:
         "network": path.stem,
         "load_cpu_s": time.process_time() - began_s,
         "units": len(network.units),
+        "boxes": any(info.read_share < 1 for info in network.graph.tensors.values()),
         "split_share": split_share(network),
         "clusters": list(_simulated(network)),
     }
@@ -122,6 +135,33 @@ def largest_part(network: Network, index: int, tiles: int = TILES) -> tuple[int,
 
 def _flop(unit: Unit, demand: Mapping[str, Box]) -> int:
     return sum(each.flop for each in tile_works(unit.graph, unit.nodes, demand))
+
+
+def page_with_table(page: str) -> str:
+    """The page with the committed result's table."""
+    return between_marks(page, table(json.loads(RESULT.read_text())["rows"]), "exports")
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown: a row for each network."""
+    clusters = [f"{count} x {_PLAIN[kind]}" for kind, count in CLUSTERS]
+    head = ("network", "split", "error", *clusters, "MB moved", "planning", "answer")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for row in rows:
+        first, *_ = row["clusters"]
+        longest_s = max(each["search_cpu_s"] for each in row["clusters"])
+        error = row["max_rel_error"]
+        cells = [
+            row["network"],
+            f"{row['split_share']:.3f}",
+            f"{error:.1e}" if error else "0",
+            *(f"{each['speedup']:.2f}" for each in row["clusters"]),
+            f"{first['moved_bytes'] * 1e-6:.1f}",
+            f"{longest_s:.1f} s",
+            "boxes" if row["boxes"] else "raw",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -57,19 +57,20 @@ def with_results(page: str, documents: Sequence[Mapping[str, Any]]) -> str:
     return between_marks(page, "\n".join(lines))
 
 
-def between_marks(page: str, text: str) -> str:
-    """The page with this text between its marks.
+def between_marks(page: str, text: str, name: str = "results") -> str:
+    """The page with this text between the marks of this name.
 
     Raises:
-        BadConfiguration: it has no marks.
+        BadConfiguration: it has no such marks.
     """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    first, last = (each.replace("results", name) for each in (BEGIN, END))
+    before, begin, rest = page.partition(first)
+    _, end, after = rest.partition(last)
     if not begin or not end:
         raise BadConfiguration(
-            cause=f"the page has no {BEGIN} and {END}", cure="Put both where the tables belong"
+            cause=f"the page has no {first} and {last}", cure="Put both where the tables belong"
         )
-    return f"{before}{BEGIN}\n{text}\n{END}{after}"
+    return f"{before}{first}\n{text}\n{last}{after}"
 
 
 def heading(found: Mapping[str, Any]) -> str:
