@@ -57,6 +57,7 @@ def within_memory(planner: Planner) -> Planner:
     """The planner, whose plans respect the devices' memory wherever weights can be placed so."""
 
     def plan(network: Network, cluster: Cluster) -> Plan:
+        _require_room(network, cluster)
         try:
             made = planner(network, cluster)
         except TooLittleMemory:
@@ -65,6 +66,22 @@ def within_memory(planner: Planner) -> Planner:
         return placed(made, network, cluster)
 
     return plan
+
+
+def _require_room(network: Network, cluster: Cluster) -> None:
+    """Refuses what no plan can place, before one is searched for.
+
+    Raises:
+        TooLittleMemory: the weights are larger than what all devices have room for.
+    """
+    if not all(device.memory_bytes for device in cluster.devices):
+        return
+    constants = network.graph.constants
+    read = {name for node in network.graph.nodes for name in node.inputs} & constants.keys()
+    held = sum(constants[name].nbytes for name in read)
+    room = sum(max(0.0, weight_room_bytes(device)) for device in cluster.devices)
+    if held > room:
+        raise _missing(f"{network.name} has", held, "its devices have", room)
 
 
 def placed(plan: Plan, network: Network, cluster: Cluster) -> Plan:
@@ -253,11 +270,10 @@ class _Placing:
 
     def _refusal(self) -> TooLittleMemory:
         """The error that says how much memory is missing, by the first reason that holds."""
+        _require_room(self.network, self.cluster)
         name, every = self.network.name, range(len(self.plan.blocks))
         rooms = [max(0.0, weight_room_bytes(device)) for device in self.cluster.devices]
         sizes = [whole.weight_bytes for whole in self._wholes]
-        if sum(sizes) > sum(rooms):
-            return _missing(f"{name} has", sum(sizes), "its devices have", sum(rooms))
         for level in _LEVELS:
             # As if weights were all that needs memory.
             most = level * sum(sizes) / len(rooms)

@@ -144,6 +144,16 @@ def test_what_fits_nowhere_says_how_much_is_missing(count: int) -> None:
     assert "Add devices" in caught.value.cure
 
 
+def test_what_fits_nowhere_is_refused_before_a_plan_is_searched_for() -> None:
+    def searches(network: Network, cluster: Cluster) -> Plan:
+        raise AssertionError("nothing fits")
+
+    with pytest.raises(TooLittleMemory, match="have room for"):
+        within_memory(searches)(network(), capped(140, 140))
+    with pytest.raises(AssertionError, match="nothing fits"):  # nobody knows what the second has
+        within_memory(searches)(network(), capped(140, 0))
+
+
 def test_a_layer_that_cannot_be_sliced_is_named() -> None:
     net = Builder("one", seed=1)
     one = divide(load_graph(net.model(net.input("x", (1, 1 << 22)).gemm("fc", 1)), "one"))
