@@ -238,5 +238,5 @@ async def test_refused_messages_leave_nothing_behind(trust, worker, tmp_path, me
     code = grpc.StatusCode
     # INTERNAL: gRPC's word for a stream that ended while its message was still being sent.
     assert codes <= {code.UNAUTHENTICATED, code.INVALID_ARGUMENT, code.INTERNAL}
-    # What gRPC has of the last message goes when it has noticed its end.
-    await until(lambda: grown(worker, before) < 3 * LARGEST)
+    # What gRPC has of the last message goes when it has noticed its end: late on a busy machine.
+    await until(lambda: grown(worker, before) < 3 * LARGEST, within_s=120)
