@@ -30,11 +30,10 @@ _FOLDS = 5
 # Lower bound of the factor for convolutions: fusing saves them less than this, and without the
 # bound a few disturbed samples would attribute all time to the light layers.
 _LEAST_SCALE = 0.2
-# The light layers of transformers, and with these all that is measured on their layers.
+# The kind of light layers that follow no convolution, and all kinds that the factor of
+# transformers' layers goes into.
 _TOKENWISE = "tokenwise"
 _OF_TOKENS = ("product", "softmax", "layer_norm", _TOKENWISE)
-
-
 # What predicts a kind in profiles of versions that did not measure it.
 _BEFORE = {"product": "pointwise", "softmax": "elementwise", "layer_norm": "normalisation"}
 
