@@ -7,14 +7,13 @@ from itertools import count
 from math import inf
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from coordinator.control import measurements
@@ -50,6 +49,7 @@ from coordinator.control.quarantine import (
 )
 from coordinator.control.withheld import PATIENCE_S, Withheld
 from protos.facts import DeviceId
+from tests.control.any_order import run_in_any_order
 
 A, B, C = IDS = tuple(map(DeviceId, "abc"))
 KINDS = {A: "pi 4", B: "pi 4", C: "pi 5"}
@@ -323,13 +323,4 @@ def test_a_fault_is_noticed(
 ) -> None:
     monkeypatch.setattr(where, what, fault)
     with pytest.raises(AssertionError):
-        run_state_machine_as_test(
-            AnyDevice,
-            settings=settings(
-                max_examples=300,
-                stateful_step_count=60,
-                phases=[Phase.generate],
-                database=None,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        run_in_any_order(AnyDevice)

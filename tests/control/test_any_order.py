@@ -8,14 +8,13 @@ from itertools import count
 from math import ceil
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from coordinator.control import grouping as grouping_module
@@ -54,6 +53,7 @@ from coordinator.control.grouping import Regrouping
 from coordinator.control.plans import NO_WORKER, Plans
 from protos.errors import ImbrexError, LostWorker, Overloaded
 from protos.facts import DeviceId
+from tests.control.any_order import run_in_any_order
 from tests.control.support import LW, changed, graph, grouping, plan
 
 MODELS = st.sampled_from(["m", "n"])
@@ -368,13 +368,4 @@ def test_a_fault_is_noticed(
 ) -> None:
     monkeypatch.setattr(where, what, fault)
     with pytest.raises(AssertionError):
-        run_state_machine_as_test(
-            AnyOrder,
-            settings=settings(
-                max_examples=300,
-                stateful_step_count=60,
-                phases=[Phase.generate],
-                database=None,
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        run_in_any_order(AnyOrder)
