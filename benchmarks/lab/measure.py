@@ -21,7 +21,7 @@ from coordinator.library.loaded import load as load_whole
 from coordinator.runtime.planners import strategy
 from coordinator.serving.common.tensors import write_tensors
 from imbrex.calls import plain
-from imbrex.cli.rounds import Case, Rounds, Sample
+from imbrex.cli.rounds import WARM_UP, Case, Rounds, Sample
 from models import catalogue
 from models.pixels import as_values
 from models.reference import WholeModel, random_inputs
@@ -96,6 +96,7 @@ def measure(
         for name in strategies
     ]
     rounds.warm_up(cases, say)
+    alone_s(lab, question, WARM_UP)  # so that its kernels run as often as those of tiles
     able = [case for case in cases if not case.reason]
     seen: dict[str, list[Seen]] = {case.label: [] for case in able}
     baselines_s: list[float] = []

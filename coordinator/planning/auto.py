@@ -21,8 +21,10 @@ import numpy as np
 from coordinator.costs.devices import Cluster, fastest
 from coordinator.planning.branches import by_branches
 from coordinator.planning.candidates import CANDIDATES, When
+from coordinator.planning.memory import larger_than_a_device
 from coordinator.planning.placing import within_memory
 from coordinator.planning.simulator import simulate
+from coordinator.planning.stage_groups import staged_in_groups
 from coordinator.planning.stages import Stages
 from coordinator.planning.tables import tables_of
 from coordinator.tasks.plan import Plan
@@ -46,6 +48,8 @@ _WASTEFUL = 1.25
 # How many strategies are tried over fewer devices, and by how much they may be worse than the best
 # there: over 8 of 16 Pi 3s `halo` gains 7 % on YOLOv3-tiny, and over all of them it is 5 % behind.
 _LEADING, _LEADING_CLOSE = 2, 1.06
+# Strategies whose blocks are a layer or little more.
+_LIGHT = ("halo", "lw")
 # Numbers of devices that divide most maps evenly. If a power of two is clearly worse, so are
 # all after it.
 _FEWER = (48, 32, 24, 16, 12, 8, 4, 2)
@@ -64,6 +68,7 @@ def auto(network: Network, cluster: Cluster) -> Plan:
             candidates.add("near lw")
         if candidates.found:
             candidates.add_fewer()
+            candidates.add_groups()
             candidates.add_branches()
         return candidates.chosen()
 
@@ -115,7 +120,8 @@ class _Candidates:
                 continue
             self.tried.add(name)
             try:
-                self._add(name, within_memory(each.planner)(self.network, self.cluster))
+                planner = within_memory(each.planner, in_groups=False)
+                self._add(name, planner(self.network, self.cluster))
             except Infeasible as error:
                 self.refused = self.refused or error
 
@@ -156,6 +162,17 @@ class _Candidates:
             seconds = min(self._add(strategy, plan, f" on {count}") for strategy, plan in plans)
             if seconds > before_s * _CLOSE and count & (count - 1) == 0:
                 return
+
+    def add_groups(self) -> None:
+        """Tries the best strategies, and those with light blocks, in stages on groups of devices,
+        if not every device can hold all weights.
+        """
+        if not larger_than_a_device(self.network, self.cluster):
+            return
+        for strategy in dict.fromkeys((*self._leading(), *_LIGHT)):
+            planner = CANDIDATES[strategy].planner
+            for plan in staged_in_groups(planner, self.network, self.cluster):
+                self._add(strategy, plan, " in groups")
 
     def _leading(self) -> list[str]:
         """The best strategy, and another one that is close."""

@@ -42,9 +42,21 @@ class Need:
         )
 
 
+def weight_bytes(network: Network) -> int:
+    """Bytes of all weights that the network's nodes read, each counted once."""
+    constants = network.graph.constants
+    read = {name for node in network.graph.nodes for name in node.inputs} & constants.keys()
+    return sum(constants[name].nbytes for name in read)
+
+
 def weight_room_bytes(device: Device) -> float:
     """The most bytes of weights that a device can hold; a cap of 0 means that it is unknown."""
     return weights_room_bytes(device.memory_bytes) if device.memory_bytes else float("inf")
+
+
+def larger_than_a_device(network: Network, cluster: Cluster) -> bool:
+    """Whether some device has no room for all weights."""
+    return weight_bytes(network) > min(map(weight_room_bytes, cluster.devices), default=0.0)
 
 
 def relaid_room_of(device: Device) -> float:

@@ -24,14 +24,17 @@ from coordinator.planning.legal import check_plan
 from coordinator.planning.memory import (
     Need,
     holds,
+    larger_than_a_device,
     needs,
     overfilled,
     relaid_room_of,
     too_little_memory,
+    weight_bytes,
     weight_room_bytes,
     weights_of,
 )
 from coordinator.planning.rooms import Room, Rooms
+from coordinator.planning.stage_groups import LEVELS, staged_in_groups
 from coordinator.tasks.plan import Block, Plan, Tile, tile_works
 from models.boxes import Box
 from models.graph import CHANNELS
@@ -49,12 +52,12 @@ from protos.facts import DeviceId
 # What programs need beside weights is estimated: by what is too much for a device, all get less, so
 # many times.
 _CORRECTIONS = 4
-# The most that a device may hold, in equal shares: layers cannot be divided at will.
-_LEVELS = (1.05, 1.2, 1.5, 2.0, float("inf"))
 
 
-def within_memory(planner: Planner) -> Planner:
-    """The planner, whose plans respect the devices' memory wherever weights can be placed so."""
+def within_memory(planner: Planner, *, in_groups: bool = True) -> Planner:
+    """The planner, whose plans respect the devices' memory wherever weights can be placed so. What
+    is too heavy is tried `in_groups` of devices, too.
+    """
 
     def plan(network: Network, cluster: Cluster) -> Plan:
         _require_room(network, cluster)
@@ -63,7 +66,11 @@ def within_memory(planner: Planner) -> Planner:
         except TooLittleMemory:
             free = tuple(replace(device, memory_bytes=0) for device in cluster.devices)
             made = planner(network, replace(cluster, devices=free))
-        return placed(made, network, cluster)
+        fitting = placed(made, network, cluster)
+        found = [fitting]
+        if in_groups and (fitting is not made or larger_than_a_device(network, cluster)):
+            found += staged_in_groups(planner, network, cluster)
+        return min(found, key=lambda each: each.predicted_latency_s)
 
     return plan
 
@@ -76,9 +83,7 @@ def _require_room(network: Network, cluster: Cluster) -> None:
     """
     if not all(device.memory_bytes for device in cluster.devices):
         return
-    constants = network.graph.constants
-    read = {name for node in network.graph.nodes for name in node.inputs} & constants.keys()
-    held = sum(constants[name].nbytes for name in read)
+    held = weight_bytes(network)
     room = sum(max(0.0, weight_room_bytes(device)) for device in cluster.devices)
     if held > room:
         raise _missing(f"{network.name} has", held, "its devices have", room)
@@ -155,7 +160,7 @@ class _Placing:
         held = sum(size for k, size in enumerate(self._held) if k not in staged)
         held += sum(self._once_bytes(self.plan.blocks[k]) for k in staged)
         share = held / len(self._devices)
-        fits = (self._corrected(staged, share * level) for level in _LEVELS)
+        fits = (self._corrected(staged, share * level) for level in LEVELS)
         return next((blocks for blocks in fits if blocks is not None), None)
 
     def _corrected(self, staged: Collection[int], most: float) -> list[Block] | None:
@@ -274,7 +279,7 @@ class _Placing:
         name, every = self.network.name, range(len(self.plan.blocks))
         rooms = [max(0.0, weight_room_bytes(device)) for device in self.cluster.devices]
         sizes = [whole.weight_bytes for whole in self._wholes]
-        for level in _LEVELS:
+        for level in LEVELS:
             # As if weights were all that needs memory.
             most = level * sum(sizes) / len(rooms)
             made = self._made(every, self._rooms(every, most, -float("inf")))

@@ -51,7 +51,9 @@ def _checked(planner: Planner, network: Network, cluster: Cluster) -> Plan:
 
 def _simulated(planner: Planner, network: Network, cluster: Cluster) -> Plan:
     try:
-        plan = replace(planned(guarded(planner), network, cluster), wire=network.wire)
+        in_groups = planner is not auto  # which has tried them
+        plan = planned(guarded(planner), network, cluster, in_groups=in_groups)
+        plan = replace(plan, wire=network.wire)
         check_plan(plan, network, cluster)
     except IllegalPlan as error:
         raise error if is_ours(planner) else error.by(defined_at(planner)) from error

@@ -35,13 +35,16 @@ _LONGEST = 8
 _GAINS = (0.0, 0.003, 0.01, 0.03, 0.1)
 
 
-def planned(planner: Planner, network: Network, cluster: Cluster) -> Plan:
-    """The planner's plan, spread over the tasks that devices compute at once.
+def planned(
+    planner: Planner, network: Network, cluster: Cluster, *, in_groups: bool = True
+) -> Plan:
+    """The planner's plan, spread over the tasks that devices compute at once; `in_groups` as for
+    `within_memory`.
 
     Raises:
         Infeasible: no device, or none with enough memory; the plan is not legal.
     """
-    planner = within_memory(planner)
+    planner = within_memory(planner, in_groups=in_groups)
     if all(device.concurrency == 1 for device in cluster.devices):
         return planner(network, cluster)
     plan = placed(planner(network, _one_at_a_time(cluster)), network, cluster)
