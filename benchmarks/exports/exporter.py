@@ -4,14 +4,16 @@
 
 A name is a network's, and after dots how it is exported: `script` (TorchScript) or `dynamo`, and
 `opset13` for example; Ultralytics' have `nms` (boxes are suppressed in the graph) or `half`
-(weights of 16 bits), and may have a size: `yolov8n@2176x3840`.
-Weights are random, the same each time: nothing is downloaded, and what is measured does not depend
-on them.
+(weights of 16 bits), and may have a size: `yolov8n@2176x3840`. Weights are random, the same each
+time: nothing is downloaded, and what is measured does not depend on them.
+
+Trained files that packages ship (`ppocr_det@480x640`) get a fixed size.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import shutil
 import sys
 import tempfile
@@ -19,7 +21,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import torch
+from onnxruntime.tools.onnx_model_utils import make_input_shape_fixed
 
 SEED = 0
 
@@ -83,7 +87,13 @@ _ULTRALYTICS = (
     *("yolov8n", "yolov8n-seg", "yolov9t", "yolo11n", "yolo11s", "yolo12n", "yolo26n", "rtdetr-l"),
 )
 _OPSET = "opset"
-NAMES = (*_TIMM, *_TORCHVISION, *_ULTRALYTICS)
+# Package and file.
+_SHIPPED = {
+    "ppocr_det": ("rapidocr_onnxruntime", "models/ch_PP-OCRv4_det_infer.onnx"),
+    "ppocr_rec": ("rapidocr_onnxruntime", "models/ch_PP-OCRv4_rec_infer.onnx"),
+    "ppocr_cls": ("rapidocr_onnxruntime", "models/ch_ppocr_mobile_v2.0_cls_infer.onnx"),
+    "nudenet": ("nudenet", "320n.onnx"),
+}
 
 
 def export(name: str, folder: Path) -> None:
@@ -100,6 +110,16 @@ def export(name: str, folder: Path) -> None:
         # It writes into the working directory, whatever was asked under the network's own name.
         with tempfile.TemporaryDirectory() as aside, contextlib.chdir(aside):
             shutil.move(made.export(format="onnx", imgsz=imgsz, simplify=False, **asked), target)
+        return
+    if network in _SHIPPED:
+        package, file = _SHIPPED[network]
+        found = importlib.util.find_spec(package)
+        assert found is not None and found.submodule_search_locations
+        proto = onnx.load(Path(found.submodule_search_locations[0]) / file)
+        (read,) = proto.graph.input
+        height, width = map(int, sides.split("x"))
+        make_input_shape_fixed(proto.graph, read.name, [1, 3, height, width])
+        onnx.save(proto, target)
         return
     if network in _TIMM:
         model = timm.create_model(_TIMM[network], pretrained=False, exportable=True)

@@ -28,11 +28,12 @@ def exported(names: Sequence[str], folder: Path = FOLDER) -> list[Path]:
 
 
 def _python() -> Path:
-    python = _ENVIRONMENT / "bin" / "python"
-    if not python.exists():
+    python, ready = _ENVIRONMENT / "bin" / "python", _ENVIRONMENT / "ready"
+    wanted = _EXPORTER.with_name("requirements.txt")
+    if not ready.exists() or ready.stat().st_mtime < wanted.stat().st_mtime:
         subprocess.run([sys.executable, "-m", "venv", str(_ENVIRONMENT)], check=True)
-        wanted = _EXPORTER.with_name("requirements.txt")
         subprocess.run([str(python), "-m", "pip", "install", "-q", "-r", str(wanted)], check=True)
+        ready.touch()
     return python
 
 
