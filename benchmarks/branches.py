@@ -22,8 +22,8 @@ import onnx
 from benchmarks.report import command_line, emit
 from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts
-from coordinator.planning.branches import by_branches
-from coordinator.planning.simulator import simulate
+from coordinator.planning.planners.branches import by_branches
+from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from models.catalogue import load
 from models.importer import load_graph

@@ -26,7 +26,7 @@ import onnx
 import onnxruntime as ort
 
 from benchmarks.report import command_line, emit
-from coordinator.planning.spread import parts
+from coordinator.planning.planners.spread import parts
 from models import catalogue
 from models.cutter import cut
 from models.importer import load_graph

@@ -28,7 +28,7 @@ from benchmarks.messages import GAP_S, awake, seldom, worker
 from benchmarks.report import command_line, emit
 from coordinator.execution.messages import task_item
 from coordinator.planning.cluster_file import parse_cluster
-from coordinator.planning.halo import halo
+from coordinator.planning.planners.halo import halo
 from coordinator.tasks.events import Assign, Cancelled, Joined, RequestId, Submitted
 from coordinator.tasks.graph import outline_plan
 from coordinator.tasks.scheduler import Scheduler

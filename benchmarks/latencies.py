@@ -20,8 +20,8 @@ from benchmarks.report import command_line, emit
 from coordinator.costs.affine import Costs
 from coordinator.costs.corrections import CorrectedCosts
 from coordinator.costs.devices import Cluster
-from coordinator.planning.simulator import simulate
-from coordinator.planning.strategies import STRATEGIES
+from coordinator.planning.planners.strategies import STRATEGIES
+from coordinator.planning.simulate.simulator import simulate
 from imbrex.demo.emulation import presets
 from imbrex.demo.emulation.clusters import cluster_of
 from models import catalogue

@@ -23,8 +23,8 @@ import numpy as np
 from benchmarks.local import LocalCluster, local_cluster
 from benchmarks.report import command_line, emit
 from coordinator.library.loaded import Loaded
-from coordinator.planning.propose import propose
-from coordinator.planning.simulator import simulate
+from coordinator.planning.planners.propose import propose
+from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.graph import TaskGraph, compile_plan
 from models.quantised_inputs import as_they_travel

@@ -29,8 +29,8 @@ from benchmarks.report import command_line, emit
 from coordinator.costs.devices import Cluster
 from coordinator.costs.rates import RateCosts
 from coordinator.planning.cluster_file import parse_cluster
-from coordinator.planning.simulator import simulate
-from coordinator.planning.strategies import STRATEGIES
+from coordinator.planning.planners.strategies import STRATEGIES
+from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Plan
 from imbrex.cli.app import YOUNG_OBJECTS

@@ -21,9 +21,9 @@ from benchmarks.training import DATA_PARALLEL, MODEL_PARALLEL, FixedCut, Percept
 from benchmarks.training_layers import Machine, Training
 from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts
-from coordinator.planning.elimination import elimination
 from coordinator.planning.graphsearch.elimination import CostGraph, Edge, find_strategy
 from coordinator.planning.graphsearch.kcut import k_cut
+from coordinator.planning.planners.elimination import elimination
 from models import catalogue
 from models.importer import load_graph
 from models.units import divide

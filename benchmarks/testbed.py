@@ -19,7 +19,7 @@ import numpy as np
 
 from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts, flop_per_s
-from coordinator.planning.propose import propose
+from coordinator.planning.planners.propose import propose
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Plan
 from imbrex.described import load_cluster

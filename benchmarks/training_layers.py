@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coordinator.planning.box_arrays import Ints, common
+from coordinator.planning.geometry.box_arrays import Ints, common
 from coordinator.planning.graphsearch.elimination import CostGraph, Edge
-from coordinator.planning.layered import Floats, Places
+from coordinator.planning.layerwise.layered import Floats, Places
 from models.boxes import Box
 from models.graph import Graph, Node
 from models.operators import Kind, operator

@@ -36,7 +36,7 @@ from coordinator.execution.flight import Flight
 from coordinator.execution.trace import Lived, chrome_trace
 from coordinator.library.loaded import Library
 from coordinator.library.naming import Names
-from coordinator.planning.simulator import simulate
+from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.controller import Controller
 from coordinator.runtime.describe import Described, describe
 from coordinator.runtime.feeds import Arrays, Entrances, Reading, read_feeds

@@ -54,8 +54,8 @@ SHORT_LINES = 30
 _PROGRAM = "what `python -m` runs"
 _NETWORK = "one network per file"
 SHORT = {
-    "coordinator/planning/ofl.py": "one planner per file",
-    "coordinator/planning/strategies.py": "the list of planners, above those that use others",
+    "coordinator/planning/planners/ofl.py": "one planner per file",
+    "coordinator/planning/planners/strategies.py": "the list, above planners that use others",
     "coordinator/serving/common/names.py": "clients import it without the server",
     "coordinator/serving/common/state.py": "every interface imports it, and it imports none",
     "coordinator/serving/v1/errors.py": "one table",

@@ -29,7 +29,7 @@ from benchmarks.exports.files import FOLDER, exported
 from benchmarks.lab.pictures import for_pictures
 from benchmarks.lab.tables import between_marks
 from benchmarks.report import ROOT, command_line, emit
-from coordinator.planning.auto import auto
+from coordinator.planning.planners.auto import auto
 from imbrex.demo.emulation.clusters import cluster_of
 from imbrex.demo.emulation.presets import load_kind
 from models import catalogue

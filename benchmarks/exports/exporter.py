@@ -114,7 +114,8 @@ def export(name: str, folder: Path) -> None:
     if network in _SHIPPED:
         package, file = _SHIPPED[network]
         found = importlib.util.find_spec(package)
-        assert found is not None and found.submodule_search_locations
+        assert found is not None
+        assert found.submodule_search_locations
         proto = onnx.load(Path(found.submodule_search_locations[0]) / file)
         (read,) = proto.graph.input
         height, width = map(int, sides.split("x"))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from coordinator.costs.devices import Cluster
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.plan_json import parse_plan
-from coordinator.planning.propose import made_for
+from coordinator.planning.planners.propose import made_for
 from coordinator.tasks.plan import Plan, Tile
 from models.units import Network
 from protos.errors import BadRequest, NotFound

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from coordinator.costs.devices import Cluster, Device
 from coordinator.planning.baseline import best_alone, bytes_of, whole_works
-from coordinator.planning.layouts import UnitTile
+from coordinator.planning.geometry.layouts import UnitTile
 from coordinator.planning.legal import check_plan
-from coordinator.planning.simulator import simulate
+from coordinator.planning.simulate.simulator import simulate
 from coordinator.tasks.plan import (
     Block,
     Exchange,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from coordinator.costs.devices import Cluster, Device
 from coordinator.planning.limited import parted
-from coordinator.planning.simulator import simulate
+from coordinator.planning.simulate.simulator import simulate
 from coordinator.tasks.plan import Plan, TrafficBytes
 from models.units import Network
 from protos.facts import DeviceId

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from coordinator.costs.devices import Cluster, Planner
 from coordinator.planning.finish import finished
-from coordinator.planning.layouts import Configuration, UnitTile, divider_of
+from coordinator.planning.geometry.layouts import Configuration, UnitTile, divider_of
 from coordinator.planning.legal import check_plan
 from coordinator.planning.memory import (
     Need,

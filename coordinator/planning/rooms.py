@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coordinator.planning.layouts import UnitTile
+from coordinator.planning.geometry.layouts import UnitTile
 from models.memory import PROGRAM_BYTES
 from protos.facts import DeviceId
 

@@ -21,8 +21,8 @@ from coordinator.library.loaded import Library, Loaded
 from coordinator.planning.groups import Grouping, counts, divided, grouping
 from coordinator.planning.limited import parted, without_others
 from coordinator.planning.mistakes import BrokenPlanner, name_of
-from coordinator.planning.propose import propose
-from coordinator.planning.simulator import simulate
+from coordinator.planning.planners.propose import propose
+from coordinator.planning.simulate.simulator import simulate
 from coordinator.settings import Objective
 from coordinator.tasks.graph import TaskGraph, compile_plan
 from coordinator.tasks.plan import Plan

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from coordinator.costs.devices import Planner
 from coordinator.planning.mistakes import raised_at
-from coordinator.planning.strategies import STRATEGIES
+from coordinator.planning.planners.strategies import STRATEGIES
 from protos.errors import BadConfiguration, BadRequest, NotFound
 
 ENTRY_POINTS = "imbrex.planners"

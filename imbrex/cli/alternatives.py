@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from coordinator.costs.devices import Cluster, Link, Planner, fastest
-from coordinator.planning.propose import propose
-from coordinator.planning.simulator import simulate
-from coordinator.planning.strategies import STRATEGIES
+from coordinator.planning.planners.propose import propose
+from coordinator.planning.planners.strategies import STRATEGIES
+from coordinator.planning.simulate.simulator import simulate
 from coordinator.tasks.plan import Plan
 from imbrex import terminal
 from models.units import Network

@@ -11,7 +11,7 @@ from typing import Any
 
 from coordinator.control.choice import Choice
 from coordinator.library.naming import public_name
-from coordinator.planning.strategies import STRATEGIES
+from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.serving.common.tensors import write_tensors
 from coordinator.serving.v1.answers import Alone
 from imbrex import terminal

@@ -14,7 +14,7 @@ from coordinator.costs.devices import Cluster, fastest
 from coordinator.library.naming import public_name
 from coordinator.planning.cluster_file import parse_cluster
 from coordinator.planning.plan_json import parse_plan, plan_json, save_plan
-from coordinator.planning.propose import propose
+from coordinator.planning.planners.propose import propose
 from coordinator.runtime.planners import names as strategies
 from coordinator.runtime.planners import strategy
 from coordinator.serving.common.plan_picture import plan_svg

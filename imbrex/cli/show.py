@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from coordinator.costs.devices import Cluster
-from coordinator.planning.auto import auto
-from coordinator.planning.propose import propose
+from coordinator.planning.planners.auto import auto
+from coordinator.planning.planners.propose import propose
 from coordinator.tasks.plan import Plan
 from imbrex import terminal
 from imbrex.demo.emulation.clusters import cluster_of

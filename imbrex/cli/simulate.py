@@ -11,7 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from coordinator.costs.devices import Cluster, Planner, fastest
-from coordinator.planning.single import single
+from coordinator.planning.planners.single import single
 from imbrex import library, terminal
 from imbrex.cli.chart import speedup_svg
 from imbrex.described import find_planners_here, load_cluster, network_of, write

@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.costs.devices import fastest
 from coordinator.planning.cluster_file import parse_cluster
-from coordinator.planning.propose import propose
+from coordinator.planning.planners.propose import propose
 from coordinator.runtime.planners import strategy
 from imbrex.cli.alternatives import Situation, sentences
 from imbrex.described import network_of

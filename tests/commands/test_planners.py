@@ -13,7 +13,7 @@ from coordinator.costs.devices import Cluster
 from coordinator.planning.cluster_file import parse_cluster
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.legal import IllegalPlan
-from coordinator.planning.propose import propose
+from coordinator.planning.planners.propose import propose
 from imbrex.described import find_planners_here, network_of
 from models import catalogue
 from protos.errors import Infeasible

@@ -18,7 +18,7 @@ from coordinator.control.switching import (
 )
 from coordinator.costs.corrections import CorrectedCosts, Corrections
 from coordinator.costs.devices import Cluster
-from coordinator.planning.simulator import simulate
+from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Plan
 from tests.planning.support import CLUSTERS, small

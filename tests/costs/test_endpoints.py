@@ -12,8 +12,8 @@ from coordinator.costs.links import LIVE_LOOPBACK, LinkEstimate, divided, prior_
 from coordinator.costs.profile_json import parse_profile, save_profile
 from coordinator.costs.regression import LayerFit, Profile
 from coordinator.measuring.loop_waits import message_waits, task_waits
-from coordinator.planning.halo import halo
-from coordinator.planning.simulator import simulate
+from coordinator.planning.planners.halo import halo
+from coordinator.planning.simulate.simulator import simulate
 from coordinator.tasks.graph import outline_plan
 from coordinator.tasks.plan import Block, Plan, Tile
 from coordinator.tasks.timeline import TaskTimes

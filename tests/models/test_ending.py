@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.planning.auto import auto
-from coordinator.planning.halo import halo
 from coordinator.planning.legal import check_plan
-from coordinator.planning.lw import lw
-from coordinator.planning.single import single
+from coordinator.planning.planners.auto import auto
+from coordinator.planning.planners.halo import halo
+from coordinator.planning.planners.lw import lw
+from coordinator.planning.planners.single import single
 from coordinator.tasks.graph import outline_plan
 from models.answering import answer
 from models.boxes import Span

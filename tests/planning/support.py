@@ -9,8 +9,8 @@ from onnx import ModelProto
 
 from coordinator.costs.devices import Cluster, Device, Endpoint, Link
 from coordinator.costs.rates import RateCosts
-from coordinator.planning.options import Option
-from coordinator.planning.tables import Tables
+from coordinator.planning.search.options import Option
+from coordinator.planning.search.tables import Tables
 from coordinator.tasks.plan import Plan
 from models import catalogue
 from models.geometry import extent

@@ -7,7 +7,7 @@ import pytest
 
 from coordinator.costs.devices import Cluster, Link
 from coordinator.planning.legal import IllegalPlan, check_plan
-from coordinator.planning.simulator import simulate
+from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from protos.facts import DeviceId
 from tests.planning.support import cluster, real

@@ -7,13 +7,13 @@ from typing import get_args
 import pytest
 
 from coordinator.costs.devices import Cluster, Link, Medium
-from coordinator.planning.auto import auto
-from coordinator.planning.candidates import CANDIDATES, Candidate
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.legal import check_plan
-from coordinator.planning.simulator import simulate
-from coordinator.planning.single import single
-from coordinator.planning.strategies import STRATEGIES
+from coordinator.planning.planners.auto import auto
+from coordinator.planning.planners.candidates import CANDIDATES, Candidate
+from coordinator.planning.planners.single import single
+from coordinator.planning.planners.strategies import STRATEGIES
+from coordinator.planning.simulate.simulator import simulate
 from coordinator.tasks.plan import Block, Plan, Tile
 from imbrex.demo.emulation import presets
 from imbrex.demo.emulation.clusters import cluster_of

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
 
-from coordinator.planning import axes
-from coordinator.planning.geometry import geometry_of
+from coordinator.planning.geometry import axes
+from coordinator.planning.geometry.blocks import geometry_of
 from coordinator.planning.legal import check_plan
-from coordinator.planning.strategies import STRATEGIES
-from coordinator.planning.tables import Tables
+from coordinator.planning.planners.strategies import STRATEGIES
+from coordinator.planning.search.tables import Tables
 from models.boxes import Span
 from models.graph import COLS, ROWS
 from models.importer import load_graph

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.planning.balance import TileCosts, balanced
+from coordinator.planning.search.balance import TileCosts, balanced
 
 
 def random_costs(devices: int, blocks: int, rows: int, seed: int) -> TileCosts:

@@ -9,11 +9,11 @@ import pytest
 
 from benchmarks.branches import towers
 from coordinator.costs.devices import Cluster
-from coordinator.planning.auto import auto
-from coordinator.planning.branches import branches, by_branches
-from coordinator.planning.fused import fused
 from coordinator.planning.legal import check_plan
-from coordinator.planning.simulator import simulate
+from coordinator.planning.planners.auto import auto
+from coordinator.planning.planners.branches import branches, by_branches
+from coordinator.planning.planners.fused import fused
+from coordinator.planning.simulate.simulator import simulate
 from models.importer import load_graph
 from models.units import Network, divide
 from tests.planning.clusters import cluster

@@ -11,8 +11,8 @@ from coordinator.costs.profile_json import save_profile
 from coordinator.costs.rates import RateCosts
 from coordinator.costs.regression import LayerFit, Profile, RegressionCosts
 from coordinator.planning.cluster_file import dump_cluster, parse_cluster
-from coordinator.planning.propose import propose
-from coordinator.planning.strategies import STRATEGIES
+from coordinator.planning.planners.propose import propose
+from coordinator.planning.planners.strategies import STRATEGIES
 from imbrex.described import load_cluster
 from protos.errors import BadRequest
 from protos.limits import Limits

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from benchmarks.exhaustive import enumerate_strategies
 from coordinator.costs.devices import Cluster
 from coordinator.planning.baseline import alone_s, fastest_first, rates_of, whole_works
-from coordinator.planning.elimination import Layers, elimination
 from coordinator.planning.graphsearch.elimination import find_strategy
-from coordinator.planning.kcut import kcut
 from coordinator.planning.legal import check_plan
 from coordinator.planning.memory import needs
-from coordinator.planning.simulator import simulate
+from coordinator.planning.planners.elimination import Layers, elimination
+from coordinator.planning.planners.kcut import kcut
+from coordinator.planning.simulate.simulator import simulate
 from coordinator.tasks.plan import Plan
 from models.check import TOLERANCE
 from models.importer import load_graph

@@ -3,8 +3,8 @@
 from hypothesis import HealthCheck, given, settings
 
 from coordinator.planning.legal import check_plan
-from coordinator.planning.simulator import simulate
-from coordinator.planning.strategies import STRATEGIES
+from coordinator.planning.planners.strategies import STRATEGIES
+from coordinator.planning.simulate.simulator import simulate
 from models.importer import load_graph
 from models.units import divide
 from tests.models.networks import networks

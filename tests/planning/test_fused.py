@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from coordinator.costs.affine import LayerRates
 from coordinator.costs.devices import Cluster, Link
 from coordinator.costs.regression import LayerFit, Profile, RegressionCosts
-from coordinator.planning.fused import fused
 from coordinator.planning.legal import check_plan
-from coordinator.planning.simulator import simulate
-from coordinator.planning.subsets import MOST_SUBSETS, subsets_of
-from coordinator.planning.tables import tables_of
+from coordinator.planning.planners.fused import fused
+from coordinator.planning.search.subsets import MOST_SUBSETS, subsets_of
+from coordinator.planning.search.tables import tables_of
+from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Plan
 from models.importer import load_graph

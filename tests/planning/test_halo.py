@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 from onnx import ModelProto
 
-import coordinator.planning.halo as halo_search
+import coordinator.planning.planners.halo as halo_search
 from coordinator.costs.devices import Cluster, Link
 from coordinator.costs.rates import RateCosts
-from coordinator.planning.forms import Forms
-from coordinator.planning.halo import halo
 from coordinator.planning.legal import check_plan
-from coordinator.planning.simulator import simulate
-from coordinator.planning.slots import Form, Slot
-from coordinator.planning.stages import Stages
-from coordinator.planning.tables import tables_of
+from coordinator.planning.planners.halo import halo
+from coordinator.planning.search.forms import Forms
+from coordinator.planning.search.slots import Form, Slot
+from coordinator.planning.search.stages import Stages
+from coordinator.planning.search.tables import tables_of
+from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Plan, Tile
 from models.boxes import Span

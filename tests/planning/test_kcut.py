@@ -8,13 +8,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coordinator.costs.devices import Cluster
+from coordinator.planning.geometry.layouts import UnitTile
 from coordinator.planning.graphsearch.kcut import Group, k_cut
-from coordinator.planning.kcut import kcut
-from coordinator.planning.layouts import UnitTile
+from coordinator.planning.layerwise.unit_cut import PARTIAL, TILINGS, Cut, Setting
+from coordinator.planning.layerwise.unit_flow import UnitFlow
 from coordinator.planning.legal import check_plan
-from coordinator.planning.simulator import simulate
-from coordinator.planning.unit_cut import PARTIAL, TILINGS, Cut, Setting
-from coordinator.planning.unit_flow import UnitFlow
+from coordinator.planning.planners.kcut import kcut
+from coordinator.planning.simulate.simulator import simulate
 from models.boxes import Box, covers_exactly
 from models.check import TOLERANCE
 from models.units import Network

@@ -2,10 +2,10 @@
 
 import pytest
 
-from coordinator.planning.elimination import elimination
-from coordinator.planning.kcut import kcut
 from coordinator.planning.legal import check_plan
-from coordinator.planning.simulator import simulate
+from coordinator.planning.planners.elimination import elimination
+from coordinator.planning.planners.kcut import kcut
+from coordinator.planning.simulate.simulator import simulate
 from models import catalogue
 from models.check import TOLERANCE
 from models.importer import load_graph

@@ -7,7 +7,7 @@ import pytest
 
 from coordinator.costs.devices import Cluster
 from coordinator.planning.legal import IllegalPlan, check_plan
-from coordinator.planning.simulator import simulate
+from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Block, Plan, Tile
 from models.boxes import Box, Span

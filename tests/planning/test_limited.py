@@ -8,9 +8,9 @@ from coordinator.costs.devices import Cluster
 from coordinator.planning.groups import counts, divided
 from coordinator.planning.legal import IllegalPlan, check_plan
 from coordinator.planning.limited import without_others
-from coordinator.planning.propose import propose
-from coordinator.planning.simulator import simulate
-from coordinator.planning.strategies import STRATEGIES
+from coordinator.planning.planners.propose import propose
+from coordinator.planning.planners.strategies import STRATEGIES
+from coordinator.planning.simulate.simulator import simulate
 from models.whole import Whole
 from protos.errors import Infeasible
 from protos.limits import Limits

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.costs.devices import Cluster, Endpoint, Link
-from coordinator.planning.media import Machines, Media
+from coordinator.planning.simulate.media import Machines, Media
 from tests.planning.support import cluster
 
 WIRE = Link(bytes_per_s=1000.0, message_s=0.25, latency_s=0.125)

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from coordinator.costs.devices import Cluster
-from coordinator.planning.fused import fused
 from coordinator.planning.legal import check_plan
 from coordinator.planning.memory import needs
-from coordinator.planning.stages import Stages
+from coordinator.planning.planners.fused import fused
+from coordinator.planning.search.stages import Stages
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.graph import compile_plan
 from models import catalogue

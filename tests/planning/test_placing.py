@@ -14,8 +14,8 @@ from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.legal import IllegalPlan, check_plan
 from coordinator.planning.memory import needs, overfilled
 from coordinator.planning.placing import placed, within_memory
-from coordinator.planning.propose import propose
-from coordinator.planning.strategies import STRATEGIES
+from coordinator.planning.planners.propose import propose
+from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.tasks.plan import Block, Plan, Tile
 from models.boxes import Box
 from models.importer import load_graph

@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.costs.devices import Cluster, Link
 from coordinator.planning.legal import check_plan
-from coordinator.planning.simulator import simulate
+from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Plan, tile_extent
 from models.units import Network

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from coordinator.planning import axes, layouts
-from coordinator.planning.geometry import Geometry
-from coordinator.planning.strategies import STRATEGIES
+from coordinator.planning.geometry import axes, layouts
+from coordinator.planning.geometry.blocks import Geometry
+from coordinator.planning.planners.strategies import STRATEGIES
 from models.boxes import Box
 from models.geometry import Extent
 from models.graph import Graph, Node

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from coordinator.planning.legal import check_plan
-from coordinator.planning.strategies import STRATEGIES
+from coordinator.planning.planners.strategies import STRATEGIES
 from models.calibration import ranges_of
 from models.importer import load_graph
 from models.reference import random_inputs

@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from coordinator.planning.aofl import aofl, options_by_count
-from coordinator.planning.ofl import ofl
-from coordinator.planning.options import alone, grids
-from coordinator.planning.search import best_cuts, cheapest
-from coordinator.planning.tables import tables_of
+from coordinator.planning.planners.aofl import aofl, options_by_count
+from coordinator.planning.planners.ofl import ofl
+from coordinator.planning.search.cuts import best_cuts, cheapest
+from coordinator.planning.search.options import alone, grids
+from coordinator.planning.search.tables import tables_of
 from models.importer import load_graph
 from models.units import divide
 from tests.models.networks import networks

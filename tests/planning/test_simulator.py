@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts
-from coordinator.planning.simulator import simulate
+from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Block, Plan, Tile, TrafficBytes, tile_works
 from models.catalogue import load

@@ -6,10 +6,10 @@ import pytest
 
 from coordinator.costs.devices import Cluster
 from coordinator.planning.legal import IllegalPlan, check_plan
-from coordinator.planning.propose import propose
-from coordinator.planning.simulator import simulate
-from coordinator.planning.spread import planned
-from coordinator.planning.strategies import STRATEGIES
+from coordinator.planning.planners.propose import propose
+from coordinator.planning.planners.spread import planned
+from coordinator.planning.planners.strategies import STRATEGIES
+from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Plan
 from models.units import Network

@@ -10,9 +10,9 @@ from onnx import ModelProto
 from coordinator.costs.devices import Cluster, Device
 from coordinator.planning.memory import larger_than_a_device, overfilled
 from coordinator.planning.placing import placed, within_memory
-from coordinator.planning.propose import propose
+from coordinator.planning.planners.propose import propose
+from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.stage_groups import staged_in_groups
-from coordinator.planning.strategies import STRATEGIES
 from models.importer import load_graph
 from models.units import Network, divide
 from models.zoo.builder import Network as Builder

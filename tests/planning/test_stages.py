@@ -7,12 +7,12 @@ import pytest
 
 from coordinator.costs.devices import Cluster, Endpoint, Link
 from coordinator.planning.finish import finished
+from coordinator.planning.geometry.shapes import shapes_of
 from coordinator.planning.legal import check_plan
 from coordinator.planning.memory import needs
-from coordinator.planning.shapes import shapes_of
-from coordinator.planning.simulator import simulate
-from coordinator.planning.stages import Draft, Stages
-from coordinator.planning.tables import tables_of
+from coordinator.planning.search.stages import Draft, Stages
+from coordinator.planning.search.tables import tables_of
+from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Plan
 from models.importer import load_graph

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from coordinator.planning.strategies import STRATEGIES
+from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.runtime import planners
 from coordinator.runtime.planners import names, strategy
 from protos.errors import BadRequest, NotFound
@@ -26,13 +26,16 @@ def test_unknown_names_suggest_the_nearest() -> None:
 
 
 def test_a_function_by_its_path() -> None:
-    planner = strategy("coordinator.planning.single:single")
+    planner = strategy("coordinator.planning.planners.single:single")
     assert planner(small(), CLUSTERS["one"]).strategy == "single"
 
 
 @pytest.mark.parametrize(
     "path",
-    ["nowhere.to_be_found:plan", "coordinator.planning.single:none", "a:", ":plan", "x y:z", ":"],
+    [
+        *("nowhere.to_be_found:plan", "coordinator.planning.planners.single:none"),
+        *("a:", ":plan", "x y:z", ":"),
+    ],
 )
 def test_paths_that_lead_nowhere(path: str) -> None:
     with pytest.raises(NotFound, match="can't be loaded"):

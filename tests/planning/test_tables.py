@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from coordinator.planning.aofl import options_by_count
-from coordinator.planning.geometry import geometry_of
-from coordinator.planning.options import grids, tiled
-from coordinator.planning.shapes import shapes_of
-from coordinator.planning.tables import Tables, ranked, tables_of
+from coordinator.planning.geometry.blocks import geometry_of
+from coordinator.planning.geometry.shapes import shapes_of
+from coordinator.planning.planners.aofl import options_by_count
+from coordinator.planning.search.options import grids, tiled
+from coordinator.planning.search.tables import Tables, ranked, tables_of
 from models.importer import load_graph
 from models.tiles import MapTile
 from models.units import Network, divide

@@ -9,8 +9,8 @@ from coordinator.control.sent_plan import adopt, plan_id
 from coordinator.costs.devices import Link
 from coordinator.planning.legal import check_plan
 from coordinator.planning.plan_json import parse_plan, plan_json, save_plan
-from coordinator.planning.propose import propose
-from coordinator.planning.simulator import simulate
+from coordinator.planning.planners.propose import propose
+from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from models.calibration import ranges_of
 from models.effect import Encoded

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from coordinator.planning.legal import check_plan
-from coordinator.planning.simulator import simulate
-from coordinator.planning.stages import Stages
-from coordinator.planning.strategies import STRATEGIES
-from coordinator.planning.tables import tables_of
+from coordinator.planning.planners.strategies import STRATEGIES
+from coordinator.planning.search.stages import Stages
+from coordinator.planning.search.tables import tables_of
+from coordinator.planning.simulate.simulator import simulate
 from coordinator.tasks.graph import outline_plan
 from models.importer import load_graph
 from models.units import divide

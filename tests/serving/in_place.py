@@ -22,7 +22,7 @@ from coordinator.cluster.roster import Member
 from coordinator.cluster.state import Files
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.library.naming import Names
-from coordinator.planning.aofl import aofl
+from coordinator.planning.planners.aofl import aofl
 from coordinator.planning.published import equal_cluster
 from coordinator.runtime.feeds import Arrays, Reading, read_feeds
 from coordinator.runtime.journal import Ended, Journal

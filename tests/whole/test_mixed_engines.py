@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 from benchmarks.exports.files import FOLDER
-from coordinator.planning.strategies import STRATEGIES
+from coordinator.planning.planners.strategies import STRATEGIES
 from models.reference import compare
 from tests.cluster.support import worker_process
 from tests.whole.cluster import coordinator, question

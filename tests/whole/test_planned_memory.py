@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from coordinator.costs.devices import Cluster
-from coordinator.planning.fused import fused
 from coordinator.planning.memory import needs
-from coordinator.planning.single import single
+from coordinator.planning.planners.fused import fused
+from coordinator.planning.planners.single import single
 from coordinator.tasks.graph import compile_plan
 from coordinator.tasks.plan import Plan
 from models.importer import load_graph

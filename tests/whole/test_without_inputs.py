@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from coordinator.costs.devices import Cluster
-from coordinator.planning.lw import lw
+from coordinator.planning.planners.lw import lw
 from coordinator.tasks.plan import Plan
 from models.units import Network
 from tests.cluster.support import worker_process

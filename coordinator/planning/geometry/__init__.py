@@ -1,0 +1,1 @@
+"""What the tiles of blocks read, compute and own: boxes and their sizes, without costs."""

@@ -1,0 +1,220 @@
+"""What the blocks of a network need that does not depend on the cluster, computed once.
+
+A block is [i, end): `i` and `end` index the geometry's *marks*: the boundaries outside residual
+blocks, or all boundaries. Blocks that can be split are all swept backwards at once (`sweeps`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import weakref
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from coordinator.planning.geometry.axes import Axis
+from coordinator.planning.geometry.run_splits import RunSplits
+from coordinator.planning.geometry.splits import Quantity, Splits
+from coordinator.planning.geometry.sweeps import Floats, Ints, Run
+from coordinator.planning.geometry.wholes import WholeSweep, node_index, wholes
+from models.boxes import Box
+from models.graph import COLS, ROWS, Graph
+from models.operators import splits_along
+from models.tiles import even_spans, map_size
+from models.units import Network
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A run of splittable blocks before its sweep, and its part of the quantities."""
+
+    run: Run
+    lowest_cols: Sequence[int]
+    chosen: slice
+
+
+class Geometry:
+    """The blocks of one network between `marks`; `axes` are the ranges of its nodes. It holds no
+    reference to the network, so that caches can drop it.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        marks: Sequence[int] | None = None,
+        axes: Mapping[int, Axis] | None = None,
+    ) -> None:
+        self.axes = axes or {axis: Axis(network.graph, axis) for axis in (ROWS, COLS)}
+        self.marks = tuple(network.marks if marks is None else marks)
+        self.node_marks = tuple(node_index(network, mark) for mark in self.marks)
+        self.sizes = ((1, 1), *(map_size(network, 0, mark) for mark in self.marks[1:]))
+        sweep = WholeSweep(network, self.marks, len(self.marks) - 1)
+        self.wholes = tuple(wholes(network, self.marks, sweep))
+        self.node_works = sweep.node_works
+        self.relaid_bytes_before = _relaid_bytes_before(sweep, self.node_marks)
+        self.weight_bytes_before = _weight_bytes_before(network, self.marks)
+        self.quantities = _quantities(network.graph, sweep)
+        self._graph = network.graph
+        self._planned = tuple(_planned(network, self))
+
+    @cached_property
+    def splits(self) -> Ends:
+        """The splittable blocks that end at each mark; None if there are none."""
+        return Ends(self._runs, len(self.marks))
+
+    @cached_property
+    def _runs(self) -> tuple[RunSplits, ...]:
+        """Sweeps all runs; group 0 is reserved for quantities of what can't be split."""
+        found: list[RunSplits] = []
+        for each in self._planned:
+            first = found[-1].next_group if found else 1
+            chosen = self.quantities[each.chosen]
+            found.append(
+                RunSplits(self._graph, each.run, each.lowest_cols, chosen, first, self.axes)
+            )
+        return tuple(found)
+
+    @cached_property
+    def groups(self) -> Ints:
+        """The group of each quantity; a group's quantities belong to one mark and grow alike."""
+        found = np.zeros(len(self.quantities), dtype=np.int64)
+        for each, run in zip(self._planned, self._runs, strict=True):
+            found[each.chosen] = run.group_of
+        return found
+
+    @cached_property
+    def moved(self) -> tuple[Ints, Floats]:
+        """For each quantity: its node, and the bytes read and written per element."""
+        return (
+            np.array([each.node for each in self.quantities], dtype=np.int64),
+            np.array([each.input_bytes + each.output_bytes for each in self.quantities]),
+        )
+
+
+class Ends(Sequence[Splits | None]):
+    """The splittable blocks by the mark at which they end."""
+
+    def __init__(self, runs: Sequence[RunSplits], count: int) -> None:
+        self._runs: list[RunSplits | None] = [None] * count
+        for each in runs:
+            stop = each.run.lowest + len(each.run.nodes)
+            self._runs[each.run.lowest + 1 : stop] = [each] * (len(each.run.nodes) - 1)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __getitem__(self, end: int) -> Splits | None:  # type: ignore[override]
+        run = self._runs[end]
+        return None if run is None else run.at(end)
+
+
+# Costs are found for each pair of marks: of more marks, the search would take ever longer, and its
+# tables more than a coordinator has.
+_MOST_MARKS = 160
+
+_CACHE: weakref.WeakKeyDictionary[Network, dict[bool, Geometry]] = weakref.WeakKeyDictionary()
+
+
+def geometry_of(network: Network, *, fine: bool = False) -> Geometry:
+    """The geometry of a network, cached for the network's lifetime. `fine`: blocks may begin and
+    end at any boundary, also inside residual blocks.
+    """
+    kept = _CACHE.setdefault(network, {})
+    coarse = _marks_of(network)
+    fine = fine and len(coarse) < len(network.boundaries)
+    if fine not in kept:
+        axes = next((each.axes for each in kept.values()), None)
+        marks = range(len(network.boundaries)) if fine else coarse
+        kept[fine] = Geometry(network, marks, axes)
+    return kept[fine]
+
+
+def _marks_of(network: Network) -> Sequence[int]:
+    """The network's marks; of many, in every run of neighbours that with the fewest bytes across
+    it.
+    """
+    first, *inner, last = network.marks
+    if len(inner) <= _MOST_MARKS:
+        return network.marks
+    tensors = network.graph.tensors
+
+    def live_bytes(mark: int) -> int:
+        return sum(tensors[name].on_wire.nbytes for name in network.boundaries[mark].live)
+
+    runs = (inner[run.start : run.stop] for run in even_spans(len(inner), _MOST_MARKS))
+    return (first, *(min(run, key=live_bytes) for run in runs), last)
+
+
+def _weight_bytes_before(network: Network, marks: Sequence[int]) -> Floats:
+    """Bytes of constants that the nodes before each mark hold, each constant once."""
+    graph = network.graph
+    seen: set[str] = set()
+    sums = [0.0]
+    for start, stop in itertools.pairwise(marks):
+        names = {name for node in network.nodes(start, stop) for name in node.inputs} - seen
+        names &= graph.constants.keys()
+        sums.append(sums[-1] + sum(graph.constants[name].nbytes for name in names))
+        seen |= names
+    return np.array(sums)
+
+
+def _relaid_bytes_before(sweep: WholeSweep, node_marks: Sequence[int]) -> Floats:
+    """Bytes of weights before each mark that engines lay out anew."""
+    sizes = np.zeros(node_marks[-1] + 1)
+    for index, work in sweep.node_works.items():
+        sizes[index + 1] = work.relaid_bytes
+    before: Floats = np.cumsum(sizes)[list(node_marks)]
+    return before
+
+
+def _lowest(network: Network, marks: Sequence[int], axis: int) -> list[int]:
+    """For every mark, the earliest mark such that all nodes between can be split along `axis`."""
+    lowest = [0]
+    for end, (start, stop) in enumerate(itertools.pairwise(marks), start=1):
+        splits = all(
+            unit.is_replicable
+            or all(splits_along(network.graph, node, axis) for node in unit.nodes)
+            for unit in network.units[start:stop]
+        )
+        lowest.append(lowest[-1] if splits else end)
+    return lowest
+
+
+def _planned(network: Network, geometry: Geometry) -> Iterator[_Planned]:
+    marks = geometry.marks
+    lowest_rows, lowest_cols = (_lowest(network, marks, axis) for axis in (ROWS, COLS))
+    nodes = [each.node for each in geometry.quantities]
+    for lowest, ends in itertools.groupby(range(len(marks)), key=lowest_rows.__getitem__):
+        part = slice(lowest, list(ends)[-1] + 1)
+        stops = geometry.node_marks[part]
+        if len(stops) > 1:
+            units = [network.units[a:b] for a, b in itertools.pairwise(marks[part])]
+            yield _Planned(
+                Run(lowest, units, stops, geometry.sizes[part]),
+                [max(lowest, each) for each in lowest_cols[part][1:]],
+                slice(bisect_left(nodes, stops[0]), bisect_left(nodes, stops[-1])),
+            )
+
+
+def _quantities(graph: Graph, sweep: WholeSweep) -> tuple[Quantity, ...]:
+    """For each node: its output (FLOPs and bytes written), then each input that it reads."""
+    found = []
+    for index, work in sorted(sweep.node_works.items()):
+        node = graph.nodes[index]
+        area = _area(graph, node.outputs[0], sweep.computed[index])
+        found.append(Quantity(index, -1, work.flop / area, 0.0, work.output_bytes / area))
+        for place, (name, box) in enumerate(zip(node.inputs, sweep.reads[index], strict=False)):
+            if box is not None and name and name not in graph.constants:
+                size = box.volume * graph.tensors[name].itemsize
+                found.append(Quantity(index, place, 0.0, size / _area(graph, name, box), 0.0))
+    return tuple(found)
+
+
+def _area(graph: Graph, tensor: str, box: Box) -> int:
+    """Rows by columns of a box of a tensor."""
+    axes = (graph.axis(tensor, ROWS), graph.axis(tensor, COLS))
+    return max(1, math.prod(len(box[axis]) for axis in axes if axis is not None))

@@ -1,0 +1,1 @@
+"""Units divided one by one: their layouts, and what moves between these."""

@@ -1,0 +1,1 @@
+"""The strategies, one file each, and what makes their plans ready to be executed."""

@@ -1,0 +1,247 @@
+"""`auto`: the best of the other strategies, each as published and without its barriers.
+
+All candidates are ranked by the event simulator's rules (`pipeline`), and the best ones by the
+simulator itself. `single` is always among these, so that no plan is predicted slower than one
+device. Slow searches run only where they can win: `halo` unless a plan is already close to the
+ideal of all devices together; `elimination` and `kcut`, which divide every layer and exchange
+through the host, only if `lw`, the simplest of that family, is not far behind the best. The best
+plans are also tried with branches on different devices, and over fewer devices where all of them
+leave much unused.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from coordinator.costs.devices import Cluster, fastest
+from coordinator.planning.memory import larger_than_a_device
+from coordinator.planning.placing import within_memory
+from coordinator.planning.planners.branches import by_branches
+from coordinator.planning.planners.candidates import CANDIDATES, When
+from coordinator.planning.search.stages import Stages
+from coordinator.planning.search.tables import tables_of
+from coordinator.planning.simulate.simulator import simulate
+from coordinator.planning.stage_groups import staged_in_groups
+from coordinator.tasks.plan import Plan
+from models.units import Network
+from protos.errors import Infeasible
+
+# How far behind the best `lw` may be for `elimination` and `kcut` to be tried: they took at least
+# 0.76 of its time wherever it was up to 2.5 times as slow as `fused` (digits and VGG-16, 2 and 8
+# devices, three media, 20 to 1000 Mbps).
+_BEHIND = 1.5
+# Plans that the simulator itself compares, and by how much they may be worse than the best.
+_FINALISTS = 3
+_CLOSE = 1.03
+# Plans that are tried with branches on different devices.
+_BRANCHED = 2
+# A plan this close to the sum of all devices' rates leaves no noticeable gain.
+_IDEAL = 1.03
+# Fewer devices are tried if the plan takes this much longer than they would at best, without
+# transfers. Assumed.
+_WASTEFUL = 1.25
+# How many strategies are tried over fewer devices, and by how much they may be worse than the best
+# there: over 8 of 16 Pi 3s `halo` gains 7 % on YOLOv3-tiny, and over all of them it is 5 % behind.
+_LEADING, _LEADING_CLOSE = 2, 1.06
+# Strategies whose blocks are a layer or little more.
+_LIGHT = ("halo", "lw")
+# Numbers of devices that divide most maps evenly. If a power of two is clearly worse, so are
+# all after it.
+_FEWER = (48, 32, 24, 16, 12, 8, 4, 2)
+# With more devices than this, a search takes most of the time that a plan may take.
+_MANY = 16
+
+
+def auto(network: Network, cluster: Cluster) -> Plan:
+    """The plan with the least simulated latency; the first of the candidates among equals."""
+    with _no_collection():
+        candidates = _Candidates(network, cluster)
+        candidates.add("always")
+        if candidates.best_s > candidates.ideal_s * _IDEAL:
+            candidates.add("below ideal")
+        if candidates.per_layer_s <= candidates.best_s * _BEHIND:
+            candidates.add("near lw")
+        if candidates.found:
+            candidates.add_fewer()
+            candidates.add_groups()
+            candidates.add_branches()
+        return candidates.chosen()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """A search makes millions of objects and hardly a cycle: looking for these again and again took
+    a third of the time for 64 devices.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A plan of a strategy, what was `changed` in it, and its latency by the simulator's rules."""
+
+    strategy: str
+    plan: Plan
+    latency_s: float
+    changed: str = ""
+
+    @property
+    def name(self) -> str:
+        """What people read."""
+        return self.strategy + self.changed
+
+
+class _Candidates:
+    """Plans by name of their strategy, ranked by the same rules."""
+
+    def __init__(self, network: Network, cluster: Cluster) -> None:
+        self.network, self.cluster = network, cluster
+        self.tables = tables_of(network, cluster)
+        self.stages = Stages(network, cluster, self.tables)
+        self.found: list[_Candidate] = []
+        self.tried: set[str] = set()
+        self.refused: Infeasible | None = None
+
+    def add(self, when: When) -> None:
+        """Tries the planners of this class; of equal plans the latest comes first."""
+        for name, each in [*CANDIDATES.items()][::-1]:
+            if each.tried != when:
+                continue
+            self.tried.add(name)
+            try:
+                planner = within_memory(each.planner, in_groups=False)
+                self._add(name, planner(self.network, self.cluster))
+            except Infeasible as error:
+                self.refused = self.refused or error
+
+    def _add(self, strategy: str, plan: Plan, changed: str = "") -> float:
+        """Adds the plan and, if it has barriers between its blocks, the same without them; returns
+        the lesser latency.
+        """
+        draft = self.stages.of_plan(plan)
+        latencies = [self.stages.latency_s(draft)]
+        self.found.append(_Candidate(strategy, plan, latencies[0], changed))
+        if any(block.barrier for block in plan.blocks[1:]):
+            blocks = tuple(replace(block, barrier=False) for block in plan.blocks)
+            latencies.append(self.stages.latency_s(self.stages.without_barriers(draft)))
+            plan, changed = replace(plan, blocks=blocks), f"{changed} without barriers"
+            self.found.append(_Candidate(strategy, plan, latencies[1], changed))
+        return min(latencies)
+
+    def add_fewer(self) -> None:
+        """Tries the best strategies over fewer of the fastest devices, as long as that is not
+        clearly worse and there is something to gain. Of very many devices, the best plan has chosen
+        already.
+        """
+        devices = len(self.cluster.devices)
+        best = min(self.found, key=lambda each: each.latency_s)
+        most = devices if devices <= _MANY else len(best.plan.devices)
+        for count in (each for each in _FEWER if each < most):
+            before_s = self.best_s
+            if before_s <= self._ideal_s(count) * _WASTEFUL:
+                return
+            fewer = fastest(self.cluster, count)
+            try:
+                plans = [
+                    (each, CANDIDATES[each].planner(self.network, fewer))
+                    for each in self._leading()
+                ]
+            except Infeasible:  # their memory is too small
+                return
+            seconds = min(self._add(strategy, plan, f" on {count}") for strategy, plan in plans)
+            if seconds > before_s * _CLOSE and count & (count - 1) == 0:
+                return
+
+    def add_groups(self) -> None:
+        """Tries the best strategies, and those with light blocks, in stages on groups of devices,
+        if not every device can hold all weights.
+        """
+        if not larger_than_a_device(self.network, self.cluster):
+            return
+        for strategy in dict.fromkeys((*self._leading(), *_LIGHT)):
+            planner = CANDIDATES[strategy].planner
+            for plan in staged_in_groups(planner, self.network, self.cluster):
+                self._add(strategy, plan, " in groups")
+
+    def _leading(self) -> list[str]:
+        """The best strategy, and another one that is close."""
+        ranked = sorted(self.found, key=lambda each: each.latency_s)
+        most_s = self.best_s * _LEADING_CLOSE
+        close = (each.strategy for each in ranked if each.latency_s <= most_s)
+        return [*dict.fromkeys(close)][:_LEADING]
+
+    def add_branches(self) -> None:
+        """Tries the best plans with branches on different devices, and adds those that are
+        faster.
+        """
+        for each in sorted(self.found, key=lambda each: each.latency_s)[:_BRANCHED]:
+            plan = by_branches(each.plan, self.network, self.cluster, self.stages)
+            if plan is not None:
+                changed = f"{each.changed} with branches"
+                self.found.append(
+                    _Candidate(each.strategy, plan, plan.predicted_latency_s, changed)
+                )
+
+    @property
+    def best_s(self) -> float:
+        """The least latency so far."""
+        return min((each.latency_s for each in self.found), default=float("inf"))
+
+    @property
+    def per_layer_s(self) -> float:
+        """The latency of `lw`; infinite if it has no plan."""
+        found = (each.latency_s for each in self.found if each.strategy == "lw")
+        return min(found, default=float("inf"))
+
+    @property
+    def ideal_s(self) -> float:
+        """The time that all devices would take together without transfers and redundant
+        computation.
+        """
+        return self._ideal_s(len(self.cluster.devices))
+
+    def _ideal_s(self, count: int) -> float:
+        """The same of the `count` fastest."""
+        alone_s = np.sort(self.tables.compute_s[:, 0, -1])[:count]
+        return float(1.0 / (1.0 / alone_s).sum())
+
+    def chosen(self) -> Plan:
+        """The best plan, with a note on the others' latencies.
+
+        Raises:
+            Infeasible: there is no plan.
+        """
+        if not self.found:
+            assert self.refused is not None
+            raise self.refused
+        best = min(self._finalists(), key=lambda each: each.plan.predicted_latency_s)
+        compared = ", ".join(
+            f"{each.name} {each.latency_s / best.latency_s - 1:+.0%}"
+            for each in self.found
+            if each.name != best.name
+        )
+        note = f"Chosen: {best.name}. Compared with its time: {compared}."
+        left = [other for other in CANDIDATES if other not in self.tried]
+        skipped = f"Not searched, as an estimate rules them out: {', '.join(left)}."
+        notes = (note, skipped) if left else (note,)
+        return replace(best.plan, strategy="auto", notes=(*notes, *best.plan.notes))
+
+    def _finalists(self) -> Iterator[_Candidate]:
+        """The best few, and one device alone, with the simulator's own predictions."""
+        ranked = sorted(self.found, key=lambda each: each.latency_s)
+        close = [each for each in ranked if each.latency_s <= self.best_s * _CLOSE][:_FINALISTS]
+        alone = [each for each in self.found if each.strategy == "single" and each not in close]
+        for each in (*close, *alone):
+            seconds = simulate(each.plan, self.network, self.cluster).latency_s
+            yield replace(each, plan=replace(each.plan, predicted_latency_s=seconds))

@@ -1,0 +1,353 @@
+"""`halo`: tiles stay on their devices, which exchange only halos, peer to peer.
+
+No task waits for more than its boxes: there are no barriers, and a device's edge rows are computed
+first if that lets its neighbours continue sooner. The search starts from an exchange before every
+unit (every other one in networks of hundreds of units), over all devices or the fastest few,
+whichever starts better. It improves the blocks one after the other, as long as the event
+simulator's rules predict a gain:
+
+* fuse a block with the next (fewer messages, some redundant computation);
+* compute edge rows before the interior, or a strip of two rows in two tasks: a neighbour gets the
+  first while the second is computed;
+* exchange a little earlier or later;
+* divide a block among fewer devices, down to one (small maps have fewer rows than devices);
+* where rows cannot be divided evenly, give the longer strips to other devices than in earlier
+  blocks;
+* divide layers with small maps and many weights over their channels.
+
+At least one exchange remains: plans without any are `fused`'s, and `auto` compares the two.
+
+What cannot be divided is gathered on the device that is best for it; fully connected layers are
+divided over their output or input if that is faster. If some devices can't reach each other, halos
+go through the host, or only devices that can reach each other take part, whichever is faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from coordinator.costs.devices import Cluster
+from coordinator.planning.baseline import computing_s
+from coordinator.planning.finish import finished
+from coordinator.planning.geometry.blocks import geometry_of
+from coordinator.planning.planners.single import on_one
+from coordinator.planning.search.decide import fitting
+from coordinator.planning.search.forms import Forms
+from coordinator.planning.search.improve import Cost, Search, is_better
+from coordinator.planning.search.slots import SUMS, Form, How, Slot, Slots, put
+from coordinator.planning.search.stages import Stages
+from coordinator.planning.search.subsets import counts_of
+from coordinator.planning.search.tables import Tables
+from coordinator.tasks.plan import Block, Plan
+from models.graph import ROWS
+from models.memory import megabytes
+from models.operators import Kind, operator
+from models.tiles import map_size, places
+from models.units import Network, Unit
+
+# Simulated tasks per search: about a second.
+EFFORT = 46_000
+# A smaller improvement is not worth a change of the plan.
+WORTHWHILE = 1e-4
+# All devices are also tried as a start, unless the best start is faster by more than this share.
+_FAR = 1 - 1 / 1.1
+# Fewer devices are tried as a start until so many numbers in a row were no better than the best.
+_HOPELESS = 3
+# By how many units an exchange is moved.
+_SHIFTS = (-1, 1, -2, 2)
+# Edge rows: a neighbour's 3x3 window reads one; two also cover a pool between.
+_EDGE_ROWS = (2, 1)
+
+
+def halo(network: Network, cluster: Cluster) -> Plan:
+    """The plan with the least simulated latency that the search finds.
+
+    Raises:
+        Infeasible: no device, or none with enough memory.
+    """
+    return fitting(network, cluster, partial(_plan, network))
+
+
+def _plan(network: Network, cluster: Cluster) -> Plan:
+    if len(cluster.devices) < 2:
+        return replace(on_one(network, cluster), strategy="halo")
+    clusters = [cluster]
+    if cluster.apart and len(cluster.mutual) > 1:
+        clusters.append(replace(cluster, devices=cluster.mutual, apart=frozenset()))
+    plans = [_finished(network, cluster, _Halo(network, each).blocks()) for each in clusters]
+    return min(plans, key=lambda plan: plan.predicted_latency_s)
+
+
+class _Halo:
+    """One search: from exchanges everywhere to those that are worth it."""
+
+    def __init__(self, network: Network, cluster: Cluster) -> None:
+        self.network, self.cluster = network, cluster
+        tables = Tables(geometry_of(network, fine=True), cluster)
+        self._rows = tables.geometry.axes[ROWS]
+        self.stages = Stages(network, cluster, tables)
+        self.forms = Forms(self.stages)
+        self.search = Search(self.forms, EFFORT, WORTHWHILE, self._keeps_an_exchange)
+        seconds = computing_s(network, cluster.devices)
+        self._ranking = sorted(range(len(cluster.devices)), key=seconds.__getitem__)
+
+    def blocks(self) -> list[Block]:
+        """The blocks of the best draft found."""
+        draft = self.search.draft(self._best())
+        assert draft is not None, "its cost was computed"
+        return self.stages.blocks(draft)
+
+    def _best(self) -> Slots:
+        """The best result from several starts: all devices, fewer if that starts better, and half
+        the exchanges if the budget is too small to try each of them.
+        """
+        starts = self._starts()
+        best = min(starts, key=self._cost)
+        if len(best) * self._tasks(best) > EFFORT:
+            best = min((best, *map(_in_pairs, starts)), key=self._cost)
+        begun = [best]
+        if best != starts[0] and not is_better(self._cost(best), self._cost(starts[0]), _FAR):
+            begun.append(starts[0])
+        return min(map(self._improved, begun), key=self._cost)
+
+    def _starts(self) -> list[Slots]:
+        """An exchange everywhere, over all devices and ever fewer, until that no longer helps."""
+        starts: list[Slots] = []
+        best = 0
+        for count in counts_of(len(self.cluster.devices))[:0:-1]:
+            starts.append(self._start(count))
+            if self._cost(starts[-1]) < self._cost(starts[best]):
+                best = len(starts) - 1
+            if len(starts) - 1 - best == _HOPELESS:
+                break
+        return starts
+
+    def _cost(self, slots: Slots) -> Cost:
+        return self.search.cost_of(slots)
+
+    def _tasks(self, slots: Slots) -> int:
+        return sum(len(stage.shares) for stage in self.search.draft(slots) or ())
+
+    def _start(self, count: int) -> Slots:
+        """An exchange wherever one is needed, over the `count` fastest devices."""
+        divided, alone = self._on(count), Form(())
+        slots = [
+            Slot(i, i + 1, divided if unit.is_divisible else alone, peers=True)
+            for i, unit in enumerate(self.network.units)
+        ]
+        return tuple(self._without_idle_cuts(slots))
+
+    def _on(self, count: int) -> Form:
+        """Rows on the fastest devices, in the cluster's order, so that a device keeps its position
+        when others are dropped.
+        """
+        return Form(tuple(sorted(self._ranking[:count])), "rows")
+
+    def _improved(self, slots: Slots) -> Slots:
+        search, best = self.search, self._cost(slots)
+        search.left = EFFORT
+        slots, best = search.take(slots, best, _edges_everywhere(slots))
+        slots, best = search.climb(slots, best, _merged)
+        slots, best = self._on_fewer(slots, best)
+        slots, best = search.climb(slots, best, _merged)
+        slots, best = search.sweep(slots, best, _shifted)
+        slots, best = search.sweep(slots, best, self._connected)
+        slots, best = search.sweep(slots, best, _edges)
+        slots, best = search.take(slots, best, self._turned(slots))
+        slots, best = search.sweep(slots, best, self._turns)
+        return self._sliced(slots, best)
+
+    def _keeps_an_exchange(self, slots: Slots, trial: Slots) -> bool:
+        """A plan without any exchange would be another strategy's."""
+        return self._exchanges(trial) or not self._exchanges(slots)
+
+    def _exchanges(self, slots: Slots) -> bool:
+        """Whether any halo is exchanged."""
+        return not self.cluster.apart and any(
+            len(slot.form.devices) > 1 and slot.start > 0 and slot.peers for slot in slots
+        )
+
+    # ------------------------------------------------------------ moves
+
+    def _without_idle_cuts(self, slots: Sequence[Slot]) -> Iterator[Slot]:
+        """Fuses units that need no halo with the previous unit, which costs nothing."""
+        held: Slot | None = None
+        for slot in slots:
+            local = not any(map(self._reaches, self.network.units[slot.start : slot.end]))
+            if held is not None and slot.form.devices and held.form == slot.form and local:
+                held = replace(held, end=slot.end)
+                continue
+            if held is not None:
+                yield held
+            held = slot
+        assert held is not None
+        yield held
+
+    def _reaches(self, unit: Unit) -> bool:
+        """Whether a unit reads other rows than its own."""
+        if any(w.reach > 1 or w.stride > 1 for node in unit.nodes for w in node.windows):
+            return True
+        if any(operator(node).heavy and operator(node).kind is Kind.LAYOUT for node in unit.nodes):
+            return True
+        read = [each for k in range(unit.start, unit.stop) for each in self._rows.of(k).reads]
+        return any(each is not None and each.is_everything for each in read)
+
+    def _on_fewer(self, slots: Slots, best: Cost) -> tuple[Slots, Cost]:
+        """Tries the last blocks, whose maps are small, on fewer devices, from the end."""
+        for index in range(len(slots) - 1, -1, -1):
+            form = slots[index].form
+            if not form.devices or self.search.left <= 0:
+                continue
+            before = best
+            rows = map_size(self.network, slots[index].start, slots[index].end)[0]
+            for count in sorted({rows, -(-rows // 2), 1} - {0}, reverse=True):
+                if count < len(slots[index].form.devices):
+                    fewer = self._on(count).devices
+                    trial = (*slots[:index], *(_at_most(slot, fewer) for slot in slots[index:]))
+                    slots, best = self.search.take(slots, best, [trial])
+            if best == before and rows > 2 * len(self.cluster.devices):
+                break
+        return slots, best
+
+    def _connected(self, slots: Slots, index: int) -> Iterator[Slots]:
+        """Tries a fully connected layer over its output or input, on all devices or where the rows
+        before it are.
+        """
+        slot = slots[index]
+        if not index or slot.end != slot.start + 1 or slot.start not in self.forms.connected:
+            return
+        before = slots[index - 1].form.devices
+        stays = Form(before, "in place")
+        hows: tuple[How, ...] = ("outputs", "inputs")
+        others = [
+            Form(self._on(count).devices, how)
+            for count in dict.fromkeys((len(self.cluster.devices), len(before)))
+            for how in hows
+        ]
+        for form in (stays, *others):
+            if len(form.devices) > 1:
+                peers = slot.peers and form is stays
+                yield _through_host(put(slots, index, replace(slot, form=form, peers=peers)))
+
+    def _sliced(self, slots: Slots, best: Cost) -> Slots:
+        """Tries the layers at the end of each block, whose maps are smallest, in slices of
+        channels, from the last block on: each device reads only its share of the weights, and all
+        of the map.
+        """
+        for index in range(len(slots) - 1, -1, -1):
+            if slots[index].form.how == "rows" and self.search.left > 0:
+                slots, best = self.search.take(slots, best, self._slices(slots, index))
+        return slots
+
+    def _slices(self, slots: Slots, index: int) -> Iterator[Slots]:
+        slot = slots[index]
+        for count in dict.fromkeys((len(self.cluster.devices), len(slot.form.devices))):
+            form = Form(self._on(count).devices, "channels")
+            for cut in range(slot.end - 1, slot.start - 1, -1):
+                rows = (replace(slot, end=cut),) if cut > slot.start else ()
+                units = (Slot(each, each + 1, form, peers=True) for each in range(cut, slot.end))
+                yield (*slots[:index], *rows, *units, *slots[index + 1 :])
+
+    def _is_uneven(self, slot: Slot) -> bool:
+        """Whether some devices' strips are longer than in proportion to their rate."""
+        rows = places(map_size(self.network, slot.start, slot.end)[0])
+        count = len(slot.form.devices)
+        return slot.form.how == "rows" and count > 1 and rows % count != 0
+
+    def _turned(self, slots: Slots) -> Iterator[Slots]:
+        """Tries the longer strips of each block on other devices than in the previous block."""
+        uneven = [index for index, slot in enumerate(slots) if self._is_uneven(slot)]
+        for step in range(1, len(self.cluster.devices) if uneven else 0):
+            trial = slots
+            for place, index in enumerate(uneven):
+                turn = place * step % len(slots[index].form.devices)
+                trial = put(trial, index, _with_turn(slots[index], turn))
+            yield trial
+
+    def _turns(self, slots: Slots, index: int) -> Iterator[Slots]:
+        slot = slots[index]
+        for turn in range(len(slot.form.devices)) if self._is_uneven(slot) else ():
+            yield put(slots, index, _with_turn(slot, turn))
+
+
+def _with_edges(slot: Slot, rows: int) -> Slot:
+    return replace(slot, form=replace(slot.form, edge_rows=rows))
+
+
+def _with_turn(slot: Slot, turn: int) -> Slot:
+    return replace(slot, form=replace(slot.form, turn=turn))
+
+
+def _edges_everywhere(slots: Slots) -> Iterator[Slots]:
+    """Tries computing edge rows first in all strips."""
+    for rows in _EDGE_ROWS:
+        yield tuple(_with_edges(slot, rows) if slot.form.devices else slot for slot in slots)
+
+
+def _edges(slots: Slots, index: int) -> Iterator[Slots]:
+    """Tries another number of edge rows that are computed first."""
+    form = slots[index].form
+    for rows in (0, *_EDGE_ROWS) if form.how == "rows" else ():
+        if rows != form.edge_rows:
+            yield put(slots, index, _with_edges(slots[index], rows))
+
+
+def _merged(slots: Slots, index: int) -> Iterator[Slots]:
+    """Tries fusing the block with the next."""
+    if index + 1 < len(slots):
+        one, other = slots[index : index + 2]
+        if one.form.how == other.form.how == "rows":
+            fused = replace(other, start=one.start, peers=one.peers)
+            yield (*slots[:index], fused, *slots[index + 2 :])
+
+
+def _shifted(slots: Slots, index: int) -> Iterator[Slots]:
+    """Tries exchanging a little earlier or later."""
+    if index + 1 < len(slots):
+        one, other = slots[index : index + 2]
+        for step in _SHIFTS if one.form.how == other.form.how == "rows" else ():
+            if one.start < one.end + step < other.end:
+                cut = one.end + step
+                moved = (replace(one, end=cut), replace(other, start=cut))
+                yield (*slots[:index], *moved, *slots[index + 2 :])
+
+
+def _at_most(slot: Slot, devices: tuple[int, ...]) -> Slot:
+    few = len(slot.form.devices) <= len(devices)
+    return slot if few else replace(slot, form=replace(slot.form, devices=devices))
+
+
+def _in_pairs(slots: Slots) -> Slots:
+    """Keeps every other exchange: each divided block is fused with the next divided one."""
+    found: list[Slot] = []
+    waits = False
+    for slot in slots:
+        if waits and slot.form.devices:
+            found[-1] = replace(slot, start=found[-1].start)
+            waits = False
+        else:
+            found.append(slot)
+            waits = bool(slot.form.devices)
+    return tuple(found)
+
+
+def _through_host(slots: Slots) -> Slots:
+    """Makes readers of partial sums get them from the host, which adds them up."""
+    return tuple(
+        replace(slot, peers=False) if index and slots[index - 1].form.how in SUMS else slot
+        for index, slot in enumerate(slots)
+    )
+
+
+def _finished(network: Network, cluster: Cluster, blocks: Sequence[Block]) -> Plan:
+    reason = "every map has fewer rows than there are faster devices"
+    plan = finished("halo", blocks, network, cluster, otherwise=reason)
+    gain = plan.single_device_latency_s / plan.predicted_latency_s
+    exchanges = sum(block.exchange == "peer" for block in blocks)
+    note = (
+        f"Halos travel from peer to peer at {exchanges} boundaries "
+        f"({megabytes(plan.traffic.halo, 2)}); {gain:.2f} times as fast as one device."
+    )
+    return replace(plan, notes=(note,))

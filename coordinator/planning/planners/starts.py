@@ -1,0 +1,119 @@
+"""Starting drafts for searches: the dynamic program of Eq. 5 over two additive costs.
+
+Eq. 3 adds up all transfers, as on one link; Eq. 6 lets all devices send at once. The truth lies
+between. AOFL's own blocks and each device alone are always among the drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from operator import attrgetter
+
+import numpy as np
+
+from coordinator.planning.geometry.shapes import shapes_of
+from coordinator.planning.geometry.sweeps import Floats
+from coordinator.planning.planners.aofl import options_by_count
+from coordinator.planning.search.connected import Divided, divided
+from coordinator.planning.search.cuts import best_cuts, cheapest
+from coordinator.planning.search.options import Option, Tiled, alone, strips, tiled
+from coordinator.planning.search.slots import Form, Slot, Slots
+from coordinator.planning.search.subsets import subsets_of
+from coordinator.planning.search.tables import Tables
+from models.units import Network
+from protos.facts import DeviceId
+
+Costing = Callable[[Option], Floats]
+# For each number of devices: strips, and shapes with up to this many fewer bands.
+_SHAPES = 6
+
+
+# Whether transfers share a link, or all run at once.
+_SERIAL: Costing = attrgetter("seconds")
+_PARALLEL: Costing = attrgetter("finish_s")
+
+
+class Starts:
+    """The options of one network on one cluster, and drafts made of them."""
+
+    def __init__(self, network: Network, tables: Tables, places: Mapping[DeviceId, int]) -> None:
+        self.tables, self.places = tables, places
+        self.published = [option for each in options_by_count(tables) for option in each]
+        members = subsets_of(tables)
+        chosen = [[int(d) for d in np.flatnonzero(row)] for row in members]
+        last = tables.marks - 1
+        rates = [1.0 / float(each) for each in tables.compute_s[:, 0, last]]
+        shaped = [
+            (subset, shape) for subset in chosen for shape in shapes_of(len(subset))[1:_SHAPES]
+        ]
+        several = members[members.sum(axis=1) > 1]
+        singles = alone(tables)
+        connected = divided(network, tables, chosen)
+        self.options = [
+            *singles,
+            *strips(tables, several),
+            *tiled(tables, shaped, rates),
+            *connected,
+        ]
+        self._widths = [
+            *(1 for _ in singles),
+            *(int(each) for each in several.sum(axis=1)),
+            *(len(subset) for subset, _ in shaped),
+            *(len(each.tiles) for each in connected),
+        ]
+
+    def all(self) -> Iterator[Slots]:
+        """Drafts, first those of the dynamic program."""
+        for costs in (_SERIAL, _PARALLEL):
+            for slots in self._best(self.options, costs):
+                yield slots
+                yield from _in_place(slots)
+        for slots in self._best(self.published, _SERIAL):
+            yield slots
+            yield tuple(replace(slot, barrier=True) for slot in slots)
+        end = self.tables.marks - 1
+        for d, device in enumerate(self.tables.devices):
+            if self.tables.fits[d, 0, end]:
+                yield (Slot(0, end, Form((self.places[device.id],))),)
+
+    def at_most(self, count: int, serial: bool) -> Iterator[Slots]:
+        """The draft with at most `count` devices in any block, if there is one. `serial`: transfers
+        share a link.
+        """
+        few = [
+            each for each, width in zip(self.options, self._widths, strict=True) if width <= count
+        ]
+        yield from self._best(few, _SERIAL if serial else _PARALLEL)
+
+    def unplaced(self) -> int:
+        """The first mark after which no option can run a block."""
+        least, _ = cheapest(self.options)
+        return int(np.argmin(np.isfinite(least[:-1]).any(axis=1)))
+
+    def _best(self, options: Sequence[Option], cost: Costing) -> Iterator[Slots]:
+        least, option_of = cheapest(options, cost)
+        _, cuts = best_cuts(least)
+        if cuts:
+            yield tuple(self._slot(start, end, option_of(start, end)) for start, end in cuts)
+
+    def _slot(self, start: int, end: int, option: Option) -> Slot:
+        shares = tuple((self.places[device.id], part) for device, part in option.shares(start, end))
+        devices = tuple(d for d, _ in shares)
+        if len(devices) == 1:
+            return Slot(start, end, Form(devices))
+        if isinstance(option, Divided):
+            return Slot(start, end, Form(devices, "inputs" if option.sums else "outputs"))
+        form = Form(devices)
+        if isinstance(option, Tiled) and len(devices) == option.shape.count:
+            form = Form(devices, "bands", option.shape)
+        return Slot(start, end, form, shares=shares)
+
+
+def _in_place(slots: Slots) -> Iterator[Slots]:
+    """The first divided fully connected layer, over the rows that its devices already have."""
+    for index, slot in enumerate(slots):
+        if index and slot.form.how in ("inputs", "outputs"):
+            there = Form(slots[index - 1].form.devices, "in place")
+            yield (*slots[:index], replace(slot, form=there, shares=None), *slots[index + 1 :])
+            return

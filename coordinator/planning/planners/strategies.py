@@ -1,0 +1,16 @@
+"""The built-in strategies by name: the planners of `candidates`, and those that build on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from coordinator.costs.devices import Planner
+from coordinator.planning.planners.auto import auto
+from coordinator.planning.planners.branches import branches
+from coordinator.planning.planners.candidates import CANDIDATES
+
+STRATEGIES: Mapping[str, Planner] = {
+    **{name: each.planner for name, each in CANDIDATES.items()},
+    "branches": branches,
+    "auto": auto,
+}

@@ -1,0 +1,153 @@
+"""Single units as blocks: fully connected layers divided over their output or input, other units
+over their channels.
+
+Divided over its output, each device holds some rows of the weights and reads the whole vector;
+divided over its input, each holds some columns, reads its part, and yields a partial sum that the
+host adds up. The first such layer is often best divided by where the tiles of the last map are, the
+next over its output, the last over its input: it depends on the bytes of tensors and weights.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from coordinator.costs.devices import Device
+from coordinator.planning.baseline import bytes_of
+from coordinator.planning.geometry.layouts import Configuration, UnitTile, divider_of
+from coordinator.planning.geometry.partition import cut_span
+from coordinator.planning.geometry.sweeps import Floats
+from coordinator.planning.memory import holds
+from coordinator.planning.search.options import Shares
+from coordinator.planning.search.tables import Tables
+from models.boxes import Box, Span
+from models.graph import CHANNELS, ROWS
+from models.partial import summed_input
+from models.units import Network, Unit
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Divided:
+    """One unit divided over devices, by output channels or (`sums`) by input."""
+
+    tiles: Shares
+    sums: bool
+    seconds: Floats
+    finish_s: Floats
+
+    def shares(self, start: int, end: int) -> Shares:
+        """The devices and their tiles."""
+        return self.tiles
+
+
+def connected_units(network: Network, marks: Sequence[int]) -> dict[int, Unit]:
+    """Units that are a single fully connected layer, by the mark before them."""
+    found = {}
+    for start, (mark, after) in enumerate(itertools.pairwise(marks)):
+        unit = network.units[mark]
+        if after == mark + 1 and summed_input(network.graph, unit.nodes) is not None:
+            found[start] = unit
+    return found
+
+
+def divisions(
+    network: Network, unit: Unit, rates: Sequence[float]
+) -> Iterator[tuple[UnitTile, ...]]:
+    """The layer divided over its output and over its input, in proportion to rates; no
+    empty tiles.
+    """
+    graph, divider = network.graph, divider_of(network)
+    output = Box.whole(graph.shape(unit.outputs[-1]))
+    spans = cut_span(output[CHANNELS], rates)
+    if all(map(len, spans)) and len(unit.outputs) == 1:
+        boxes = [{unit.outputs[0]: output.replace(CHANNELS, span)} for span in spans]
+        yield tuple(divider.tile(unit, each) for each in boxes)
+    whole = _input(network, unit)
+    spans = cut_span(whole[CHANNELS], rates)
+    if all(map(len, spans)):
+        parts = [whole.replace(CHANNELS, span) for span in spans]
+        yield tuple(divider.partial_tile(unit, each) for each in parts)
+
+
+def where_tiles_lie(
+    network: Network, unit: Unit, rows: Sequence[Span]
+) -> tuple[UnitTile, ...] | None:
+    """The layer divided over its input, each device with the rows of the map that it already has;
+    None if these are not all rows, or the input is not a map.
+    """
+    whole = _input(network, unit)
+    if len(whole) <= ROWS or sum(map(len, rows)) != len(whole[ROWS]):
+        return None
+    divider = divider_of(network)
+    return tuple(divider.partial_tile(unit, whole.replace(ROWS, span)) for span in rows)
+
+
+def divided(network: Network, tables: Tables, subsets: Sequence[Sequence[int]]) -> list[Divided]:
+    """Every fully connected layer, divided over every subset of the tables' devices."""
+    found: list[Divided] = []
+    for start, unit in connected_units(network, tables.geometry.marks).items():
+        work = divider_of(network).whole(unit).work
+        for subset in subsets:
+            devices = [tables.devices[d] for d in subset]
+            rates = [1.0 / device.costs.block_s(work) for device in devices]
+            found += (
+                _costed(network, tables, start, devices, tiles)
+                for tiles in (divisions(network, unit, rates) if len(devices) > 1 else ())
+            )
+    return found
+
+
+def channel_slices(network: Network, tables: Tables) -> list[Divided]:
+    """Every unit between two marks whose channels can be computed separately, in equal slices over
+    all devices, which hold only their slice of the weights.
+    """
+    count, divider = len(tables.devices), divider_of(network)
+    found: list[Divided] = []
+    for start, (mark, after) in enumerate(itertools.pairwise(tables.geometry.marks)):
+        unit = network.units[mark]
+        if count < 2 or after != mark + 1 or CHANNELS not in divider.splits(unit):
+            continue
+        boxes = divider.divided(unit, Configuration(channels=count), [1.0] * count)
+        if boxes is not None:
+            tiles = [divider.tile(unit, each) for each in boxes]
+            found.append(_costed(network, tables, start, tables.devices, tiles))
+    return found
+
+
+def _costed(
+    network: Network,
+    tables: Tables,
+    start: int,
+    devices: Sequence[Device],
+    tiles: Sequence[UnitTile],
+) -> Divided:
+    """With the cost of Eq. 3: the sum of its transfers, and the slowest device's computation."""
+    costs = np.full((2, tables.marks, tables.marks), np.inf)
+    costs[:, start, start + 1] = _divided_s(network, devices, tiles)
+    return Divided(tuple(zip(devices, tiles, strict=True)), tiles[0].part is not None, *costs)
+
+
+def _divided_s(
+    network: Network, devices: Sequence[Device], tiles: Sequence[UnitTile]
+) -> tuple[float, float]:
+    """Costs of a divided unit by Eq. 3 and by Eq. 6."""
+    moving = slowest = finish = 0.0
+    for device, tile in zip(devices, tiles, strict=True):
+        if not holds(device, tile.weight_bytes, tile.relaid_bytes):
+            return float("inf"), float("inf")
+        compute = device.costs.block_s(tile.work)
+        transfers = sum(
+            device.link.transfer_s(bytes_of(network, boxes)) for boxes in (tile.reads, tile.boxes)
+        )
+        moving += transfers
+        slowest, finish = max(slowest, compute), max(finish, compute + transfers)
+    return moving + slowest, finish
+
+
+def _input(network: Network, unit: Unit) -> Box:
+    tensor = summed_input(network.graph, unit.nodes)
+    assert tensor is not None, "only fully connected layers are divided"
+    return Box.whole(network.graph.shape(tensor))

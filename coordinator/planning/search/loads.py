@@ -1,0 +1,252 @@
+"""What the tiles of a block compute, read and own, without computing their extents.
+
+Tiles of maps are computed from the geometry's arrays, all of a block at once; other tiles from
+their `UnitTile`. Both are cached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from coordinator.costs.devices import Cluster
+from coordinator.planning.geometry.box_arrays import Ints, common, stacked
+from coordinator.planning.geometry.layouts import Computing, UnitTile, divider_of
+from coordinator.planning.geometry.splits import Splits
+from coordinator.planning.geometry.sweeps import Floats
+from coordinator.planning.search.tables import Tables
+from models.boxes import Box, Span
+from models.graph import COLS, ROWS
+from models.tiles import MapTile
+from models.units import Network
+from models.worked import block_worked
+
+Part = MapTile | UnitTile
+# Tiles by device, as an index into the cluster's.
+Shares = tuple[tuple[int, Part], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Load:
+    """What one tile computes, and the bytes that it reads and owns, and of its weights, of which
+    engines lay out `relaid_bytes` anew; `summed` if it owns a partial sum.
+    """
+
+    compute_s: float
+    read_bytes: Mapping[str, int]
+    own_bytes: Mapping[str, int]
+    weight_bytes: int
+    relaid_bytes: int
+    summed: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockLoads:
+    """The loads of a block's tiles, and the boxes of tensors that they read and own: [tile, axis,
+    start or stop], all zeros where a tile has none.
+    """
+
+    tiles: tuple[Load, ...]
+    reads: Mapping[str, Ints]
+    owns: Mapping[str, Ints]
+
+
+class Loads:
+    """The loads of one network's tiles on one cluster's devices."""
+
+    def __init__(self, network: Network, cluster: Cluster, tables: Tables) -> None:
+        self.network, self.cluster, self.tables = network, cluster, tables
+        self.geometry = tables.geometry
+        places = {device.id: d for d, device in enumerate(tables.devices)}
+        # Tables have their own order of devices.
+        self.rank = [places[device.id] for device in cluster.devices]
+        self._loads: dict[object, BlockLoads] = {}
+        self._left: dict[tuple[int, int], Sequence[int]] = {}
+        self._rates: dict[int, tuple[Floats, Floats]] = {}
+        self._wholes: dict[tuple[int, int], UnitTile] = {}
+        tensors = network.graph.tensors
+        self._itemsize = {n: info.wire_itemsize * info.read_share for n, info in tensors.items()}
+
+    def whole(self, start: int, end: int) -> Part:
+        """The tile that is the whole block."""
+        splits = self.geometry.splits[end]
+        if splits is not None and start >= splits.lowest:
+            return MapTile(Span(0, splits.height), Span(0, splits.width))
+        return self._whole_tile(start, end)
+
+    def of(self, start: int, end: int, shares: Shares) -> BlockLoads:
+        """The loads of these tiles of the block between two marks."""
+        key = (start, end, shares)
+        found = self._loads.get(key)
+        if found is None:
+            devices = [d for d, _ in shares]
+            maps = [part for _, part in shares if isinstance(part, MapTile)]
+            units = [part for _, part in shares if isinstance(part, UnitTile)]
+            assert not maps or not units, "a block is divided in one way"
+            found = self._loads[key] = (
+                self._of_maps(start, end, devices, maps)
+                if maps
+                else self._of_units(start, end, devices, units)
+            )
+        return found
+
+    def _of_maps(
+        self, start: int, end: int, devices: Sequence[int], tiles: Sequence[MapTile]
+    ) -> BlockLoads:
+        splits = self.geometry.splits[end]
+        assert splits is not None, "only blocks that can be split have tiles of maps"
+        m, rank = start - splits.lowest, [self.rank[d] for d in devices]
+        kinds = [self.tables.kind_of(each) for each in rank]
+        growth, fixed = self.rates_of(end)
+        first, places = splits.firsts[m], splits.places(tiles)
+        work = growth[kinds, first:].T * splits.groups.tiles(places, first)
+        compute_s = fixed[rank, m] + work.sum(axis=0)
+        assert (compute_s >= 0).all(), "tiles take no negative time"
+        entering = splits.entering[m]
+        read = range(entering.start, entering.stop)
+        left = self._leaving(start, end, splits)
+        names = [splits.output_names[t] for t in left]
+        reads = self._boxes(splits.input_names[entering], splits.inputs.ranges(read, places))
+        owns = self._boxes(names, splits.outputs.ranges(left, places))
+        held = [self._held_bytes(start, end)] * len(tiles)
+        return self._sized(compute_s.tolist(), reads, owns, held)
+
+    def _held_bytes(self, start: int, end: int) -> tuple[int, int]:
+        """Bytes of all weights of a block, and of those that engines lay out anew."""
+        geometry = self.geometry
+        both = (geometry.weight_bytes_before, geometry.relaid_bytes_before)
+        weights, relaid = (int(before[end] - before[start]) for before in both)
+        return weights, relaid
+
+    def _boxes(self, names: Sequence[str], ranges: Ints) -> dict[str, Ints]:
+        """Boxes of tensors, given the rows and columns of each, [tensor, tile, 2, 2]."""
+        graph, found = self.network.graph, {}
+        for name, parts in zip(names, ranges, strict=True):
+            boxes = np.empty((len(parts), max(1, len(graph.shape(name))), 2), dtype=np.int64)
+            boxes[:, :, 0] = 0
+            boxes[:, :, 1] = graph.shape(name) or 1
+            for part, which in enumerate((ROWS, COLS)):
+                axis = graph.axis(name, which)
+                if axis is not None:
+                    boxes[:, axis] = parts[:, part]
+            # A tile too small for a smaller tensor has none of it.
+            boxes[(parts[:, :, 0] >= parts[:, :, 1]).any(axis=1)] = 0
+            found[name] = boxes
+        return found
+
+    def _of_units(
+        self, start: int, end: int, devices: Sequence[int], tiles: Sequence[UnitTile]
+    ) -> BlockLoads:
+        whole = self._wholes.get((start, end))
+        known: dict[tuple[int, int], float] = {}
+        compute_s = []
+        for d, tile in zip(devices, tiles, strict=True):
+            costs = self.cluster.devices[d].costs
+            key = (id(costs), id(tile))
+            if key not in known:
+                known[key] = costs.block_s(tile.work)
+            compute_s.append(known[key])
+        return self._sized(
+            compute_s,
+            self._stacked([tile.reads for tile in tiles]),
+            self._stacked([tile.boxes for tile in tiles]),
+            [
+                self._held_bytes(start, end)
+                if tile is whole
+                else (tile.weight_bytes, tile.relaid_bytes)
+                for tile in tiles
+            ],
+            [tile.part is not None for tile in tiles],
+        )
+
+    def _stacked(self, boxes: Sequence[Mapping[str, Box]]) -> dict[str, Ints]:
+        names = dict.fromkeys(name for each in boxes for name in each)
+        axes = {name: max(1, len(self.network.graph.shape(name))) for name in names}
+        return {name: stacked([each.get(name) for each in boxes], axes[name]) for name in names}
+
+    def _sized(
+        self,
+        compute_s: Sequence[float],
+        reads: Mapping[str, Ints],
+        owns: Mapping[str, Ints],
+        held: Sequence[tuple[int, int]],
+        summed: Sequence[bool] = (),
+    ) -> BlockLoads:
+        read_bytes, own_bytes = self._by_tile(reads), self._by_tile(owns)
+        none: Mapping[str, int] = {}
+        tiles = tuple(
+            Load(
+                seconds,
+                read_bytes.get(k, none),
+                own_bytes.get(k, none),
+                *held[k],
+                bool(summed and summed[k]),
+            )
+            for k, seconds in enumerate(compute_s)
+        )
+        return BlockLoads(tiles, reads, owns)
+
+    def _by_tile(self, boxes: Mapping[str, Ints]) -> dict[int, dict[str, int]]:
+        """Bytes of tensors by tile, of those that it has."""
+        found: dict[int, dict[str, int]] = {}
+        for name, each in boxes.items():
+            sizes = self.common_bytes(name, each, each).tolist()
+            for k in np.flatnonzero(each[:, :, 1].any(axis=1)).tolist():
+                found.setdefault(k, {})[name] = sizes[k]
+        return found
+
+    def _leaving(self, start: int, end: int, splits: Splits) -> Sequence[int]:
+        """Which of its outputs the block computes, in the order of the network."""
+        found = self._left.get((start, end))
+        if found is None:
+            producer, names = self.network.graph.producer, splits.output_names
+            leaving = np.flatnonzero(splits.leaves[start - splits.lowest]).tolist()
+            found = sorted(leaving, key=lambda t: producer[names[t]])
+            self._left[start, end] = found
+        return found
+
+    def rates_of(self, end: int) -> tuple[Floats, Floats]:
+        """For blocks that end at a mark: seconds per element by kind of device, and constants by
+        device of the tables and mark.
+        """
+        found = self._rates.get(end)
+        if found is None:
+            splits = self.geometry.splits[end]
+            assert splits is not None
+            growth, fixed = self.tables.growth(splits), self.tables.constants(splits, end)
+            found = self._rates[end] = (growth, fixed)
+        return found
+
+    def _whole_tile(self, start: int, end: int) -> UnitTile:
+        found = self._wholes.get((start, end))
+        if found is None:
+            marks, network = self.geometry.marks, self.network
+            names = network.outputs(marks[start], marks[end])
+            boxes = {name: Box.whole(network.graph.shape(name)) for name in names}
+            worked = block_worked(network, marks[start], marks[end], boxes)
+            tile = UnitTile(boxes, worked.reach.inputs, Computing(lambda: worked.works))
+            if marks[end] - marks[start] == 1:
+                tile = divider_of(network).whole(network.units[marks[start]])
+            found = self._wholes[start, end] = tile
+        return found
+
+    def live_bytes(self, start: int, end: int, part: Part, load: Load) -> float:
+        """Bytes that a tile's task reads and yields, and that its largest node needs."""
+        moved = sum(load.read_bytes.values()) + sum(load.own_bytes.values())
+        if isinstance(part, UnitTile):
+            return moved + max(each.input_bytes + each.output_bytes for each in part.work)
+        splits = self.geometry.splits[end]
+        assert splits is not None
+        elements = splits.groups.tiles(splits.places([part]))[:, 0]
+        nodes, element_bytes = self.geometry.moved
+        first, stop = np.searchsorted(nodes, self.geometry.node_marks[start : end + 1])[[0, -1]]
+        groups = self.geometry.groups[first:stop] - splits.chosen.start
+        size, nodes = element_bytes[first:stop] * elements[groups], nodes[first:stop]
+        return moved + float(np.bincount(nodes - nodes[0], size).max())
+
+    def common_bytes(self, name: str, one: Ints, other: Ints) -> Ints:
+        """Bytes of what boxes of a tensor have in common, broadcast together."""
+        size: Ints = (common(one, other) * self._itemsize[name]).astype(np.int64)
+        return size

@@ -1,0 +1,263 @@
+"""Ways to run one block: alone on a device, in equal tiles, or in tiles that finish together.
+
+Every option gives the costs of all blocks at once, `seconds[i, e]` for the block between marks i
+and e, and which device gets which tile. Planners differ in the options that they allow and in the
+cuts that they search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.costs.devices import Device
+from coordinator.planning.geometry.layouts import UnitTile
+from coordinator.planning.geometry.shapes import Shape, grids_of
+from coordinator.planning.geometry.splits import Splits
+from coordinator.planning.geometry.sweeps import Floats
+from coordinator.planning.search.balance import Ints, Members, TileCosts, balanced
+from coordinator.planning.search.tables import Tables
+from models.boxes import Span
+from models.tiles import MapTile, on_map, places
+
+# Rows (times devices) of maps that are balanced together: 4 MB for each table of seconds.
+_MOST_LINES = 500_000
+
+Shares = tuple[tuple[Device, MapTile | UnitTile], ...]
+
+
+class Option(Protocol):
+    """One way to run any block."""
+
+    @property
+    def seconds(self) -> Floats:
+        """[i, e]: the published cost of the block between marks i and e; infinite if it can't be
+        run in this way.
+        """
+        ...
+
+    @property
+    def finish_s(self) -> Floats:
+        """[i, e]: seconds until the last device finishes, if all transfers run at once."""
+        ...
+
+    def shares(self, start: int, end: int) -> Shares:
+        """Devices and their tiles of the block between two marks, without empty ones."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alone:
+    """The whole block on one device [Algorithm 2 with one device; the second part of EFL]."""
+
+    device: Device
+    sizes: Sequence[tuple[int, int]]
+    seconds: Floats
+
+    @property
+    def finish_s(self) -> Floats:
+        """As `seconds`: one device's transfers follow each other in any case."""
+        return self.seconds
+
+    def shares(self, start: int, end: int) -> Shares:
+        """The device, with the whole map."""
+        height, width = self.sizes[end]
+        return ((self.device, MapTile(Span(0, height), Span(0, width))),)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tiled:
+    """Tiles of one shape, band by band, one per device: equal [OFL; Eq. 1 for a single unit], or
+    with areas in proportion to `weights`.
+    """
+
+    devices: Sequence[Device]
+    shape: Shape
+    weights: Sequence[float] | None
+    sizes: Sequence[tuple[int, int]]
+    seconds: Floats
+    finish_s: Floats
+
+    def shares(self, start: int, end: int) -> Shares:
+        """The devices whose tile is not empty."""
+        shares = zip(self.devices, self.tiles(end), strict=True)
+        return tuple((device, tile) for device, tile in shares if not tile.is_empty)
+
+    def tiles(self, end: int) -> tuple[MapTile, ...]:
+        """Every device's tile of the blocks that end at a mark; some may be empty."""
+        if self.weights is None:
+            return self.shape.equal_tiles(*self.sizes[end])
+        return self.shape.tiles(*self.sizes[end], self.weights)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Strips:
+    """Full-width strips that finish together, on the first devices [Eq. 6]. `ends[i, e]` are the
+    places where the devices' strips end, starting with 0.
+    """
+
+    devices: Sequence[Device]
+    sizes: Sequence[tuple[int, int]]
+    seconds: Floats
+    finish_s: Floats
+    ends: NDArray[np.int16]
+
+    def shares(self, start: int, end: int) -> Shares:
+        """The devices whose strip is not empty."""
+        height, width = self.sizes[end]
+        marks = [int(place) for place in self.ends[start, end]]
+        strips = on_map(height, map(Span, marks, marks[1:]))
+        return tuple(
+            (device, MapTile(rows, Span(0, width)))
+            for device, rows in zip(self.devices, strips, strict=True)
+            if len(rows)
+        )
+
+
+def alone(tables: Tables) -> list[Option]:
+    """Every device alone; the host first, so that it wins ties."""
+    order = sorted(range(len(tables.devices)), key=lambda d: not tables.devices[d].host)
+    return [
+        Alone(
+            tables.devices[d],
+            tables.geometry.sizes,
+            np.where(tables.fits[d], tables.alone_s[d], np.inf),
+        )
+        for d in order
+    ]
+
+
+def grids(tables: Tables, counts: Sequence[int]) -> list[list[Option]]:
+    """For each count, every grid of that many equal tiles on the first devices."""
+    key = ("grids", tuple(counts))
+    if key not in tables.memo:
+        tables.memo[key] = _grids(tables, counts)
+    return cast("list[list[Option]]", tables.memo[key])
+
+
+def _grids(tables: Tables, counts: Sequence[int]) -> list[list[Option]]:
+    shapes = [[(range(count), shape) for shape in grids_of(count)] for count in counts]
+    found = iter(tiled(tables, [each for some in shapes for each in some], None))
+    return [[next(found) for _ in some] for some in shapes]
+
+
+def tiled(
+    tables: Tables,
+    placed: Sequence[tuple[Sequence[int], Shape]],
+    weights: Sequence[float] | None,
+) -> list[Option]:
+    """Each shape on its devices (indices into the tables', one per tile), in equal tiles or in
+    proportion to `weights` by device. All are costed together.
+    """
+    options = [
+        Tiled(
+            [tables.devices[d] for d in who],
+            shape,
+            None if weights is None else [weights[d] for d in who],
+            tables.geometry.sizes,
+            np.full((tables.marks, tables.marks), np.inf),
+            np.full((tables.marks, tables.marks), np.inf),
+        )
+        for who, shape in placed
+    ]
+    where = [d for who, _ in placed for d in who]
+    firsts = np.cumsum([0, *(len(who) for who, _ in placed)])[:-1]
+    columns = np.array([shape.has_columns for _, shape in placed])
+    # Few different sizes of maps occur.
+    known: dict[tuple[int, int], list[MapTile]] = {}
+    for end, splits in enumerate(tables.geometry.splits if placed else ()):
+        if splits is not None:
+            size = tables.geometry.sizes[end]
+            if size not in known:
+                known[size] = [tile for option in options for tile in option.tiles(end)]
+            compute, transfers = tables.tiles_s(end, known[size], where)
+            total = np.add.reduceat(transfers, firsts, axis=1)
+            total += np.maximum.reduceat(compute, firsts, axis=1)
+            finish = np.maximum.reduceat(compute + transfers, firsts, axis=1)
+            total[: splits.lowest_cols - splits.lowest, columns] = np.inf
+            finish[: splits.lowest_cols - splits.lowest, columns] = np.inf
+            for option, seconds, finish_s in zip(options, total.T, finish.T, strict=True):
+                option.seconds[splits.lowest : end, end] = seconds
+                option.finish_s[splits.lowest : end, end] = finish_s
+    for option, (who, _) in zip(options, placed, strict=True):
+        full = ~tables.fits[list(who)].all(axis=0)
+        option.seconds[full] = option.finish_s[full] = np.inf
+    return list(options)
+
+
+def strips(tables: Tables, members: Members) -> list[Option]:
+    """Strips that finish together on each subset of devices."""
+    key = ("strips", members.tobytes())
+    if key not in tables.memo:
+        tables.memo[key] = _strips(tables, members)
+    return cast("list[Option]", tables.memo[key])
+
+
+def _strips(tables: Tables, subsets: Members) -> list[Option]:
+    count, marks = len(tables.devices), tables.marks
+    seconds = np.full((2, len(subsets), marks, marks), np.inf)
+    ends = np.zeros((len(subsets), marks, marks, count + 1), dtype=np.int16)
+    for together in _chunks(tables) if len(subsets) else ():
+        *both, where = _finish_together(tables, [end for end, _ in together], subsets)
+        first = 0
+        for end, splits in together:
+            part = slice(splits.lowest, end)
+            solved = slice(first, first + end - splits.lowest)
+            seconds[:, :, part, end] = [each[:, solved] for each in both]
+            ends[:, part, end] = where[:, solved]
+            first = solved.stop
+    fits = np.where(subsets[:, :, None, None], tables.fits[None], True).all(axis=1)
+    # With a single non-empty strip it would be `Alone`, a separate option.
+    shared = (np.diff(ends, axis=3) > 0).sum(axis=3) > 1
+    seconds = np.where(fits & shared, seconds, np.inf)
+    sizes = tables.geometry.sizes
+    return [
+        Strips(tables.devices, sizes, some_s, finish_s, some_ends)
+        for some_s, finish_s, some_ends in zip(*seconds, ends, strict=True)
+    ]
+
+
+def _chunks(tables: Tables) -> Iterator[list[tuple[int, Splits]]]:
+    """The ends of blocks that can be split, in batches that keep tables small."""
+    found: list[tuple[int, Splits]] = []
+    lines = 0
+    for end, splits in enumerate(tables.geometry.splits):
+        if splits is not None:
+            found.append((end, splits))
+            lines += (end - splits.lowest) * (places(splits.height) + 1)
+            if lines * len(tables.devices) > _MOST_LINES:
+                yield found
+                found, lines = [], 0
+    if found:
+        yield found
+
+
+def _finish_together(
+    tables: Tables, ends: Sequence[int], subsets: Members
+) -> tuple[Floats, Floats, Ints]:
+    """Tiles by Eq. 6 (communication + computation equal) of all blocks that end at `ends`: their
+    cost by Eq. 3, the slowest device's by Eq. 6, [k, m], and where the tiles end.
+    """
+    alone, moved = [], []
+    bytes_s, fixed_s = tables.byte_s[:, None, None], 2 * tables.fixed_s[:, None]
+    for end in ends:
+        splits = tables.geometry.splits[end]
+        assert splits is not None
+        begins, stops, byte_begins, byte_ends = tables.strips_s(splits, end)
+        fixed = tables.constants(splits, end)
+        alone.append((fixed, begins, stops))
+        moved.append((fixed + fixed_s, begins + bytes_s * byte_begins, stops + bytes_s * byte_ends))
+    compute, both = TileCosts.of(alone), TileCosts.of(moved)
+    finish_s, marks = balanced(both, subsets)
+    block = np.broadcast_to(np.arange(both.blocks), marks.shape[:2])
+    total, slowest = np.zeros(block.shape), np.zeros(block.shape)
+    for d in range(both.devices):
+        start, stop = marks[:, :, d], marks[:, :, d + 1]
+        computing = compute.seconds(d, block, start, stop)
+        total += both.seconds(d, block, start, stop) - computing
+        slowest = np.maximum(slowest, computing)
+    return total + slowest, finish_s, marks

@@ -1,0 +1,279 @@
+"""Blocks with tiles as searches handle them: seconds, bytes and boxes, without extents.
+
+A `Stage` is a block between two marks with its tiles; a draft is a sequence of stages that covers a
+network. Loads are cached, and so are the pieces that one stage passes to another, so that a draft's
+cost is the event model of `pipeline` over a few hundred numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from coordinator.costs.devices import Cluster
+from coordinator.planning.finish import block_of
+from coordinator.planning.geometry.layouts import Computing, UnitTile
+from coordinator.planning.search.loads import BlockLoads, Load, Loads, Shares
+from coordinator.planning.search.tables import Tables
+from coordinator.planning.simulate.media import Machines
+from coordinator.planning.simulate.pipeline import REQUEST, Read, Step, latency_s
+from coordinator.tasks.plan import Block, Plan, Tile, tile_extent, tile_works
+from models.memory import needed_bytes
+from models.units import Network
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """The block between marks `start` and `end` on these devices."""
+
+    start: int
+    end: int
+    shares: Shares
+    block: BlockLoads
+    barrier: bool = False
+    direct: bool = False
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """The devices that compute, in the order of their tiles."""
+        return tuple(d for d, _ in self.shares)
+
+    @property
+    def loads(self) -> tuple[Load, ...]:
+        """What its tiles compute, and the bytes that they read and own."""
+        return self.block.tiles
+
+    @cached_property
+    def tensors(self) -> tuple[str, ...]:
+        """The tensors that its tiles read."""
+        return tuple(self.block.reads)
+
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """The tensors that its tiles own; a small tile may own nothing of some."""
+        return tuple(self.block.owns)
+
+
+Draft = tuple[Stage, ...]
+# A tensor: (tile, bytes) of its makers, whether these are partial sums, its place among outputs.
+_Piece = tuple[str, tuple[tuple[int, int], ...], bool, int]
+
+# Pieces that a task usually reads: its own, and of two neighbours.
+_PIECES = 3
+
+
+class Stages:
+    """Makes the stages of one network on one cluster, and costs drafts of them."""
+
+    def __init__(self, network: Network, cluster: Cluster, tables: Tables) -> None:
+        self.network, self.cluster, self.tables = network, cluster, tables
+        self.geometry = tables.geometry
+        self.loads = Loads(network, cluster, tables)
+        self._machines = Machines(cluster)
+        self._stages: dict[object, Stage] = {}
+        self._shares: dict[object, Shares] = {}
+        self._blocks_met: dict[int, tuple[Block, Stage]] = {}
+        self._pieces: dict[tuple[Stage, Stage], list[list[_Piece]]] = {}
+        # Tasks that would have taken as long to simulate as messages beyond the usual few did.
+        self.crowded = 0
+        self._costs: dict[Draft, float] = {}
+        self._known: dict[object, Sequence[Step]] = {}
+        self._capped = any(device.memory_bytes for device in cluster.devices)
+        self._outputs = frozenset(network.graph.results)
+        self._places = {device.id: d for d, device in enumerate(cluster.devices)}
+
+    def stage(
+        self, start: int, end: int, shares: Shares, *, barrier: bool = False, direct: bool = False
+    ) -> Stage:
+        """The stage with these tiles; the same object for the same arguments."""
+        key = (start, end, shares, barrier, direct)
+        found = self._stages.get(key)
+        if found is None:
+            block = self.loads.of(start, end, shares)
+            found = self._stages[key] = Stage(start, end, shares, block, barrier, direct)
+        return found
+
+    def of_plan(self, plan: Plan) -> Draft:
+        """A plan as a draft: its stages lie between units, not marks, and their tiles themselves
+        determine what they read and compute.
+        """
+        return tuple(map(self.of_block, plan.blocks))
+
+    def of_block(self, block: Block) -> Stage:
+        """A plan's block as a stage; the same object for the same tiles."""
+        found = self._blocks_met.get(id(block))
+        if found is None:
+            # The block is kept, so that its id cannot be reused.
+            found = self._blocks_met[id(block)] = block, self._stage_of(block)
+        return found[1]
+
+    def _stage_of(self, block: Block) -> Stage:
+        tiles = tuple((tile.device, tuple(tile.boxes.items()), tile.part) for tile in block.tiles)
+        key = (block.start, block.stop, tiles)
+        shares = self._shares.get(key)
+        if shares is None:
+            shares = self._shares[key] = tuple(
+                (self._places[tile.device], unit_tile(self.network, block, tile))
+                for tile in block.tiles
+            )
+        barrier, direct = block.barrier, block.exchange == "peer"
+        return self.stage(block.start, block.stop, shares, barrier=barrier, direct=direct)
+
+    def without_barriers(self, draft: Draft) -> Draft:
+        """The same tiles without barriers."""
+        return tuple(
+            self.stage(each.start, each.end, each.shares, direct=each.direct) for each in draft
+        )
+
+    def blocks(self, draft: Draft) -> list[Block]:
+        """The blocks of a draft, as a plan has them."""
+        marks, devices = self.geometry.marks, self.cluster.devices
+        return [
+            block_of(
+                self.network,
+                marks[stage.start],
+                marks[stage.end],
+                [(devices[d], part) for d, part in stage.shares],
+                barrier=stage.barrier,
+                exchange="peer" if stage.direct else "host",
+            )
+            for stage in draft
+        ]
+
+    def latency_s(self, draft: Draft) -> float:
+        """The event simulator's prediction for a draft, by the rules of `pipeline`."""
+        found = self._costs.get(draft)
+        if found is None:
+            steps = self._all_steps(draft)
+            pieces = sum(
+                len(read.pieces) for block in steps for step in block for read in step.reads
+            )
+            self.crowded += max(0, pieces // _PIECES - sum(map(len, steps)))
+            found = self._costs[draft] = latency_s(steps, self._machines)
+        return found
+
+    def earliest_s(self, draft: Draft) -> dict[str, float]:
+        """The earliest seconds at which each tensor can be complete, if no task or message has to
+        wait.
+        """
+        found: dict[str, float] = {}
+        ends: list[float] = []
+        for stage, block in zip(draft, self._all_steps(draft), strict=True):
+            first = len(ends)
+            for step in block:
+                sources = (source for read in step.reads for source, _ in read.pieces)
+                begin = max((ends[first + k] for k in sources if k != REQUEST), default=0.0)
+                ends.append(begin + step.compute_s)
+            last = max(ends[first:])
+            found.update((name, last) for name in stage.outputs)
+        return found
+
+    def overflow_bytes(self, draft: Draft) -> float:
+        """Bytes that a draft needs beyond the memory of its devices, summed: weights and programs
+        of all stages, and the activations of the largest task [memory.Need].
+        """
+        return sum(self.overflows(draft).values()) if self._capped else 0.0
+
+    def overflows(self, draft: Draft) -> dict[int, float]:
+        """The same by device, for devices with too little memory."""
+        held: dict[int, list[Load]] = {}
+        most: dict[int, float] = {}
+        moved: dict[int, float] = {}
+        kept: dict[int, float] = {}
+        for stage in draft:
+            for (d, part), load in zip(stage.shares, stage.loads, strict=True):
+                if self.cluster.devices[d].memory_bytes:
+                    held.setdefault(d, []).append(load)
+                    live = self.loads.live_bytes(stage.start, stage.end, part, load)
+                    most[d] = max(most.get(d, 0.0), live)
+                    yielded = sum(load.own_bytes.values())
+                    tensors = sum(load.read_bytes.values()) + yielded
+                    moved[d] = max(moved.get(d, 0.0), tensors)
+                    kept[d] = kept.get(d, 0.0) + yielded
+        over = {
+            d: needed_bytes(
+                len(loads),
+                sum(load.weight_bytes for load in loads),
+                max(load.relaid_bytes for load in loads),
+                moved[d],
+                most[d],
+                kept[d],
+            )
+            - self.cluster.devices[d].memory_bytes
+            for d, loads in held.items()
+        }
+        return {d: size for d, size in over.items() if size > 0}
+
+    # ------------------------------------------------------------ steps
+
+    def _all_steps(self, draft: Draft) -> list[Sequence[Step]]:
+        blocks: list[Sequence[Step]] = []
+        made: dict[str, tuple[Stage, int]] = {}
+        offset = 0
+        for stage in draft:
+            found = dict.fromkeys(made[name] for name in stage.tensors if name in made)
+            sources = tuple((each, first - offset) for each, first in sorted(found, key=_first))
+            key = (stage, sources)
+            if key not in self._known:
+                self._known[key] = self._steps(stage, sources)
+            blocks.append(self._known[key])
+            made.update(dict.fromkeys(stage.outputs, (stage, offset)))
+            offset += len(stage.loads)
+        return blocks
+
+    def _steps(self, stage: Stage, sources: Sequence[tuple[Stage, int]]) -> list[Step]:
+        """A stage's tasks, given the stages that compute its tensors and the first task of each,
+        relative to its own first task.
+        """
+        steps, outputs = [], [(name, name in self._outputs) for name in stage.outputs]
+        for tile, (d, load) in enumerate(zip(stage.devices, stage.loads, strict=True)):
+            reads, found = [], set()
+            for source, first in sources:
+                for name, pieces, sums, place in self._passed(source, stage)[tile]:
+                    found.add(name)
+                    moved = tuple((first + k, size) for k, size in pieces)
+                    reads.append(Read(load.read_bytes[name], moved, sums, place))
+            for name, size in load.read_bytes.items():
+                if name not in found:
+                    reads.append(Read(size, ((REQUEST, size),)))
+            steps.append(
+                Step(
+                    d,
+                    load.compute_s,
+                    tuple((load.own_bytes.get(name, 0), last) for name, last in outputs),
+                    tuple(reads),
+                    stage.barrier,
+                    stage.direct,
+                )
+            )
+        return steps
+
+    def _passed(self, source: Stage, stage: Stage) -> list[list[_Piece]]:
+        """For each tile of `stage`: the tensors of `source` that it reads, in pieces by
+        tile there.
+        """
+        found = self._pieces.get((source, stage))
+        if found is None:
+            found = self._pieces[source, stage] = [[] for _ in stage.loads]
+            summed = source.loads[0].summed
+            for name, wanted in stage.block.reads.items():
+                if name in source.block.owns:
+                    place, owned = source.outputs.index(name), source.block.owns[name]
+                    size = self.loads.common_bytes(name, wanted[:, None], owned[None])
+                    for passed, sizes in zip(found, size.tolist(), strict=True):
+                        pieces = tuple((k, each) for k, each in enumerate(sizes) if each)
+                        if pieces:
+                            passed.append((name, pieces, summed, place))
+        return found
+
+
+def _first(source: tuple[Stage, int]) -> int:
+    return source[1]
+
+
+def unit_tile(network: Network, block: Block, tile: Tile) -> UnitTile:
+    """A plan's tile of any block, with what it reads and computes."""
+    reads = tile_extent(network, block, tile).inputs
+    computing = Computing(partial(tile_works, network, block, tile))
+    return UnitTile(tile.boxes, reads, computing, tile.part)

@@ -1,0 +1,197 @@
+"""The published costs of every block of a network on one cluster [AOFL, Eq. 1 and 3].
+
+A block's cost is the serial transfer of its input tiles from the host, the slowest device's
+computation, and the serial transfer of its output tiles to the host:
+
+    t_f(i, j) = sum over d of t_x(in_d) + max over d of t_c(d) + sum over d of t_x(out_d)
+
+Matrices are indexed [i, e]: the block between marks i and e; infinite where impossible.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.costs.devices import Cluster, Device
+from coordinator.planning.geometry.blocks import Geometry, geometry_of
+from coordinator.planning.geometry.splits import Splits
+from coordinator.planning.geometry.sweeps import Floats
+from coordinator.planning.memory import relaid_room_of, weight_room_bytes
+from models.tiles import MapTile
+from models.units import Network
+from protos.errors import Infeasible
+
+# Smaller tiles are rare; below this the links' fixed costs decide.
+SMALL_BYTES = 16_384
+
+
+class Tables:
+    """One network's blocks on one cluster, with the devices in AOFL's order. `memo` holds what
+    planners derive from them and share.
+    """
+
+    def __init__(self, geometry: Geometry, cluster: Cluster) -> None:
+        if not cluster.devices:
+            raise Infeasible(
+                cause="no device can compute", cure="Start a worker, or let the host compute."
+            )
+        self.geometry = geometry
+        self.devices = ranked(cluster.devices)
+        self.marks = len(geometry.marks)
+        distinct = list({id(device.costs): device.costs for device in self.devices}.values())
+        kinds = {id(costs): kind for kind, costs in enumerate(distinct)}
+        self._kind = np.array([kinds[id(device.costs)] for device in self.devices])
+        self._rates = np.zeros((len(distinct), len(geometry.wholes[-1].features), 5))
+        for node, work in geometry.node_works.items():
+            for kind, costs in enumerate(distinct):
+                each = costs.layer_rates(work)
+                self._rates[kind, node] = (
+                    each.fixed_s,
+                    each.flop_s,
+                    each.input_byte_s,
+                    each.output_byte_s,
+                    each.weight_byte_s,
+                )
+        self._task_s = np.array([costs.task_s for costs in distinct])
+        self.memo: dict[object, object] = {}
+        self.fixed_s = np.array([device.link.fixed_s for device in self.devices])
+        self.byte_s = np.array([device.link.byte_s for device in self.devices])
+
+    def kind_of(self, device: int) -> int:
+        """The kind of a device, as the first index of `growth`; devices of one kind share their
+        costs.
+        """
+        return int(self._kind[device])
+
+    @cached_property
+    def fits(self) -> NDArray[np.bool_]:
+        """[d, i, e]: whether device d can hold the weights of the block."""
+        fits = np.ones((len(self.devices), self.marks, self.marks), dtype=np.bool_)
+        for before, room_of in (
+            (self.geometry.weight_bytes_before, weight_room_bytes),
+            (self.geometry.relaid_bytes_before, relaid_room_of),
+        ):
+            rooms = np.array([room_of(device) for device in self.devices])
+            fits &= (before[None, :] - before[:, None])[None] <= rooms[:, None, None]
+        return fits
+
+    @cached_property
+    def compute_s(self) -> Floats:
+        """[d, i, e]: seconds that device d computes if it runs the whole block."""
+        result = np.full((len(self.devices), self.marks, self.marks), np.inf)
+        for end in range(1, self.marks):
+            whole = self.geometry.wholes[end]
+            rates = self._rates[:, : len(whole.features)]
+            nodes = rates[:, :, 0] + np.einsum("knf,nf->kn", rates[:, :, 1:], whole.features)
+            compute = self._from_marks(nodes, end) + self._task_s[:, None]
+            result[:, :end, end] = compute[self._kind]
+        return result
+
+    @cached_property
+    def alone_s(self) -> Floats:
+        """[d, i, e]: seconds of the block on device d alone, transfers included,
+        whether it fits or not."""
+        result = self.compute_s.copy()
+        for end in range(1, self.marks):
+            whole = self.geometry.wholes[end]
+            size = whole.input_bytes + whole.output_bytes
+            result[:, :end, end] += 2 * self.fixed_s[:, None] + self.byte_s[:, None] * size
+        return result
+
+    def traits(self, device: int) -> Floats:
+        """Everything of a device that affects a plan's cost, smaller is better: its rates, its link
+        (per byte, and for the smallest message of a tile), and the memory that it lacks.
+        """
+        room = weight_room_bytes(self.devices[device])
+        kind, byte_s = self._kind[device], self.byte_s[device]
+        message_s = self.fixed_s[device] + SMALL_BYTES * byte_s
+        own = (self._task_s[kind], message_s, byte_s, -room)
+        return np.concatenate([self._rates[kind].ravel(), np.array(own)])
+
+    def _from_marks(self, nodes: Floats, end: int) -> Floats:
+        """[k, i]: sums of [k, n] over the nodes from mark i on."""
+        sums = np.cumsum(nodes[:, ::-1], axis=1)[:, ::-1]
+        starts = np.array(self.geometry.node_marks[:end])
+        from_marks: Floats = sums[:, starts]
+        return from_marks
+
+    def constants(self, splits: Splits, end: int) -> Floats:
+        """[d, m]: seconds of a tile's computation that do not depend on its size."""
+        count = self.geometry.node_marks[end]
+        weights = self.geometry.wholes[end].features[:, 3]
+        nodes = self._rates[:, :count, 0] + self._rates[:, :count, 4] * weights
+        fixed = self._from_marks(nodes, end)[:, splits.lowest :] + self._task_s[:, None]
+        constants: Floats = fixed[self._kind]
+        return constants
+
+    def growth(self, splits: Splits) -> Floats:
+        """[k, g]: seconds per element of each group of quantities, for each kind of device."""
+        growth: Floats = self._growth[:, splits.chosen]
+        return growth
+
+    @cached_property
+    def _growth(self) -> Floats:
+        every, groups = self.geometry.quantities, self.geometry.groups
+        nodes = np.array([each.node for each in every], dtype=np.int64)
+        columns = [(each.flop, each.input_bytes, each.output_bytes) for each in every]
+        flop, read, written = np.array(columns).reshape(-1, 3).T
+        rates = self._rates[:, nodes]
+        growth = rates[:, :, 1] * flop + rates[:, :, 2] * read + rates[:, :, 3] * written
+        return np.stack([np.bincount(groups, each) for each in growth])
+
+    def strips_s(self, splits: Splits, end: int) -> tuple[Floats, Floats, Floats, Floats]:
+        """(begins, ends, byte_begins, byte_ends): computation [d, m, places + 1] and bytes moved
+        [m, places + 1]; the strip between places a and b takes `ends[b] - begins[a]` of both, plus
+        `constants`.
+        """
+        growth = self.growth(splits)
+        begins, ends = (
+            np.stack([splits.over_blocks(each[:, None] * rows) for each in growth])[self._kind]
+            for rows in (splits.groups.begins, splits.groups.ends)
+        )
+        in_out_begins = splits.bytes_moved(splits.inputs.begins, splits.outputs.begins)
+        in_out_ends = splits.bytes_moved(splits.inputs.ends, splits.outputs.ends)
+        return begins, ends, in_out_begins, in_out_ends
+
+    def tiles_s(
+        self, end: int, tiles: Sequence[MapTile], devices: Sequence[int]
+    ) -> tuple[Floats, Floats]:
+        """(computation, transfers) [m, t]: seconds of tile t of the blocks that end at `end`, on
+        device `devices[t]`; 0 for empty tiles.
+        """
+        splits = self.geometry.splits[end]
+        assert splits is not None
+        who = np.array(devices)
+        full = np.array([not tile.is_empty for tile in tiles])
+        places = splits.places(tiles)
+        elements = splits.groups.tiles(places)
+        growth = self.growth(splits)[self._kind[who]].T
+        compute = splits.over_blocks(elements * growth) + self.constants(splits, end)[who].T
+        size = splits.bytes_moved(splits.inputs.tiles(places), splits.outputs.tiles(places))
+        transfers = size * self.byte_s[who] + 2 * self.fixed_s[who]
+        return np.where(full, compute, 0.0), np.where(full, transfers, 0.0)
+
+
+def ranked(devices: Sequence[Device]) -> tuple[Device, ...]:
+    """Devices by frequency and then by bandwidth [Algorithm 2, line 5]; the host before equals."""
+    return tuple(sorted(devices, key=lambda d: (-d.speed, -d.link.bytes_per_s, not d.host, d.id)))
+
+
+_CACHE: weakref.WeakKeyDictionary[Network, tuple[Cluster, Tables]] = weakref.WeakKeyDictionary()
+
+
+def tables_of(network: Network, cluster: Cluster) -> Tables:
+    """The tables of this network on this cluster; those of its latest cluster are cached, so that
+    `auto` fills them once for all planners.
+    """
+    kept = _CACHE.get(network)
+    if kept is not None and kept[0] is cluster:
+        return kept[1]
+    tables = Tables(geometry_of(network), cluster)
+    _CACHE[network] = (cluster, tables)
+    return tables

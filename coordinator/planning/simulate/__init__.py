@@ -1,0 +1,1 @@
+"""The event simulator, and the same rules on plain numbers for searches."""

@@ -1,0 +1,217 @@
+"""The event simulator's rules on plain numbers, fast enough for searches.
+
+`simulate` runs the scheduler itself over boxes, and remains the judge of every plan. This module
+follows the same rules (boxes sent as they become available, barriers, partial sums, boxes kept or
+passed on by peers) with the same media, for tasks given as seconds and bytes; a test checks that
+both agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coordinator.planning.simulate.media import Machines, Media
+
+# The maker of a tensor that came with the request.
+REQUEST = 0
+# Tasks and their bytes.
+_Parts = list[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One tensor of a task's input. `pieces` are (task that computes it, bytes), where tasks are
+    counted from the first of the reader's block, so below 0; it is their `place`-th output. If
+    `summed`, every piece is a partial sum of the whole, which is sent once, when all of them are
+    there.
+    """
+
+    size_bytes: int
+    pieces: tuple[tuple[int, int], ...]
+    summed: bool = False
+    place: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One task of a block. `outputs` are (bytes, whether they are a network output) by place.
+    `direct`: it gets the outputs of other tasks from their devices, not through the host.
+    """
+
+    device: int
+    compute_s: float
+    outputs: tuple[tuple[int, bool], ...]
+    reads: tuple[Read, ...]
+    barrier: bool = False
+    direct: bool = False
+
+
+def latency_s(blocks: Sequence[Sequence[Step]], machines: Machines) -> float:
+    """Seconds from the request until its answer is at the host."""
+    return _Run(blocks, machines).run()
+
+
+class _Run:
+    """One request."""
+
+    def __init__(self, blocks: Sequence[Sequence[Step]], machines: Machines) -> None:
+        self.steps = steps = [step for block in blocks for step in block]
+        self.block_of = [index for index, block in enumerate(blocks) for _ in block]
+        self.answering = frozenset(
+            k for k, step in enumerate(steps) if any(last and size for size, last in step.outputs)
+        )
+        self.last = set(self.answering)
+        self.media = Media(machines)
+        self.latency_s = [link.latency_s for link in machines.links]
+        self.done = [False] * len(steps)
+        self.missing = [0] * len(steps)
+        # For each block, the number of tasks that are not merged; and the first block with any.
+        self.undone = [len(block) for block in blocks]
+        self.open = 0
+        # Per task: the tasks that get its outputs through the host, and directly.
+        self.readers: list[list[tuple[int, int, int]]] = [[] for _ in steps]
+        self.routes: list[list[tuple[int, int, int]]] = [[] for _ in steps]
+        self.brought = [0] * len(steps)
+        self.sums: dict[int, list[tuple[list[int], int]]] = {}
+        self.held = [k for k, step in enumerate(steps) if step.barrier and self.block_of[k] > 0]
+        # If peers exchange boxes, all tasks are described at once.
+        self.direct = any(step.direct for step in steps)
+        self.described = [self.direct] * len(steps)
+        k = 0
+        for block in blocks:
+            first = k
+            for step in block:
+                self._wire(k, first, step)
+                k += 1
+        for each in (*self.readers, *self.routes):
+            if len(each) > 1:
+                each.sort()
+
+    def _wire(self, k: int, first: int, step: Step) -> None:
+        onward = self.routes if step.direct else self.readers
+        missing = 0
+        for read in step.reads:
+            missing += read.size_bytes
+            summed, place = read.summed and not step.direct, read.place
+            for source, size in read.pieces:
+                if source == REQUEST:
+                    self.brought[k] += size
+                else:
+                    onward[first + source].append((place, k, 0 if summed else size))
+            if read.summed:
+                sources = [first + source for source, _ in read.pieces]
+                self.sums.setdefault(k, []).append((sources, read.size_bytes))
+        self.missing[k] = missing
+
+    def run(self) -> float:
+        if self.direct:
+            for step in self.steps:
+                self.media.describe_tasks(step.device, 1)
+        first = [
+            (k, self._all(k) if step.barrier else self.brought[k])
+            for k, step in enumerate(self.steps)
+            if not step.barrier or self.block_of[k] == 0
+        ]
+        self._send([(k, size) for k, size in first if size or not self.steps[k].reads])
+        while self.last:
+            self.media.run()
+        return self.media.now
+
+    def _all(self, k: int) -> int:
+        """Everything that a task gets from the host when its barrier has passed."""
+        if not self.steps[k].direct:
+            return sum(read.size_bytes for read in self.steps[k].reads)
+        return self.brought[k]
+
+    def _send(self, parts: _Parts) -> None:
+        """Sends what one event gives to one device as a single message."""
+        messages: dict[int, _Parts] = {}
+        for part in parts:
+            d = self.steps[part[0]].device
+            if not self.described[part[0]]:
+                self.described[part[0]] = True
+                self.media.describe_tasks(d, 1)
+            if d in messages:
+                messages[d].append(part)
+            else:
+                messages[d] = [part]
+        for d, tasks in messages.items():
+            self.media.down(d, sum(size for _, size in tasks), self._arrived, tasks)
+
+    def _arrived(self, parts: _Parts) -> None:
+        missing = self.missing
+        for k, size in parts:
+            left = missing[k] = missing[k] - size
+            if left <= 0:
+                step = self.steps[k]
+                self.media.compute(step.device, step.compute_s, self._computed, k)
+
+    def _computed(self, k: int) -> None:
+        step = self.steps[k]
+        self._pass_on(k, step.device)
+        if size := self._size_to_host(k):
+            self.media.up(step.device, size, self._home, k)
+        elif self.held or self.readers[k]:
+            self.media.at(self.media.now + self.latency_s[step.device], self._home, k)
+
+    def _size_to_host(self, k: int) -> int:
+        """Bytes that the host merges of a task: network outputs, and what is read through the host;
+        everything if no task reads it.
+        """
+        outputs = self.steps[k].outputs
+        if not (self.readers[k] or k in self.answering):
+            return 0 if self.routes[k] else sum(size for size, _ in outputs)
+        read = {place for place, _, _ in self.readers[k]}
+        return sum(size for place, (size, last) in enumerate(outputs) if last or place in read)
+
+    def _pass_on(self, k: int, device: int) -> None:
+        """Sends to peers first; what stays on the device is used when the messages are written."""
+        if not self.routes[k]:
+            return
+        peers: dict[int, _Parts] = {}
+        for _, reader, size in self.routes[k]:
+            peers.setdefault(self.steps[reader].device, []).append((reader, size))
+        kept = peers.pop(device, [])
+        for d, parts in peers.items():
+            self.media.across(device, d, sum(size for _, size in parts), self._arrived, parts)
+        self._arrived(kept)
+
+    def _home(self, k: int) -> None:
+        """A task is merged: data that waited for it can be sent."""
+        self.done[k] = True
+        self.last.discard(k)
+        self.undone[self.block_of[k]] -= 1
+        passed = self._passed() if self.held else []
+        if not (passed or self.readers[k]):
+            return
+        parts: dict[int, int] = {}
+        for _, reader, moved in self.readers[k]:
+            size = moved
+            if not self.steps[reader].barrier:
+                if reader in self.sums:
+                    size += self._sum(reader, k)
+                parts[reader] = parts.get(reader, 0) + size
+            elif reader in passed:
+                parts[reader] = self._all(reader)
+        for reader in passed:
+            self.held.remove(reader)
+            parts[reader] = self._all(reader)
+        self._send([(k, size) for k, size in parts.items() if size or not self.steps[k].reads])
+
+    def _sum(self, reader: int, k: int) -> int:
+        """Bytes that a task gets of sums that `k` was the last to complete."""
+        return sum(
+            size
+            for sources, size in self.sums[reader]
+            if k in sources and all(self.done[source] for source in sources)
+        )
+
+    def _passed(self) -> list[int]:
+        """Tasks whose barrier has passed now: all earlier blocks are merged."""
+        before = self.open
+        while self.open < len(self.undone) and not self.undone[self.open]:
+            self.open += 1
+        if self.open == before:
+            return []
+        return [k for k in self.held if self.block_of[k] <= self.open]
