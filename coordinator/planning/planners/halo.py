@@ -36,7 +36,17 @@ from coordinator.planning.planners.single import on_one
 from coordinator.planning.search.decide import fitting
 from coordinator.planning.search.forms import Forms
 from coordinator.planning.search.improve import Cost, Search, is_better
-from coordinator.planning.search.slots import SUMS, Form, How, Slot, Slots, put
+from coordinator.planning.search.peer_moves import (
+    at_most,
+    edges,
+    edges_everywhere,
+    in_pairs,
+    merged,
+    shifted,
+    through_host,
+    with_turn,
+)
+from coordinator.planning.search.slots import Form, How, Slot, Slots, put
 from coordinator.planning.search.stages import Stages
 from coordinator.planning.search.subsets import counts_of
 from coordinator.planning.search.tables import Tables
@@ -55,10 +65,6 @@ WORTHWHILE = 1e-4
 _FAR = 1 - 1 / 1.1
 # Fewer devices are tried as a start until so many numbers in a row were no better than the best.
 _HOPELESS = 3
-# By how many units an exchange is moved.
-_SHIFTS = (-1, 1, -2, 2)
-# Edge rows: a neighbour's 3x3 window reads one; two also cover a pool between.
-_EDGE_ROWS = (2, 1)
 
 
 def halo(network: Network, cluster: Cluster) -> Plan:
@@ -106,7 +112,7 @@ class _Halo:
         starts = self._starts()
         best = min(starts, key=self._cost)
         if len(best) * self._tasks(best) > EFFORT:
-            best = min((best, *map(_in_pairs, starts)), key=self._cost)
+            best = min((best, *map(in_pairs, starts)), key=self._cost)
         begun = [best]
         if best != starts[0] and not is_better(self._cost(best), self._cost(starts[0]), _FAR):
             begun.append(starts[0])
@@ -148,13 +154,13 @@ class _Halo:
     def _improved(self, slots: Slots) -> Slots:
         search, best = self.search, self._cost(slots)
         search.left = EFFORT
-        slots, best = search.take(slots, best, _edges_everywhere(slots))
-        slots, best = search.climb(slots, best, _merged)
+        slots, best = search.take(slots, best, edges_everywhere(slots))
+        slots, best = search.climb(slots, best, merged)
         slots, best = self._on_fewer(slots, best)
-        slots, best = search.climb(slots, best, _merged)
-        slots, best = search.sweep(slots, best, _shifted)
+        slots, best = search.climb(slots, best, merged)
+        slots, best = search.sweep(slots, best, shifted)
         slots, best = search.sweep(slots, best, self._connected)
-        slots, best = search.sweep(slots, best, _edges)
+        slots, best = search.sweep(slots, best, edges)
         slots, best = search.take(slots, best, self._turned(slots))
         slots, best = search.sweep(slots, best, self._turns)
         return self._sliced(slots, best)
@@ -205,7 +211,7 @@ class _Halo:
             for count in sorted({rows, -(-rows // 2), 1} - {0}, reverse=True):
                 if count < len(slots[index].form.devices):
                     fewer = self._on(count).devices
-                    trial = (*slots[:index], *(_at_most(slot, fewer) for slot in slots[index:]))
+                    trial = (*slots[:index], *(at_most(slot, fewer) for slot in slots[index:]))
                     slots, best = self.search.take(slots, best, [trial])
             if best == before and rows > 2 * len(self.cluster.devices):
                 break
@@ -229,7 +235,7 @@ class _Halo:
         for form in (stays, *others):
             if len(form.devices) > 1:
                 peers = slot.peers and form is stays
-                yield _through_host(put(slots, index, replace(slot, form=form, peers=peers)))
+                yield through_host(put(slots, index, replace(slot, form=form, peers=peers)))
 
     def _sliced(self, slots: Slots, best: Cost) -> Slots:
         """Tries the layers at the end of each block, whose maps are smallest, in slices of
@@ -263,82 +269,13 @@ class _Halo:
             trial = slots
             for place, index in enumerate(uneven):
                 turn = place * step % len(slots[index].form.devices)
-                trial = put(trial, index, _with_turn(slots[index], turn))
+                trial = put(trial, index, with_turn(slots[index], turn))
             yield trial
 
     def _turns(self, slots: Slots, index: int) -> Iterator[Slots]:
         slot = slots[index]
         for turn in range(len(slot.form.devices)) if self._is_uneven(slot) else ():
-            yield put(slots, index, _with_turn(slot, turn))
-
-
-def _with_edges(slot: Slot, rows: int) -> Slot:
-    return replace(slot, form=replace(slot.form, edge_rows=rows))
-
-
-def _with_turn(slot: Slot, turn: int) -> Slot:
-    return replace(slot, form=replace(slot.form, turn=turn))
-
-
-def _edges_everywhere(slots: Slots) -> Iterator[Slots]:
-    """Tries computing edge rows first in all strips."""
-    for rows in _EDGE_ROWS:
-        yield tuple(_with_edges(slot, rows) if slot.form.devices else slot for slot in slots)
-
-
-def _edges(slots: Slots, index: int) -> Iterator[Slots]:
-    """Tries another number of edge rows that are computed first."""
-    form = slots[index].form
-    for rows in (0, *_EDGE_ROWS) if form.how == "rows" else ():
-        if rows != form.edge_rows:
-            yield put(slots, index, _with_edges(slots[index], rows))
-
-
-def _merged(slots: Slots, index: int) -> Iterator[Slots]:
-    """Tries fusing the block with the next."""
-    if index + 1 < len(slots):
-        one, other = slots[index : index + 2]
-        if one.form.how == other.form.how == "rows":
-            fused = replace(other, start=one.start, peers=one.peers)
-            yield (*slots[:index], fused, *slots[index + 2 :])
-
-
-def _shifted(slots: Slots, index: int) -> Iterator[Slots]:
-    """Tries exchanging a little earlier or later."""
-    if index + 1 < len(slots):
-        one, other = slots[index : index + 2]
-        for step in _SHIFTS if one.form.how == other.form.how == "rows" else ():
-            if one.start < one.end + step < other.end:
-                cut = one.end + step
-                moved = (replace(one, end=cut), replace(other, start=cut))
-                yield (*slots[:index], *moved, *slots[index + 2 :])
-
-
-def _at_most(slot: Slot, devices: tuple[int, ...]) -> Slot:
-    few = len(slot.form.devices) <= len(devices)
-    return slot if few else replace(slot, form=replace(slot.form, devices=devices))
-
-
-def _in_pairs(slots: Slots) -> Slots:
-    """Keeps every other exchange: each divided block is fused with the next divided one."""
-    found: list[Slot] = []
-    waits = False
-    for slot in slots:
-        if waits and slot.form.devices:
-            found[-1] = replace(slot, start=found[-1].start)
-            waits = False
-        else:
-            found.append(slot)
-            waits = bool(slot.form.devices)
-    return tuple(found)
-
-
-def _through_host(slots: Slots) -> Slots:
-    """Makes readers of partial sums get them from the host, which adds them up."""
-    return tuple(
-        replace(slot, peers=False) if index and slots[index - 1].form.how in SUMS else slot
-        for index, slot in enumerate(slots)
-    )
+            yield put(slots, index, with_turn(slot, turn))
 
 
 def _finished(network: Network, cluster: Cluster, blocks: Sequence[Block]) -> Plan:
