@@ -1,4 +1,4 @@
-"""Moves for blocks that exchange halos from peer to peer: each yields drafts that differ a little."""
+"""Moves for blocks that exchange halos from peer to peer: each yields drafts, a little different."""
 
 from __future__ import annotations
 
