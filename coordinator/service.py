@@ -45,6 +45,7 @@ from coordinator.runtime.live import LiveCluster
 from coordinator.runtime.plan_making import Maker
 from coordinator.runtime.planners import planner_of, strategy
 from coordinator.runtime.served import Served
+from coordinator.runtime.settling import Settling
 from coordinator.runtime.statuses import away
 from coordinator.runtime.withdrawal import Withdrawal
 from coordinator.settings import CoordinatorSettings
@@ -60,11 +61,6 @@ from protos.facts import DeviceId
 
 # Folder in the state directory for the weights of loaded models.
 WEIGHTS_FOLDER = "weights"
-# What is learnt from a request waits until its interface has sent the answer (`settle`). Interfaces
-# that do not say so have sent it by then: it takes a few milliseconds to encode.
-SETTLE_AFTER_S = 0.05
-# Task times wait for it, some kilobytes per request. More requests than these are settled at once.
-MOST_UNSETTLED = 256
 
 
 class Coordinator:
@@ -122,8 +118,7 @@ class Coordinator:
         self._examining = asyncio.Lock()
         self._frigates = ""
         self._background: list[asyncio.Task[None]] = []
-        self._unsettled: list[tuple[TaskGraph, Ended]] = []
-        self._settling: asyncio.TimerHandle | None = None
+        self._settling = Settling(self._learn)
 
     @property
     def settings(self) -> CoordinatorSettings:
@@ -382,28 +377,15 @@ class Coordinator:
         ended = Ended(
             request, source, arrived_s, ended_s, kept, tuple(times), None, sketch=graph.sketch
         )
-        self._settle_later(graph, ended)
+        self._settling.add(graph, ended)
         return answer
 
     def settle(self) -> None:
         """Learns from the requests that were answered, and tells the journal of them. Interfaces
         call it when they have sent an answer, and whoever is about to read what was learnt;
-        otherwise it happens `SETTLE_AFTER_S` later.
+        otherwise it happens a little later.
         """
-        if self._settling is not None:
-            self._settling.cancel()
-            self._settling = None
-        unsettled, self._unsettled = self._unsettled, []
-        for graph, ended in unsettled:
-            self._learn(graph, ended)
-
-    def _settle_later(self, graph: TaskGraph, ended: Ended) -> None:
-        self._unsettled.append((graph, ended))
-        if len(self._unsettled) > MOST_UNSETTLED:
-            self.settle()
-        elif self._settling is None:
-            loop = asyncio.get_running_loop()
-            self._settling = loop.call_later(SETTLE_AFTER_S, self.settle)
+        self._settling.settle()
 
     def _learn(self, graph: TaskGraph, ended: Ended) -> None:
         """Updates costs and links from a request that was answered."""

@@ -9,8 +9,8 @@ import httpx
 import numpy as np
 import pytest
 
-from coordinator import service
 from coordinator.cluster import children
+from coordinator.runtime import settling
 from coordinator.runtime.journal import Ended, Planned
 from coordinator.serving.app import create_app
 from coordinator.serving.common.tensors import write_tensors
@@ -31,7 +31,7 @@ async def real(tmp_path: Path, workers: list[children.Child], model: Path):
 async def test_the_answer_is_sent_before_the_journal_is_told(
     real: Real, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "SETTLE_AFTER_S", 60.0)
+    monkeypatch.setattr(settling, "SETTLE_AFTER_S", 60.0)
     app, happened = create_app(real.coordinator), []
 
     def heard(entry: Ended | Planned) -> None:
@@ -67,8 +67,8 @@ async def test_other_callers_cause_it_soon_and_a_trace_at_once(
     await until(lambda: [each.request_id for each in journal.latest] == [answer.request_id])
     answer = await real.coordinator.infer(source, IMAGE)
     assert real.coordinator.trace(answer.request_id)["traceEvents"]
-    monkeypatch.setattr(service, "SETTLE_AFTER_S", 60.0)
-    monkeypatch.setattr(service, "MOST_UNSETTLED", 2)
+    monkeypatch.setattr(settling, "SETTLE_AFTER_S", 60.0)
+    monkeypatch.setattr(settling, "MOST_UNSETTLED", 2)
     for _ in range(3):
         await real.coordinator.infer(source, IMAGE)
     assert len(journal.latest) == 2 + 3
@@ -77,7 +77,7 @@ async def test_other_callers_cause_it_soon_and_a_trace_at_once(
 async def test_who_asks_for_counts_gets_those_of_all_answers(
     real: Real, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "SETTLE_AFTER_S", 60.0)
+    monkeypatch.setattr(settling, "SETTLE_AFTER_S", 60.0)
     source = real.coordinator.settings.models[0]
     await real.coordinator.infer(source, IMAGE)
     counted = (await real.http.get("/v2/models/tiny/stats")).json()["model_stats"]

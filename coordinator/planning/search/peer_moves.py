@@ -1,4 +1,4 @@
-"""Moves for blocks that exchange halos from peer to peer: each yields drafts, a little different."""
+"""Moves for blocks that exchange from peer to peer: each yields drafts that differ a little."""
 
 from __future__ import annotations
 
