@@ -13,9 +13,11 @@ busy.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import cache
 
 from coordinator.costs.devices import Cluster, Planner
 from coordinator.planning.finish import finished
@@ -124,16 +126,23 @@ class _Placing:
         ]
 
     def blocks(self) -> tuple[list[Block], int]:
-        """Blocks that fit, and how many of the plan's were changed."""
+        """Blocks that fit, and how many of the plan's were changed: few."""
         every = range(len(self.plan.blocks))
-        staged = {k for k in every if self._is_too_heavy(self.plan.blocks[k])}
-        while True:
-            found = self._fitting(staged)
-            if found is not None:
-                return found, len(staged)
-            if len(staged) == len(every):
-                raise self._refusal()
-            staged.add(max((k for k in every if k not in staged), key=self._copied_bytes))
+        heavy = [k for k in every if self._is_too_heavy(self.plan.blocks[k])]
+        others = [k for k in every if k not in set(heavy)]
+        order = heavy + sorted(others, key=self._copied_bytes, reverse=True)
+
+        @cache
+        def fitting(count: int) -> list[Block] | None:
+            return self._fitting(frozenset(order[:count]))
+
+        # The more blocks are stages, the less is held twice, but the worse stages may fit.
+        counts = range(len(heavy), len(order) + 1)
+        place = bisect.bisect_left(counts, True, key=lambda count: fitting(count) is not None)
+        for count in counts[place:] or counts:
+            if (blocks := fitting(count)) is not None:
+                return blocks, count
+        raise self._refusal()
 
     def _is_too_heavy(self, block: Block) -> bool:
         return not all(

@@ -10,6 +10,7 @@ from coordinator.costs.devices import Cluster, Link
 from coordinator.costs.rates import RateCosts
 from coordinator.planning.legal import check_plan
 from coordinator.planning.planners.halo import halo
+from coordinator.planning.search import peer_moves
 from coordinator.planning.search.forms import Forms
 from coordinator.planning.search.slots import Form, Slot
 from coordinator.planning.search.stages import Stages
@@ -70,11 +71,11 @@ def test_where_it_cannot_try_them_all_it_begins_with_half_the_exchanges(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     network, some = long_network(12), cluster(*[1.0] * 4, link=Link(1e8, 0.005))
-    monkeypatch.setattr(halo_search, "_EDGE_ROWS", ())
+    monkeypatch.setattr(peer_moves, "_EDGE_ROWS", ())
     monkeypatch.setattr(halo_search, "EFFORT", 1)
     short = halo(network, some)
     check_plan(short, network, some)
-    monkeypatch.setattr(halo_search, "_in_pairs", lambda parts: parts)
+    monkeypatch.setattr(halo_search, "in_pairs", lambda parts: parts)
     every = halo(network, some)
     assert len(short.blocks) < 0.6 * len(every.blocks)
     assert short.predicted_latency_s < every.predicted_latency_s

@@ -6,7 +6,8 @@ device. Slow searches run only where they can win: `halo` unless a plan is alrea
 ideal of all devices together; `elimination` and `kcut`, which divide every layer and exchange
 through the host, only if `lw`, the simplest of that family, is not far behind the best. The best
 plans are also tried with branches on different devices, and over fewer devices where all of them
-leave much unused.
+leave much unused. For networks larger than a device, stages on groups of devices take the place of
+`elimination` and `kcut`.
 """
 
 from __future__ import annotations
@@ -64,11 +65,12 @@ def auto(network: Network, cluster: Cluster) -> Plan:
         candidates.add("always")
         if candidates.best_s > candidates.ideal_s * _IDEAL:
             candidates.add("below ideal")
-        if candidates.per_layer_s <= candidates.best_s * _BEHIND:
+        if larger_than_a_device(network, cluster):
+            candidates.add_groups()
+        elif candidates.per_layer_s <= candidates.best_s * _BEHIND:
             candidates.add("near lw")
         if candidates.found:
             candidates.add_fewer()
-            candidates.add_groups()
             candidates.add_branches()
         return candidates.chosen()
 
@@ -164,11 +166,9 @@ class _Candidates:
                 return
 
     def add_groups(self) -> None:
-        """Tries the best strategies, and those with light blocks, in stages on groups of devices,
-        if not every device can hold all weights.
+        """Tries the best strategies, and those with light blocks, in stages on groups of
+        devices.
         """
-        if not larger_than_a_device(self.network, self.cluster):
-            return
         for strategy in dict.fromkeys((*self._leading(), *_LIGHT)):
             planner = CANDIDATES[strategy].planner
             for plan in staged_in_groups(planner, self.network, self.cluster):

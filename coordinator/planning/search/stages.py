@@ -55,6 +55,17 @@ class Stage:
         return tuple(self.block.owns)
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Bytes that a tile takes on its device, as in `memory.Need`."""
+
+    weights: float
+    relaid: float
+    moved: float
+    live: float
+    yielded: float
+
+
 Draft = tuple[Stage, ...]
 # A tensor: (tile, bytes) of its makers, whether these are partial sums, its place among outputs.
 _Piece = tuple[str, tuple[tuple[int, int], ...], bool, int]
@@ -78,6 +89,7 @@ class Stages:
         # Tasks that would have taken as long to simulate as messages beyond the usual few did.
         self.crowded = 0
         self._costs: dict[Draft, float] = {}
+        self._held: dict[Stage, list[tuple[int, _Held]]] = {}
         self._known: dict[object, Sequence[Step]] = {}
         self._capped = any(device.memory_bytes for device in cluster.devices)
         self._outputs = frozenset(network.graph.results)
@@ -177,33 +189,37 @@ class Stages:
 
     def overflows(self, draft: Draft) -> dict[int, float]:
         """The same by device, for devices with too little memory."""
-        held: dict[int, list[Load]] = {}
-        most: dict[int, float] = {}
-        moved: dict[int, float] = {}
-        kept: dict[int, float] = {}
+        held: dict[int, list[_Held]] = {}
         for stage in draft:
-            for (d, part), load in zip(stage.shares, stage.loads, strict=True):
-                if self.cluster.devices[d].memory_bytes:
-                    held.setdefault(d, []).append(load)
-                    live = self.loads.live_bytes(stage.start, stage.end, part, load)
-                    most[d] = max(most.get(d, 0.0), live)
-                    yielded = sum(load.own_bytes.values())
-                    tensors = sum(load.read_bytes.values()) + yielded
-                    moved[d] = max(moved.get(d, 0.0), tensors)
-                    kept[d] = kept.get(d, 0.0) + yielded
+            for d, tile in self._held_by(stage):
+                held.setdefault(d, []).append(tile)
         over = {
             d: needed_bytes(
-                len(loads),
-                sum(load.weight_bytes for load in loads),
-                max(load.relaid_bytes for load in loads),
-                moved[d],
-                most[d],
-                kept[d],
+                len(tiles),
+                sum(each.weights for each in tiles),
+                max(each.relaid for each in tiles),
+                max(each.moved for each in tiles),
+                max(each.live for each in tiles),
+                sum(each.yielded for each in tiles),
             )
             - self.cluster.devices[d].memory_bytes
-            for d, loads in held.items()
+            for d, tiles in held.items()
         }
         return {d: size for d, size in over.items() if size > 0}
+
+    def _held_by(self, stage: Stage) -> list[tuple[int, _Held]]:
+        """A stage's tiles on devices whose memory is capped."""
+        found = self._held.get(stage)
+        if found is None:
+            found = self._held[stage] = []
+            for (d, part), load in zip(stage.shares, stage.loads, strict=True):
+                if self.cluster.devices[d].memory_bytes:
+                    live = self.loads.live_bytes(stage.start, stage.end, part, load)
+                    yielded = sum(load.own_bytes.values())
+                    moved = sum(load.read_bytes.values()) + yielded
+                    tile = _Held(load.weight_bytes, load.relaid_bytes, moved, live, yielded)
+                    found.append((d, tile))
+        return found
 
     # ------------------------------------------------------------ steps
 
