@@ -216,8 +216,10 @@ def _layer_starts(graph: Graph) -> list[int]:
         joined = bool(made.intersection(node.inputs))
         # A layer holds one heavy node, and never both nodes that can and nodes that cannot be
         # split. After a fully connected node with partial sums the next layer begins: they must be
-        # added before the activation.
+        # added before the activation. Rows that become windows, or windows rows, may be exchanged.
+        grouped = has_heavy and groups_rows(graph, node)
         begins = (heavy and has_heavy) or (splits != splits_here) or not joined or after_sum
+        begins = begins or grouped
         if begun and begins:
             starts.append(_first_of_layer(graph, index, starts[-1] + 1 if starts else 1))
             made, has_heavy = set(), False
@@ -228,6 +230,15 @@ def _layer_starts(graph: Graph) -> list[int]:
         vector = graph.shape(node.outputs[0])[:-1] == (1,)
         after_sum = heavy and plain and vector and operator(node).kind is Kind.MIXING
     return starts
+
+
+def groups_rows(graph: Graph, node: Node) -> bool:
+    """Whether it makes fewer rows of many, and others follow: windows begin or end there."""
+    readers = graph.consumers.get(node.outputs[0], ())
+    if node.op != "Reshape" or [graph.nodes[each].op for each in readers] != ["Transpose"]:
+        return False
+    before, after = (graph.size(name, ROWS) for name in (node.inputs[0], node.outputs[0]))
+    return 1 < after < before
 
 
 def _first_of_layer(graph: Graph, index: int, lowest: int) -> int:

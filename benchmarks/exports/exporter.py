@@ -23,7 +23,6 @@ from typing import Any
 
 import onnx
 import torch
-from onnxruntime.tools.onnx_model_utils import make_input_shape_fixed
 
 SEED = 0
 
@@ -118,8 +117,9 @@ def export(name: str, folder: Path) -> None:
         assert found.submodule_search_locations
         proto = onnx.load(Path(found.submodule_search_locations[0]) / file)
         (read,) = proto.graph.input
-        height, width = map(int, sides.split("x"))
-        make_input_shape_fixed(proto.graph, read.name, [1, 3, height, width])
+        sizes = (1, 3, *map(int, sides.split("x")))
+        for dim, size in zip(read.type.tensor_type.shape.dim, sizes, strict=True):
+            dim.dim_value = size
         onnx.save(proto, target)
         return
     if network in _TIMM:

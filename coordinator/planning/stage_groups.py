@@ -16,7 +16,7 @@ from coordinator.costs.devices import Cluster, Device, Planner
 from coordinator.planning.finish import finished
 from coordinator.planning.groups import divided
 from coordinator.planning.memory import holds, overfilled, weights_of
-from coordinator.tasks.plan import Block, Plan, tile_works
+from coordinator.tasks.plan import Block, Exchange, Plan, tile_works
 from models.units import Network
 from protos.errors import Infeasible
 from protos.facts import DeviceId
@@ -94,7 +94,9 @@ class _Stages:
             start = found[-1].stop if found else 0
             if start == units:
                 break
-            left = [_from(block, start) for block in plan.blocks if block.stop > start]
+            left = [block for block in plan.blocks if block.stop > start]
+            if found:
+                left[0] = _after(found[-1], left[0])
             count = bisect.bisect_left(
                 range(1, len(left) + 1), True, key=lambda k: not self._fits(left[:k], limit)
             )
@@ -121,7 +123,10 @@ class _Stages:
         return sum(weights_of(self._network, b, tile) for b in blocks for tile in b.tiles)
 
 
-def _from(block: Block, start: int) -> Block:
-    """What is left of a block; where a stage begins, its input comes from another group."""
-    exchange = "host" if block.exchange == "none" and block.start <= start else block.exchange
-    return replace(block, start=max(block.start, start), exchange=exchange)
+def _after(before: Block, block: Block) -> Block:
+    """What is left of a block after another group's last one, from which its input comes. Partial
+    sums are added by the host.
+    """
+    summed = any(tile.part is not None for tile in before.tiles)
+    exchange: Exchange = "peer" if block.exchange == "peer" and not summed else "host"
+    return replace(block, start=before.stop, exchange=exchange)

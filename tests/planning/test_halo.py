@@ -72,6 +72,7 @@ def test_where_it_cannot_try_them_all_it_begins_with_half_the_exchanges(
 ) -> None:
     network, some = long_network(12), cluster(*[1.0] * 4, link=Link(1e8, 0.005))
     monkeypatch.setattr(peer_moves, "_EDGE_ROWS", ())
+    monkeypatch.setattr(halo_search, "_MUCH", 1.0)
     monkeypatch.setattr(halo_search, "EFFORT", 1)
     short = halo(network, some)
     check_plan(short, network, some)

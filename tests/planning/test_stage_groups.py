@@ -5,9 +5,12 @@ from functools import cache
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import ModelProto
 
 from coordinator.costs.devices import Cluster, Device
+from coordinator.planning.legal import check_plan
 from coordinator.planning.memory import larger_than_a_device, overfilled
 from coordinator.planning.placing import placed, within_memory
 from coordinator.planning.planners.propose import propose
@@ -19,6 +22,8 @@ from models.zoo.builder import Network as Builder
 from models.zoo.builder import square
 from tests.planning.run_plan import difference
 from tests.planning.support import device
+from tests.planning.test_placing import capped
+from tests.planning.test_placing import network as like_vgg
 
 
 @cache
@@ -96,3 +101,14 @@ def test_where_everything_fits_nothing_is_staged() -> None:
     roomy = cluster(4000, *[2.0] * 4)
     ofl = STRATEGIES["ofl"]
     assert within_memory(ofl)(network(), roomy) == ofl(network(), roomy)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    memory_mb=st.lists(st.integers(100, 300), min_size=4, max_size=8),
+    name=st.sampled_from(["halo", "lw", "elimination"]),
+)
+def test_stages_of_layers_with_partial_sums_are_legal(memory_mb: list[int], name: str) -> None:
+    """The plans of groups of unlike devices divide fully connected layers in different ways."""
+    for plan in staged_in_groups(STRATEGIES[name], like_vgg(), capped(*memory_mb)):
+        check_plan(plan, like_vgg(), capped(*memory_mb))

@@ -41,9 +41,12 @@ from coordinator.planning.search.peer_moves import (
     edges,
     edges_everywhere,
     in_pairs,
+    is_in_strips,
     merged,
     shifted,
+    strips,
     through_host,
+    together_everywhere,
     with_turn,
 )
 from coordinator.planning.search.slots import Form, How, Slot, Slots, put
@@ -55,7 +58,7 @@ from models.graph import ROWS
 from models.memory import megabytes
 from models.operators import Kind, operator
 from models.tiles import map_size, places
-from models.units import Network, Unit
+from models.units import Network, Unit, groups_rows
 
 # Simulated tasks per search: about a second.
 EFFORT = 46_000
@@ -63,6 +66,8 @@ EFFORT = 46_000
 WORTHWHILE = 1e-4
 # All devices are also tried as a start, unless the best start is faster by more than this share.
 _FAR = 1 - 1 / 1.1
+# Strips that finish together are a start where they are faster by more than this share.
+_MUCH = 0.03
 # Fewer devices are tried as a start until so many numbers in a row were no better than the best.
 _HOPELESS = 3
 
@@ -155,6 +160,9 @@ class _Halo:
         search, best = self.search, self._cost(slots)
         search.left = EFFORT
         slots, best = search.take(slots, best, edges_everywhere(slots))
+        even = together_everywhere(slots)
+        if self._keeps_an_exchange(slots, even) and is_better(self._cost(even), best, _MUCH):
+            slots, best = even, self._cost(even)
         slots, best = search.climb(slots, best, merged)
         slots, best = self._on_fewer(slots, best)
         slots, best = search.climb(slots, best, merged)
@@ -163,6 +171,7 @@ class _Halo:
         slots, best = search.sweep(slots, best, edges)
         slots, best = search.take(slots, best, self._turned(slots))
         slots, best = search.sweep(slots, best, self._turns)
+        slots, best = search.sweep(slots, best, strips)
         return self._sliced(slots, best)
 
     def _keeps_an_exchange(self, slots: Slots, trial: Slots) -> bool:
@@ -172,8 +181,15 @@ class _Halo:
     def _exchanges(self, slots: Slots) -> bool:
         """Whether any halo is exchanged."""
         return not self.cluster.apart and any(
-            len(slot.form.devices) > 1 and slot.start > 0 and slot.peers for slot in slots
+            slot.start > 0 and slot.peers and self._is_shared(slot) for slot in slots
         )
+
+    def _is_shared(self, slot: Slot) -> bool:
+        """Whether several devices compute: to finish together, some may get no rows."""
+        if slot.form.how != "together":
+            return len(slot.form.devices) > 1
+        stage = self.forms.stage(slot)
+        return stage is not None and len(set(stage.devices)) > 1
 
     # ------------------------------------------------------------ moves
 
@@ -196,6 +212,8 @@ class _Halo:
         if any(w.reach > 1 or w.stride > 1 for node in unit.nodes for w in node.windows):
             return True
         if any(operator(node).heavy and operator(node).kind is Kind.LAYOUT for node in unit.nodes):
+            return True
+        if any(groups_rows(unit.graph, node) for node in unit.nodes):
             return True
         read = [each for k in range(unit.start, unit.stop) for each in self._rows.of(k).reads]
         return any(each is not None and each.is_everything for each in read)
@@ -243,7 +261,7 @@ class _Halo:
         of the map.
         """
         for index in range(len(slots) - 1, -1, -1):
-            if slots[index].form.how == "rows" and self.search.left > 0:
+            if is_in_strips(slots[index]) and self.search.left > 0:
                 slots, best = self.search.take(slots, best, self._slices(slots, index))
         return slots
 

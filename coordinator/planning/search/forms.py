@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,7 +55,7 @@ class Forms:
         if not form.devices:
             return self._best_alone(start, end)
         if form.how == "rows":
-            return tuple(self._rows(start, end, form))
+            return self._rows(end, form)
         if len(form.devices) == 1:
             return ((form.devices[0], self.stages.loads.whole(start, end)),)
         if form.how == "channels":
@@ -84,12 +84,19 @@ class Forms:
         best = min(range(len(every)), key=lambda d: loads[d].compute_s)
         return (every[best],)
 
-    def _rows(self, start: int, end: int, form: Form) -> Iterator[tuple[int, MapTile]]:
-        height, width = self.geometry.sizes[end]
+    def _rows(self, end: int, form: Form) -> Shares:
+        height, _ = self.geometry.sizes[end]
         spans = weighted_spans(places(height), [self.rates[d] for d in form.devices])
         if form.turn:
             lengths = [len(span) for span in spans]
             spans = spans_of((*lengths[-form.turn :], *lengths[: -form.turn]))
+        return tuple(self._with_edges(end, form, spans))
+
+    def _with_edges(
+        self, end: int, form: Form, spans: Iterable[Span]
+    ) -> Iterator[tuple[int, MapTile]]:
+        """Strips between these places of the map, with the edges that a form has."""
+        height, width = self.geometry.sizes[end]
         last, edge = len(form.devices) - 1, form.edge_rows * grain(height)
         for index, (d, span) in enumerate(zip(form.devices, on_map(height, spans), strict=True)):
             top = edge if index else 0
@@ -125,7 +132,7 @@ class Forms:
     # ------------------------------------------------------------ strips
 
     def _strips(self, start: int, end: int, form: Form) -> Shares:
-        height, width = self.geometry.sizes[end]
+        height, _ = self.geometry.sizes[end]
         lines = [self._lines_of(start, end, d) for d in form.devices]
         in_turn = form.how == "in turn" and self.serial
         low, high = 0.0, min(line.alone_s for line in lines)
@@ -139,8 +146,7 @@ class Forms:
                 low = middle
             else:
                 best, high = ends, middle
-        spans = on_map(height, map(Span, [0, *best[:-1]], best))
-        return _full(form.devices, [MapTile(rows, Span(0, width)) for rows in spans])
+        return tuple(self._with_edges(end, form, map(Span, [0, *best[:-1]], best)))
 
     def _lines_of(self, start: int, end: int, d: int) -> _Lines:
         device, rank = self.cluster.devices[d], self.stages.loads.rank[d]

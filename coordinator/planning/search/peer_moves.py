@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from coordinator.planning.search.slots import SUMS, Slot, Slots, put
+from coordinator.planning.search.slots import SUMS, How, Slot, Slots, put
 
 # By how many units an exchange is moved.
 _SHIFTS = (-1, 1, -2, 2)
 # Edge rows: a neighbour's 3x3 window reads one; two also cover a pool between.
 _EDGE_ROWS = (2, 1)
+# Forms that divide a block into strips of rows, whatever their heights.
+STRIPS: tuple[How, ...] = ("rows", "together")
 
 
 def _with_edges(slot: Slot, rows: int) -> Slot:
@@ -28,19 +30,48 @@ def edges_everywhere(slots: Slots) -> Iterator[Slots]:
         yield tuple(_with_edges(slot, rows) if slot.form.devices else slot for slot in slots)
 
 
+def together_everywhere(slots: Slots) -> Slots:
+    """Strips that finish together in all blocks."""
+    return tuple(_in_strips(slot, "together") for slot in slots)
+
+
+def strips(slots: Slots, index: int) -> Iterator[Slots]:
+    """Tries strips that finish together instead of those in proportion to rates, or vice versa."""
+    slot = slots[index]
+    for how in STRIPS if is_in_strips(slot) else ():
+        if how != slot.form.how:
+            yield put(slots, index, _in_strips(slot, how))
+
+
+def _in_strips(slot: Slot, how: How) -> Slot:
+    if not is_in_strips(slot):
+        return slot
+    return replace(slot, form=replace(slot.form, how=how, turn=0))
+
+
 def edges(slots: Slots, index: int) -> Iterator[Slots]:
     """Tries another number of edge rows that are computed first."""
     form = slots[index].form
-    for rows in (0, *_EDGE_ROWS) if form.how == "rows" else ():
+    for rows in (0, *_EDGE_ROWS) if form.how in STRIPS else ():
         if rows != form.edge_rows:
             yield put(slots, index, _with_edges(slots[index], rows))
+
+
+def is_in_strips(slot: Slot) -> bool:
+    """Whether it is divided into strips, if only one: no device means the best one alone."""
+    return bool(slot.form.devices) and slot.form.how in STRIPS
+
+
+def _are_alike(one: Slot, other: Slot) -> bool:
+    """Whether both are divided into strips in the same way."""
+    return is_in_strips(one) and is_in_strips(other) and one.form.how == other.form.how
 
 
 def merged(slots: Slots, index: int) -> Iterator[Slots]:
     """Tries fusing the block with the next."""
     if index + 1 < len(slots):
         one, other = slots[index : index + 2]
-        if one.form.how == other.form.how == "rows":
+        if _are_alike(one, other):
             fused = replace(other, start=one.start, peers=one.peers)
             yield (*slots[:index], fused, *slots[index + 2 :])
 
@@ -49,7 +80,7 @@ def shifted(slots: Slots, index: int) -> Iterator[Slots]:
     """Tries exchanging a little earlier or later."""
     if index + 1 < len(slots):
         one, other = slots[index : index + 2]
-        for step in _SHIFTS if one.form.how == other.form.how == "rows" else ():
+        for step in _SHIFTS if _are_alike(one, other) else ():
             if one.start < one.end + step < other.end:
                 cut = one.end + step
                 moved = (replace(one, end=cut), replace(other, start=cut))

@@ -24,11 +24,11 @@ class Form:
 
     `together`: strips that would finish at the same time if all were sent at once [Eq. 6]; `in
     turn`: the same, if they are sent one after the other, as over one link; `bands`: tiles of
-    `shape` in proportion to rates; `rows`: strips in proportion to rates, whose `edge_rows` at
-    either end are computed first, with the longer ones shifted by `turn` places; `channels`: slices
+    `shape` in proportion to rates; `rows`: strips in proportion to rates, with the longer ones
+    shifted by `turn` places; `channels`: slices
     of a unit's output channels in proportion to rates; `outputs`, `inputs`, `in place`: a fully
     connected layer divided over its output, over its input, or over the rows that its devices
-    already have.
+    already have. The `edge_rows` at either end of a strip are computed first.
     """
 
     devices: tuple[int, ...]
