@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from models.boxes import Box, covers_exactly
 from models.catalogue import load
+from models.graph import ROWS
 from models.importer import load_graph
 from models.tiles import (
     even_spans,
@@ -19,7 +20,8 @@ from models.tiles import (
     tile_boxes,
     weighted_spans,
 )
-from models.units import Network, divide
+from models.units import Network, divide, groups_rows
+from tests.models.attention import NETWORKS, windows
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +105,17 @@ def test_long_lists_are_divided_at_few_places(size: int, parts: int) -> None:
 @pytest.mark.parametrize(("size", "kept"), [(400, 1), (1600, 5), (6400, 20), (2401, 7), (1031, 3)])
 def test_grains_divide_a_list_evenly_if_some_do(size: int, kept: int) -> None:
     assert grain(size) == kept
+
+
+@pytest.mark.parametrize("shift", [0, 2])
+def test_units_begin_where_windows_begin_and_where_they_end(shift: int) -> None:
+    network = divide(load_graph(windows(16, 4, shift), "windows"))
+    begun = [unit for unit in network.units if groups_rows(network.graph, unit.nodes[0])]
+    made = [network.graph.size(unit.nodes[2].outputs[0], ROWS) for unit in begun]
+    assert made == [4 * 4, 16]  # windows, and the map's rows
+
+
+@pytest.mark.parametrize("name", ["tokens", "attention on a map", "detector"])
+def test_lists_that_become_rows_are_no_windows(name: str) -> None:
+    graph = divide(load_graph(NETWORKS[name](), name)).graph
+    assert not any(groups_rows(graph, node) for node in graph.nodes)
