@@ -10,7 +10,7 @@ CPU to load it, the share of all FLOPs in units that are split (each of four dev
 most 60 % of such a unit), the largest difference from the whole network in onnxruntime when all of
 it is cut in four, and the speed-up of `auto` on emulated clusters, by the event simulator with the
 lab's presets; a detector whose head is known answers with its likely boxes. `--table` writes the
-table of docs/networks.md from the committed result.
+tables of docs/networks.md from the committed results.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ from models.units import Network, Unit, divide
 from models.work import tile_works
 
 PAGE = ROOT / "docs" / "networks.md"
-RESULT = ROOT / "benchmarks" / "results" / "exports" / "simulated.json"
+RESULTS = ROOT / "benchmarks" / "results" / "exports"
+RESULT = RESULTS / "simulated.json"
+# Of `benchmarks.speedup --preset pi4-gbe --devices 4 --strategies auto,auto+boxes`.
+LAB = RESULTS / "speedup-pi4-gbe-switch-4.json"
 TILES = 4
 # A unit is split if no device computes more of it.
 LARGEST_SHARE = 0.6
@@ -57,6 +60,7 @@ NETWORKS = (
     *("edgenext.script", "convnextv2_atto.script", "levit_128.script", "mobilevit.script"),
     *("lraspp.script", "lraspp.dynamo", "ssdlite320.script", "fasterrcnn.script"),
     *("ppocr_det@480x640", "ppocr_rec@48x320", "ppocr_cls@48x192", "nudenet@320x320"),
+    "yolov8n@2176x3840",
 )
 
 
@@ -139,8 +143,9 @@ def _flop(unit: Unit, demand: Mapping[str, Box]) -> int:
 
 
 def page_with_table(page: str) -> str:
-    """The page with the committed result's table."""
-    return between_marks(page, table(json.loads(RESULT.read_text())["rows"]), "exports")
+    """The page with the committed results' tables."""
+    page = between_marks(page, table(json.loads(RESULT.read_text())["rows"]), "exports")
+    return between_marks(page, lab_table(json.loads(LAB.read_text())["models"]), "exports-lab")
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -161,6 +166,29 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             f"{longest_s:.1f} s",
             "boxes" if row["boxes"] else "raw",
         ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def lab_table(models: Mapping[str, Any]) -> str:
+    """Markdown: a row for each network, with its raw output and with its likely boxes."""
+    lines = [
+        "| network | one device | together | speed-up | predicted | likely boxes | speed-up |",
+        "|---" * 7 + "|",
+    ]
+    for name, measured in models.items():
+        raw, boxes = measured["strategies"]["auto"], measured["strategies"]["auto+boxes"]
+        cells = [
+            name,
+            f"{measured['baseline']['latency_s']:.2f} s",
+            f"{raw['latency_s']:.2f} s",
+            f"{raw['speedup']:.2f}",
+            f"{raw['prediction_error']:+.0%}",
+        ]
+        has_boxes = boxes["bytes"]["gather"] < raw["bytes"]["gather"]
+        cells += (
+            [f"{boxes['latency_s']:.2f} s", f"{boxes['speedup']:.2f}"] if has_boxes else [""] * 2
+        )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
