@@ -1,6 +1,6 @@
 """README's table of what four Pis gain, from committed results: `python -m benchmarks.readme`.
 
-A row says how it was found. *lab*: measured on emulated devices with the strategy `halo`, in scaled
+A row says how it was found. *lab*: measured on emulated devices with the strategy `auto`, in scaled
 time, given here in the devices' own. *simulated*: what the planner's simulator predicts for `auto`.
 """
 
@@ -16,9 +16,7 @@ from benchmarks.report import ROOT
 
 PAGE = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
-BOXES = "exports/boxes-pi4-gbe-switch-4.json"
-DETECTORS = "exports/detectors-pi4-gbe-switch-4.json"
-SPEEDUP = "speedup-pi4-gbe-switch-4.json"
+LAB = "exports/speedup-pi4-gbe-switch-4.json"
 HARDWARE, EXPORTS = "hardware.json", "exports/simulated.json"
 HEAD = "| network | four | one alone | together | gain | found |"
 
@@ -38,9 +36,9 @@ class Found:
         return (*times, f"{self.gain:.1f}x", self.how)
 
 
-def lab(file: str, model: str, strategy: str = "halo") -> Found:
+def lab(model: str, strategy: str = "auto") -> Found:
     """As measured on four emulated devices."""
-    document = _read(file)
+    document = _read(LAB)
     measured, scale = document["models"][model], document["scale"]
     alone_s = measured["baseline"]["latency_s"] * scale
     together_s = measured["strategies"][strategy]["latency_s"] * scale
@@ -68,12 +66,12 @@ def exported(kind: str, model: str) -> Found:
 def table() -> str:
     """Markdown."""
     rows = (
-        ("YOLOv8n, 640x640", "Pi 4s", lab(BOXES, "yolov8n", "halo+boxes")),
+        ("YOLOv8n, 640x640", "Pi 4s", lab("yolov8n", "auto+boxes")),
         ("", "Pi 5s", simulated("pi5-gbe", "yolov8n")),
-        ("YOLO11n, 640x640", "Pi 4s", lab(BOXES, "yolo11n", "halo+boxes")),
+        ("YOLO11n, 640x640", "Pi 4s", lab("yolo11n", "auto+boxes")),
         ("", "Pi 5s", exported("pi5-gbe", "yolo11n")),
-        ("YOLOv8n-seg, 640x640", "Pi 4s", lab(DETECTORS, "yolov8n-seg")),
-        ("ResNet-50, 224x224", "Pi 4s", lab(SPEEDUP, "resnet50")),
+        ("YOLOv8n-seg, 640x640", "Pi 4s", lab("yolov8n-seg")),
+        ("ResNet-50, 224x224", "Pi 4s", lab("resnet50")),
         ("", "Pi 5s", simulated("pi5-gbe", "resnet50")),
         ("MobileNetV2, 224x224", "Pi 4s", simulated("pi4-gbe", "mobilenetv2")),
         ("", "Pi 5s", simulated("pi5-gbe", "mobilenetv2")),
@@ -85,7 +83,7 @@ def table() -> str:
 
 def between() -> str:
     """Why the same row differs between the lab and the simulator."""
-    here, there = lab(BOXES, "yolov8n", "halo+boxes"), simulated("pi4-gbe", "yolov8n")
+    here, there = lab("yolov8n", "auto+boxes"), simulated("pi4-gbe", "yolov8n")
     assert here.alone_s is not None
     assert there.alone_s is not None
     text = (

@@ -13,7 +13,7 @@ def test_readmes_table_is_that_of_the_results():
 
 def test_another_result_would_be_noticed(tmp_path, monkeypatch):
     page = readme.PAGE.read_text()
-    for file in (readme.BOXES, readme.DETECTORS, readme.SPEEDUP, readme.HARDWARE, readme.EXPORTS):
+    for file in (readme.LAB, readme.HARDWARE, readme.EXPORTS):
         there = tmp_path / file
         there.parent.mkdir(exist_ok=True)
         there.write_text((readme.RESULTS / file).read_text())
@@ -26,8 +26,8 @@ def test_another_result_would_be_noticed(tmp_path, monkeypatch):
 
 
 def test_times_of_the_lab_are_those_of_the_devices():
-    found = readme.lab(readme.SPEEDUP, "resnet50", "auto")
-    document = json.loads((readme.RESULTS / readme.SPEEDUP).read_text())
+    found = readme.lab("resnet50")
+    document = json.loads((readme.RESULTS / readme.LAB).read_text())
     slow = document["models"]["resnet50"]
     assert document["scale"] < 1
     assert found.alone_s == slow["baseline"]["latency_s"] * document["scale"]
