@@ -71,6 +71,12 @@ def holds(device: Device, weights: float, relaid: float) -> bool:
     return weights <= weight_room_bytes(device) and relaid <= relaid_room_of(device)
 
 
+def holds_tile(network: Network, device: Device, block: Block, tile: Tile) -> bool:
+    """The same of a tile's program."""
+    relaid = sum(each.relaid_bytes for each in tile_works(network, block, tile))
+    return holds(device, weights_of(network, block, tile), relaid)
+
+
 def needs(network: Network, plan: Plan) -> dict[DeviceId, Need]:
     """What each device that takes part holds at once: the weights of all of its programs (each
     constant once), and the activations of its largest task.

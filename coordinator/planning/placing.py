@@ -25,7 +25,7 @@ from coordinator.planning.geometry.layouts import Configuration, UnitTile, divid
 from coordinator.planning.legal import check_plan
 from coordinator.planning.memory import (
     Need,
-    holds,
+    holds_tile,
     larger_than_a_device,
     needs,
     overfilled,
@@ -37,7 +37,7 @@ from coordinator.planning.memory import (
 )
 from coordinator.planning.rooms import Room, Rooms
 from coordinator.planning.stage_groups import LEVELS, staged_in_groups
-from coordinator.tasks.plan import Block, Plan, Tile, tile_works
+from coordinator.tasks.plan import Block, Plan, Tile
 from models.boxes import Box
 from models.graph import CHANNELS
 from models.memory import (
@@ -146,11 +146,7 @@ class _Placing:
 
     def _is_too_heavy(self, block: Block) -> bool:
         return not all(
-            holds(
-                self._devices[tile.device],
-                weights_of(self.network, block, tile),
-                sum(each.relaid_bytes for each in tile_works(self.network, block, tile)),
-            )
+            holds_tile(self.network, self._devices[tile.device], block, tile)
             for tile in block.tiles
         )
 

@@ -15,8 +15,8 @@ from dataclasses import replace
 from coordinator.costs.devices import Cluster, Device, Planner
 from coordinator.planning.finish import finished
 from coordinator.planning.groups import divided
-from coordinator.planning.memory import holds, overfilled, weights_of
-from coordinator.tasks.plan import Block, Exchange, Plan, tile_works
+from coordinator.planning.memory import holds_tile, overfilled, weights_of
+from coordinator.tasks.plan import Block, Exchange, Plan
 from models.units import Network
 from protos.errors import Infeasible
 from protos.facts import DeviceId
@@ -109,11 +109,7 @@ class _Stages:
             return False
         plan = replace(self._plans[0], blocks=tuple(blocks))
         return not overfilled(self._network, self._cluster, plan) and all(
-            holds(
-                self._devices[tile.device],
-                weights_of(self._network, block, tile),
-                sum(each.relaid_bytes for each in tile_works(self._network, block, tile)),
-            )
+            holds_tile(self._network, self._devices[tile.device], block, tile)
             for block in blocks
             for tile in block.tiles
         )

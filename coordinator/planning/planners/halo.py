@@ -160,9 +160,7 @@ class _Halo:
         search, best = self.search, self._cost(slots)
         search.left = EFFORT
         slots, best = search.take(slots, best, edges_everywhere(slots))
-        even = together_everywhere(slots)
-        if self._keeps_an_exchange(slots, even) and is_better(self._cost(even), best, _MUCH):
-            slots, best = even, self._cost(even)
+        slots, best = search.take(slots, best, [together_everywhere(slots)], _MUCH)
         slots, best = search.climb(slots, best, merged)
         slots, best = self._on_fewer(slots, best)
         slots, best = search.climb(slots, best, merged)

@@ -60,10 +60,12 @@ class Search:
         assert draft is not None, "these forms are possible for their blocks"
         return self.cost(draft)
 
-    def take(self, slots: Slots, best: Cost, trials: Iterable[Slots]) -> tuple[Slots, Cost]:
-        """Takes each trial that is better than the last one taken."""
+    def take(
+        self, slots: Slots, best: Cost, trials: Iterable[Slots], by: float = 0.0
+    ) -> tuple[Slots, Cost]:
+        """Takes each trial that is better than the last one taken, at least by a share `by`."""
         for trial in trials:
-            slots, best, _ = self._taken(slots, best, trial)
+            slots, best, _ = self._taken(slots, best, trial, by)
         return slots, best
 
     def sweep(self, slots: Slots, best: Cost, moves: Moves) -> tuple[Slots, Cost]:
@@ -85,12 +87,15 @@ class Search:
                 index += 1
         return slots, best
 
-    def _taken(self, slots: Slots, best: Cost, trial: Slots) -> tuple[Slots, Cost, bool]:
+    def _taken(
+        self, slots: Slots, best: Cost, trial: Slots, by: float = 0.0
+    ) -> tuple[Slots, Cost, bool]:
         draft = self.draft(trial) if self._allows(slots, trial) else None
         if draft is None:
             return slots, best, False
         cost = self.cost(draft)
-        return (trial, cost, True) if is_better(cost, best, self._by) else (slots, best, False)
+        taken = is_better(cost, best, max(self._by, by))
+        return (trial, cost, True) if taken else (slots, best, False)
 
 
 def is_better(one: Cost, other: Cost, by: float) -> bool:
