@@ -216,10 +216,11 @@ def _layer_starts(graph: Graph) -> list[int]:
         joined = bool(made.intersection(node.inputs))
         # A layer holds one heavy node, and never both nodes that can and nodes that cannot be
         # split. After a fully connected node with partial sums the next layer begins: they must be
-        # added before the activation. Rows that become windows, or windows rows, may be exchanged.
-        grouped = has_heavy and groups_rows(graph, node)
+        # added before the activation. Rows that become windows, or windows rows, may be exchanged,
+        # and rows that are rolled again.
+        moves_rows = operator(node).kind is Kind.LAYOUT and (heavy or groups_rows(graph, node))
         begins = (heavy and has_heavy) or (splits != splits_here) or not joined or after_sum
-        begins = begins or grouped
+        begins = begins or moves_rows
         if begun and begins:
             starts.append(_first_of_layer(graph, index, starts[-1] + 1 if starts else 1))
             made, has_heavy = set(), False
