@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import structlog
 
 from worker.engines.base import Ready
-from worker.engines.processor import yield_to_others
+from worker.engines.processor import settle_thread
 
 _PR_SET_TIMERSLACK = 29
 # The kernel's default of 50 us would lengthen every paced run.
@@ -248,4 +248,4 @@ class Compute:
         prctl = getattr(ctypes.CDLL(None), "prctl", None)
         if prctl is not None:
             prctl(_PR_SET_TIMERSLACK, _TIMER_SLACK_NS)
-        yield_to_others(self._nice)
+        settle_thread(self._nice)

@@ -24,7 +24,7 @@ from models.tiles import even_spans
 from protos.files import write_atomically
 from protos.heap import give_back_memory
 from worker.engines.base import Engine, Runnable
-from worker.engines.processor import yield_to_others
+from worker.engines.processor import settle_thread
 from worker.settings import WorkerSettings
 
 FILE = "cores.json"
@@ -109,7 +109,7 @@ def measured(engine: Engine, cores: int, nice: int) -> Timing | None:
         if len(rows)
     ]
     program = Program(_convolutions(), ())
-    with ThreadPoolExecutor(cores, "measure", yield_to_others, (nice,)) as pool:
+    with ThreadPoolExecutor(cores, "measure", settle_thread, (nice,)) as pool:
 
         def session(threads: int) -> Runnable:
             return engine.trial(program, {}, threads)

@@ -28,7 +28,7 @@ from protos.frames import Buffer
 from protos.serving import Context
 from protos.status import STREAM_ENDED, fail, own_cancellation
 from worker.data.offers import Offers
-from worker.engines.processor import yield_to_others
+from worker.engines.processor import settle_thread
 from worker.exchange import Exchange
 from worker.hosts import Hosts
 from worker.measure import Measurer, input_shape
@@ -94,7 +94,7 @@ class Service:
         self._parts = parts
         # Optimising takes a core for a while: one program at a time, beside the compute thread.
         # Sessions start their threads here, so they inherit this thread's niceness.
-        self._preparing = ThreadPoolExecutor(1, "prepare", yield_to_others, (nice,))
+        self._preparing = ThreadPoolExecutor(1, "prepare", settle_thread, (nice,))
         self._streams = 0
         # By blob, while one arrives.
         self._putting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

@@ -31,7 +31,6 @@ class Sessions:
         self._loaded: OrderedDict[str, Runnable] = OrderedDict()
         # With the coordinators that use them.
         self._prepared: OrderedDict[str, set[str]] = OrderedDict()
-        self._sizes: dict[str, int] = {}
         self._pinned: frozenset[str] = frozenset()
         # Preparing takes long and must not hold up tasks, which only need `_lock`.
         self._building = threading.Lock()
@@ -56,15 +55,23 @@ class Sessions:
             ImbrexError: the program is refused, or memory or disk are short.
         """
         sha256 = program.sha256
-        with self._building:
-            if sha256 not in self._loaded and not self._engine.is_prepared(sha256):
-                with self._pin(program):
-                    self._engine.prepare(program)
+        self._build(program)
         with self._lock:
             self._prepared.setdefault(sha256, set()).add(coordinator)
             while len(self._prepared) > _MAX_PREPARED:
                 self._loaded.pop(self._prepared.popitem(last=False)[0], None)
-        self.get(sha256)
+        try:
+            self.get(sha256)
+        except NoProgram:  # its prepared form turned out to be damaged
+            self._build(program)
+            self.get(sha256)
+
+    def _build(self, program: Program) -> None:
+        with self._building:
+            if program.sha256 in self._loaded or self._engine.is_prepared(program.sha256):
+                return
+            with self._pin(program):
+                self._engine.prepare(program)
 
     def get(self, sha256: str) -> Runnable:
         """The session of a prepared program.
@@ -90,7 +97,6 @@ class Sessions:
                 if not self._prepared[sha256]:
                     del self._prepared[sha256]
                     self._loaded.pop(sha256, None)
-            self._sizes.clear()
         give_back_memory()
 
     def blobs_in_use(self) -> frozenset[str]:
@@ -101,7 +107,12 @@ class Sessions:
     @property
     def weight_bytes(self) -> int:
         """Bytes of the weights of all loaded sessions, shared ones once."""
-        return sum(self._size(blob) for blob in self.blobs_in_use())
+        with self._lock:
+            read: dict[str, int] = {}
+            for session in self._loaded.values():
+                for blob, size in session.blobs.items():
+                    read[blob] = max(size, read.get(blob, 0))
+            return sum(read.values())
 
     def _load(self, sha256: str) -> Runnable:
         session = self._engine.load(sha256)
@@ -126,11 +137,6 @@ class Sessions:
             yield
         finally:
             self._pinned = frozenset()
-
-    def _size(self, blob: str) -> int:
-        if blob not in self._sizes:
-            self._sizes[blob] = self._store.size(blob)
-        return self._sizes[blob]
 
 
 def _no_program(sha256: str) -> NoProgram:

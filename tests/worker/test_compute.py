@@ -1,11 +1,15 @@
 import asyncio
 import os
+import platform
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from tests.worker.clock import FakeClock
-from worker.compute import Compute, Ready, Throttle, yield_to_others
+from worker.compute import Compute, Ready, Throttle
+from worker.engines.processor import settle_thread, yield_to_others
 from worker.settings import WorkerSettings
 
 
@@ -62,6 +66,29 @@ async def test_computation_yields_to_other_programs_by_default():
     timed = await compute.run(lambda: Ready(lambda: (yield_to_others(3), niceness())[1]))
     assert timed.value == max(before, 9)
     compute.close()
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="only x86-64 is slow with subnormals")
+async def test_a_subnormal_number_counts_as_zero_while_computing_and_nowhere_else():
+    smallest = np.full(4, 1e-40, np.float32)
+    compute = Compute(Throttle(1.0))
+    timed = await compute.run(lambda: Ready(lambda: smallest * np.float32(0.5)))
+    with ThreadPoolExecutor(1, initializer=settle_thread, initargs=(0,)) as pool:
+        inherited = pool.submit(
+            _in_a_thread_of_its_own, lambda: smallest * np.float32(0.5)
+        ).result()
+    compute.close()
+    assert not timed.value.any()
+    assert not inherited.any()
+    assert (smallest * np.float32(0.5)).all()
+
+
+def _in_a_thread_of_its_own(function):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
 
 
 async def test_the_next_run_is_set_up_while_one_computes():

@@ -3,6 +3,7 @@ import platform
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -261,9 +262,9 @@ def test_shapes_and_names_that_do_not_fit_are_bad_input(room):
     assert session.bound({"x": x}, {"y": (1, 16, 12, 10)}).compute()
 
 
-def dense_program(rows=8):
-    """`x` (1, rows) -> a fully connected layer of 8 MB with its activation -> `y`."""
-    columns = 8_000_000 // 4 // rows
+def dense_program(megabytes=8, rows=8, images=1):
+    """`x` (images, rows) -> a fully connected layer with its activation -> `y`."""
+    columns = megabytes * 1_000_000 // 4 // rows
     random = np.random.default_rng(3)
     arrays = {
         "w": random.standard_normal((rows, columns)).astype(np.float32),
@@ -274,7 +275,7 @@ def dense_program(rows=8):
         helper.make_node("Relu", ["z"], ["y"]),
     ]
     infos = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size])
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [images, size])
         for name, size in (("x", rows), ("y", columns))
     ]
     graph = helper.make_graph(nodes, "dense", infos[:1], infos[1:])
@@ -287,9 +288,9 @@ def dense_program(rows=8):
     return Program(model.SerializeToString(), refs), blobs, arrays
 
 
-def test_a_large_matrix_is_mapped_as_it_was_sent(tmp_path):
-    program, blobs, arrays = dense_program()
-    room = Room(tmp_path, cap_bytes=20_000_000, disk_bytes=40_000_000)
+def test_the_largest_matrices_are_mapped_as_they_were_sent(tmp_path):
+    program, blobs, arrays = dense_program(33)
+    room = Room(tmp_path, cap_bytes=40_000_000, disk_bytes=80_000_000)
     room.install(program, blobs)
     sent = {ref.sha256 for ref in program.weights}
     session = room.sessions.get(program.sha256)
@@ -299,14 +300,62 @@ def test_a_large_matrix_is_mapped_as_it_was_sent(tmp_path):
     y = session.bound({"x": x}, {"y": (1, arrays["w"].shape[1])}).compute()["y"]
     expected = np.maximum(x @ arrays["w"] + arrays["b"], 0)
     assert np.abs(y - expected).max() <= 1e-5 * np.abs(expected).max()
-    again = Room(tmp_path, cap_bytes=20_000_000, disk_bytes=40_000_000)
+    again = Room(tmp_path, cap_bytes=40_000_000, disk_bytes=80_000_000)
     assert again.sessions.missing([program]) == []
     again.sessions.prepare(program)
-    assert again.sessions.weight_bytes == room.sessions.weight_bytes > 8_000_000
+    assert again.sessions.weight_bytes == room.sessions.weight_bytes > 33_000_000
+
+
+def test_a_matrix_is_packed_once_and_sessions_map_it(tmp_path):
+    program, blobs, arrays = dense_program(rows=512, images=32)
+    room = Room(tmp_path, cap_bytes=20_000_000, disk_bytes=40_000_000)
+    room.install(program, blobs)
+    x = np.random.default_rng(0).standard_normal((32, 512)).astype(np.float32)
+    shapes = {"y": (32, arrays["w"].shape[1])}
+    y = room.sessions.get(program.sha256).bound({"x": x}, shapes).compute()["y"]
+    expected = np.maximum(x @ arrays["w"] + arrays["b"], 0)
+    assert np.abs(y - expected).max() <= 1e-5 * np.abs(expected).max()
+    assert 8_000_000 < room.sessions.weight_bytes < 9_000_000, "runs read the packed form only"
+    before = anonymous_bytes()
+    several = [room.engine.load(program.sha256) for _ in range(4)]
+    assert anonymous_bytes() - before < 4_000_000, "none has a copy of its own"
+    del several
+
+
+def test_a_packed_weight_that_is_damaged_on_disk_is_packed_again(tmp_path):
+    program, blobs, _ = dense_program(rows=512, images=32)
+    room = Room(tmp_path, cap_bytes=20_000_000, disk_bytes=40_000_000)
+    room.install(program, blobs)
+    sent = {ref.sha256 for ref in program.weights}
+    (kept,) = [file for file in room.store.blobs.iterdir() if file.name not in sent]
+    sound = kept.read_bytes()
+    kept.write_bytes(sound[:-1_000_000] + bytes(1_000_000))
+    again = Room(tmp_path, cap_bytes=20_000_000, disk_bytes=40_000_000)
+    again.install(program, blobs)
+    assert again.sessions.weight_bytes == room.sessions.weight_bytes
+    assert kept.read_bytes() == sound
+
+
+def test_what_is_too_large_for_the_free_memory_is_not_packed(tmp_path, monkeypatch):
+    monkeypatch.setattr("worker.engines.packed.free_bytes", lambda: 20_000_000)
+    program, blobs, _ = dense_program()
+    room = Room(tmp_path, cap_bytes=20_000_000, disk_bytes=40_000_000)
+    room.install(program, blobs)
+    sent = {ref.sha256 for ref in program.weights}
+    assert {file.name for file in room.store.blobs.iterdir()} == sent
+
+
+def anonymous_bytes():
+    """This process's memory that no file backs."""
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+        if line.startswith("Anonymous:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no such line")
 
 
 def test_a_large_matrix_takes_no_memory_to_prepare(tmp_path, monkeypatch):
-    monkeypatch.setattr("worker.engines.onnxruntime.free_bytes", lambda: 4_000_000)
+    for module in ("onnxruntime", "packed"):
+        monkeypatch.setattr(f"worker.engines.{module}.free_bytes", lambda: 4_000_000)
     program, blobs, _ = dense_program()
     room = Room(tmp_path, cap_bytes=20_000_000, disk_bytes=40_000_000)
     room.install(program, blobs)

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -74,17 +75,19 @@ class Signature:
 
 
 class Runnable(ABC):
-    """A program that can run. `blobs` names the weights in the store that it refers to."""
+    """A program that can run. `blobs` are the files in the store that it refers to, and the bytes
+    that its runs read from each.
+    """
 
     def __init__(
         self,
         inputs: Mapping[str, Signature],
         outputs: Mapping[str, Signature],
-        blobs: frozenset[str] = frozenset(),
+        blobs: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.inputs = dict(inputs)
         self.outputs = dict(outputs)
-        self.blobs = blobs
+        self.blobs = dict(blobs)
 
     def bound(
         self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]

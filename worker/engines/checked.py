@@ -28,7 +28,7 @@ from worker.engines.beside import BesideProgram, OrElse
 from worker.engines.choice import Choice
 from worker.engines.comparison import Case, compared
 from worker.engines.given import Given
-from worker.engines.processor import yield_to_others
+from worker.engines.processor import settle_thread
 from worker.engines.suspects import Suspects
 from worker.engines.verdicts import MOST_WRONG, Standing, Verdicts
 
@@ -159,7 +159,7 @@ class Checked:
     # ------------------------------------------------------------ in its thread
 
     def _work(self) -> None:
-        yield_to_others(self._place.nice)
+        settle_thread(self._place.nice)
         while not self._closed:
             try:
                 program, case = self._waiting.get(timeout=_TICK_S)

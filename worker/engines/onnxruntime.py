@@ -6,9 +6,9 @@ graph is kept on disk, and the re-laid weights go to the blob store by content: 
 as those of other border classes of a block, are stored and mapped once. A session is then made in
 about a millisecond, also after a restart. The optimised form belongs to this processor.
 
-Large matrices, of fully connected layers for example, are not laid out anew: the optimiser sees
-them as inputs, so that preparing a program takes no memory for them, and sessions map them as they
-were sent.
+Large matrices are left out of the optimisation: the optimiser sees them as inputs, so that it takes
+no memory for them. Then they, too, are packed for their kernels, unless they are the huge ones of
+fully connected layers, which sessions map as they were sent.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from models.program import Program, WeightRef, sha256_of
 from protos.convert import dtype_of
 from protos.errors import BadConfiguration, BadRequest
 from protos.extras import line_to_install
-from protos.failures import OutOfMemory
+from protos.failures import OutOfMemory, RunError
 from protos.files import write_atomically
 from protos.heap import give_back_memory
 from protos.memory import free_bytes
@@ -41,6 +41,7 @@ from worker.engines.ort_session import (
     make_session,
     options,
 )
+from worker.engines.packed import is_packed, pack, packed_bytes
 from worker.engines.processor import cpu_fingerprint, cpu_gflops
 from worker.programs.graphs import (
     EMBED_BELOW_BYTES,
@@ -48,7 +49,10 @@ from worker.programs.graphs import (
     declare_input,
     declare_weight,
     embed_weight,
+    external_weights,
     inputs_to_weights,
+    length_of,
+    location_of,
     matrices,
     refer,
     weight_bytes,
@@ -87,7 +91,7 @@ class OnnxRuntime:
         self._threads = place.threads
         self._without = tuple(without)
         self._weights = SharedWeights()
-        fingerprint = "|".join((ort.__version__, cpu_fingerprint(), *without))
+        fingerprint = "|".join((ort.__version__, "packed", cpu_fingerprint(), *without))
         self.traits = Traits(NAME, ort.__version__, "cpu", fingerprint)
         place.folder.mkdir(parents=True, exist_ok=True)
 
@@ -131,32 +135,47 @@ class OnnxRuntime:
             make_session(model.SerializeToString(), chosen, self._without, self.providers)
             del model
             model = self._split(built)
-        inputs_to_weights(model, kept)
+            inputs_to_weights(model, kept)
+            pack(model, self._store, built)
         write_atomically(self._path(program.sha256), model.SerializeToString())
         give_back_memory()
         self._trim()
 
     def load(self, sha256: str) -> Session | None:
-        """A session of a prepared program; None if its optimised form is not here."""
+        """A session of a prepared program; None if its optimised form is not here, or damaged."""
         model = self._kept(sha256)
         if model is None:
             return None
-        chosen = options(self._store.blobs, self._threads, optimise=False)
-        values = []
-        blobs = set()
-        for tensor in model.graph.initializer:
-            if tensor.data_location != TensorProto.EXTERNAL:
+        chosen = options(self._store.blobs, self._threads, optimise=False, packed=True)
+        values, read = [], 0
+        blobs: dict[str, int] = {}
+        packed: set[str] = set()
+        for weight in external_weights(model):
+            blob, size = location_of(weight), length_of(weight)
+            read += size
+            if is_packed(weight):
+                # onnxruntime maps it itself, and reads it as it was only while it makes a session.
+                blobs[blob] = blobs.get(blob, 0) + packed_bytes(weight)
+                packed.add(blob)
                 continue
-            blob = _location(tensor)
             value = self._weights.value(
-                self._store.path(blob), dtype_of(tensor.data_type), tuple(tensor.dims)
+                self._store.path(blob), dtype_of(weight.data_type), tuple(weight.dims)
             )
-            chosen.add_initializer(tensor.name, value)
+            chosen.add_initializer(weight.name, value)
             values.append(value)
-            blobs.add(blob)
+            blobs[blob] = size
         self._store.touch(blobs)
-        inference = make_session(model.SerializeToString(), chosen)
-        return Session(sha256, inference, values, frozenset(blobs))
+        try:
+            inference = make_session(model.SerializeToString(), chosen)
+        except RunError:
+            # onnxruntime compares what is packed with what it would pack.
+            if not packed:
+                raise
+            self._path(sha256).unlink(missing_ok=True)
+            self._store.remove(packed)
+            return None
+        give_back_memory()
+        return Session(sha256, inference, read, values, blobs)
 
     def trial(self, program: Program, weights: Mapping[str, np.ndarray], threads: int) -> Session:
         """Plain onnxruntime, which packs its own weights, so its kernels differ from those of
@@ -178,7 +197,9 @@ class OnnxRuntime:
         except Exception as error:
             raise from_runtime(error, "adding weights to a program") from error
         inference = make_session(model.SerializeToString(), chosen, self._without, self.providers)
-        return Session(f"plain {program.sha256} on {threads}", inference, [*values.values()])
+        held = [*values.values()]
+        read = sum(value.tensor_size_in_bytes() for value in held)
+        return Session(f"plain {program.sha256} on {threads}", inference, read, held)
 
     def _path(self, sha256: str) -> Path:
         key = hashlib.sha256(f"{sha256}|{self.traits.fingerprint}".encode()).hexdigest()
@@ -190,8 +211,8 @@ class OnnxRuntime:
             model.ParseFromString(self._path(sha256).read_bytes())
         except (FileNotFoundError, DecodeError):
             return None
-        named = (t for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL)
-        return model if all(_location(tensor) in self._store for tensor in named) else None
+        here = (location_of(weight) in self._store for weight in external_weights(model))
+        return model if all(here) else None
 
     def _check_memory(self, relaid: Sequence[WeightRef]) -> None:
         weights = sum(map(weight_bytes, relaid))
@@ -224,7 +245,7 @@ class OnnxRuntime:
         """Moves the re-laid weights to the store; returns the graph that refers to them."""
         model = onnx.ModelProto()
         model.ParseFromString((built / "graph.onnx").read_bytes())
-        external = [t for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]
+        external = external_weights(model)
         if not external:
             return model
         with (built / "weights.bin").open("rb") as file:
@@ -249,7 +270,3 @@ class OnnxRuntime:
         files = sorted(self._directory.glob("*.onnx"), key=lambda file: file.stat().st_mtime_ns)
         for file in files[: max(0, len(files) - _MAX_KEPT)]:
             file.unlink(missing_ok=True)
-
-
-def _location(tensor: TensorProto) -> str:
-    return next(entry.value for entry in tensor.external_data if entry.key == "location")

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -60,10 +61,11 @@ def cores_of_pool(threads: int) -> list[int]:
 
 
 def options(
-    folder: Path, threads: int, *, optimise: bool, shared: bool = True
+    folder: Path, threads: int, *, optimise: bool, shared: bool = True, packed: bool = False
 ) -> ort.SessionOptions:
     """Options of every session. `folder` holds the files that external initialisers name; a session
-    that is not `shared` is plain onnxruntime, with a private arena that is freed with it.
+    that is not `shared` is plain onnxruntime, with a private arena that is freed with it. One that
+    is `packed` packs weights that are not packed in these files.
     """
     chosen = ort.SessionOptions()
     chosen.intra_op_num_threads = threads
@@ -87,8 +89,9 @@ def options(
         # A pattern asks for all of a run's memory in one piece, which the shared arena then keeps
         # beside the pieces of other programs: twice the memory for four blocks of YOLOv8n.
         chosen.enable_mem_pattern = False
-        # Packed copies of weights would be private to each session.
-        entries["session.disable_prepacking"] = "1"
+        # A weight is packed in memory that is freed at once, not in the arena, which would keep it.
+        entries["session.use_device_allocator_for_initializers"] = "1"
+        entries["session.disable_prepacking"] = str(int(not packed))
     for key, value in entries.items():
         chosen.add_session_config_entry(key, value)
     return chosen
@@ -127,16 +130,17 @@ def _share_allocator() -> None:
 
 
 class Session(Runnable):
-    """A session of a program. `name` identifies its kernels; onnxruntime refers to `weights`, which
-    are kept alive here.
+    """A session of a program, which reads `weight_bytes` of weights. `name` identifies its kernels;
+    onnxruntime refers to `weights`, which are kept alive here.
     """
 
     def __init__(
         self,
         name: str,
         inference: ort.InferenceSession,
+        weight_bytes: int = 0,
         weights: Sequence[ort.OrtValue] = (),
-        blobs: frozenset[str] = frozenset(),
+        blobs: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         super().__init__(
             {entry.name: _signature(entry) for entry in inference.get_inputs()},
@@ -146,7 +150,7 @@ class Session(Runnable):
         self._name = name
         self._inference = inference
         self._weights = tuple(weights)
-        self._weight_bytes = sum(value.tensor_size_in_bytes() for value in self._weights)
+        self._weight_bytes = weight_bytes
 
     def _bind(
         self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]

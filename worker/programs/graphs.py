@@ -138,6 +138,21 @@ def refer(tensor: TensorProto, location: str, length: int) -> None:
         tensor.external_data.add(key=key, value=value)
 
 
+def external_weights(model: onnx.ModelProto) -> list[TensorProto]:
+    """The initialisers whose bytes are in files."""
+    return [each for each in model.graph.initializer if each.data_location == TensorProto.EXTERNAL]
+
+
+def location_of(weight: TensorProto) -> str:
+    """The file of an external weight."""
+    return next(entry.value for entry in weight.external_data if entry.key == "location")
+
+
+def length_of(weight: TensorProto) -> int:
+    """Bytes of an external weight."""
+    return next(int(entry.value) for entry in weight.external_data if entry.key == "length")
+
+
 def _check_opsets(model: onnx.ModelProto) -> None:
     for entry in model.opset_import:
         if entry.domain not in _DOMAINS:

@@ -138,6 +138,11 @@ class BlobStore:
             except FileNotFoundError:
                 continue
 
+    def remove(self, hashes: Iterable[str]) -> None:
+        """Deletes blobs that turned out to be damaged."""
+        for sha256 in hashes:
+            self.path(sha256).unlink(missing_ok=True)
+
     def make_room(self, needed_bytes: int) -> None:
         """Evicts until `needed_bytes` more fit the cap.
 
