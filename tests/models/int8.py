@@ -187,8 +187,8 @@ def int8_networks(draw: st.DrawFn, opset: int = 17) -> onnx.ModelProto:
             case "product":
                 tensor = net.product(tensor, draw(st.integers(1, 6)), per_column=draw(_yes))
             case "own softmax":
-                more = {"axis": draw(st.sampled_from([1, 2, 3, -1]))}
-                more |= {"opset": draw(st.sampled_from([12, 13]))}
+                # Not 12, see test_a_softmax_of_an_old_opset_is_equal.
+                more = {"axis": draw(st.sampled_from([1, 2, 3, -1])), "opset": 13}
                 tensor = net.runtime("QLinearSoftmax", [tensor], net.shapes[tensor], **more)
             case "own mean":
                 mean = net.runtime("QLinearGlobalAveragePool", [tensor], (1, channels, 1, 1))

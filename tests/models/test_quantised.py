@@ -45,6 +45,19 @@ def test_equal_with_a_scale_for_all(opset: int) -> None:
     assert check(model, network, (3, 2), fused(network)).comparison.max_abs_error == 0.0
 
 
+@pytest.mark.parametrize("axis", [1, 2, 3])
+def test_a_softmax_of_an_old_opset_is_equal(axis: int) -> None:
+    """Without convolutions beside it: onnxruntime's pass that puts channels last then leaves the
+    axis where it was, and the whole model's answer is wrong.
+    """
+    net, shape = Int8(np.random.default_rng(7)), (1, 4, 12, 10)
+    start = net.runtime("QLinearLeakyRelu", [net.quantise("x", shape)], shape, alpha=0.2)
+    model = net.model(shape, [net.runtime("QLinearSoftmax", [start], shape, axis=axis, opset=12)])
+    network = divide(load_graph(model))
+    tiles = (1, 1) if axis < 3 else (3, 1)
+    assert check(model, network, tiles, fused(network)).comparison.max_abs_error == 0.0
+
+
 @settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(int8_networks())
 def test_only_eight_bits_live_between_layers(model: onnx.ModelProto) -> None:
