@@ -19,7 +19,8 @@ import structlog
 import uvicorn
 
 from coordinator.cluster.host_worker import Hardware
-from coordinator.service import WEIGHTS_FOLDER, Coordinator
+from coordinator.runtime.runtime import WEIGHTS_FOLDER
+from coordinator.service import Coordinator
 from coordinator.serving.app import create_app
 from coordinator.serving.common.connections import Connection
 from coordinator.serving.common.tls import WebTls

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
 
 from coordinator.answers import Answer
+from coordinator.execution.trace import Lived
 from coordinator.tasks.timeline import Sketch, TaskTimes
 from protos.errors import ImbrexError, NotFound
 
@@ -51,6 +52,22 @@ class Ended:
     def plan_version(self) -> int:
         """Version of the plan that answered."""
         return self.answer.plan_version if self.answer else 0
+
+    def lived(self, model: str, names: Mapping[str, str]) -> Lived:
+        """What a trace shows of an answered request; `model` is the public name, `names` are the
+        devices' names by id.
+        """
+        assert self.answer is not None
+        return Lived(
+            request_id=self.request_id,
+            model=model,
+            arrived_s=self.arrived_s,
+            started_s=self.arrived_s + self.answer.timing.queue_s,
+            ended_s=self.ended_s,
+            tasks=self.tasks,
+            sketch=self.sketch,
+            names=names,
+        )
 
 
 @dataclass(frozen=True, slots=True)

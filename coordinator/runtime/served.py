@@ -26,6 +26,10 @@ class Devices(Plannable, Protocol):
         """Drops programs (by hash) that are no longer needed."""
         ...
 
+    async def measure_whole(self, loaded: Loaded) -> Baseline:
+        """Measures the best of them on the whole model."""
+        ...
+
 
 class Served:
     """The models of one coordinator. `baselines`: what one device took for each of those that were
@@ -76,6 +80,17 @@ class Served:
         self._forgotten(model)
         self._unloaded.discard(model)
         await self._controller.current(model)
+
+    async def baseline(self, model: str) -> Baseline:
+        """Measures the best device on the whole model in plain onnxruntime.
+
+        Raises:
+            Unavailable: no worker is ready.
+        """
+        loaded = await self._library.get(model)
+        async with self._controller.place(alone=True):
+            found = self.baselines[model] = await self._devices.measure_whole(loaded)
+        return found
 
     def unload(self, model: str) -> None:
         """Unloads a model: requests to it are refused until `load`. Those in flight finish."""

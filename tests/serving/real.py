@@ -59,8 +59,8 @@ def _settled(coordinator: Coordinator) -> bool:
     """Links are measured and the first plan is there: no plan changes by itself any more."""
     return (
         not coordinator._live._probing.busy
-        and bool(coordinator._plans._entries)
-        and not coordinator._plans.is_busy()
+        and bool(coordinator._controller.plans._entries)
+        and not coordinator._controller.plans.is_busy()
     )
 
 

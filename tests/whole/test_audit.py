@@ -185,9 +185,13 @@ async def test_the_doctor_finds_a_liar_at_once(liar: Liar, tmp_path: Path) -> No
     async with beside_an_honest_one(tmp_path, "halo", audit_every=0) as (host, good, bad):
         assert_right(await host.infer(model, feeds), whole)
         await settled(host)
-        assert not [each for each in (await host.examine()).findings if each.code == "quarantined"]
+        assert not [
+            each for each in (await host.doctor.examine()).findings if each.code == "quarantined"
+        ]
         liar.spoil = zeroed
-        found = [each for each in (await host.examine()).findings if each.code == "quarantined"]
+        found = [
+            each for each in (await host.doctor.examine()).findings if each.code == "quarantined"
+        ]
         assert [each.severity for each in found] == ["error"]
         assert "of the largest magnitude" in found[0].cause
         assert state_of(host, bad) == "quarantined"

@@ -172,7 +172,7 @@ class FrigateServer:
         return True
 
     async def _say_whether_in_time(self) -> None:
-        log_in_time(await self._coordinator.frigate_in_time(self._source))
+        log_in_time(await self._coordinator.doctor.frigate_in_time(self._source))
 
     async def _detected(self, picture: Picture) -> np.ndarray:
         served = await self._served()

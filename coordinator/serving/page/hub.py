@@ -126,7 +126,7 @@ class Hub:
         return {"device": found.device, "ms": _ms(found.latency_s)} if found else None
 
     def _frigate(self) -> dict[str, Any] | None:
-        judged = self._coordinator.frigate
+        judged = self._coordinator.doctor.frigate
         if judged is None:
             return None
         return {"seen": judged.seen, "in_time": judged.holds, "cure": judged.cure}
