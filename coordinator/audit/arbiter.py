@@ -9,7 +9,7 @@ import threading
 
 from coordinator.audit.case import Case
 from coordinator.audit.job import Found, Job, Weight, receive, send
-from models.mapped import place_of
+from models.mapped import location_of
 from models.program import BlobSource, Program, WeightRef
 from protos.errors import ImbrexError
 
@@ -117,7 +117,9 @@ def _job(case: Case) -> Job:
 
 def _weights(program: Program, blobs: BlobSource) -> tuple[Weight, ...]:
     def source(ref: WeightRef) -> Weight:
-        place = place_of(blobs.array_of(ref.sha256))
-        return Weight(ref.name, ref.data_type, ref.dims, place or bytes(blobs.bytes_of(ref.sha256)))
+        location = location_of(blobs.array_of(ref.sha256))
+        return Weight(
+            ref.name, ref.data_type, ref.dims, location or bytes(blobs.bytes_of(ref.sha256))
+        )
 
     return tuple(map(source, program.weights))

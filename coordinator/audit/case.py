@@ -19,7 +19,7 @@ from coordinator.execution.messages import output_message
 from coordinator.tasks.events import RequestId
 from coordinator.tasks.graph import TaskGraph, TaskInput, TaskOutput
 from models.boxes import Box
-from models.mapped import place_of
+from models.mapped import location_of
 from models.program import BlobSource, Program
 from models.selection import fitting
 from models.tolerance import ACROSS
@@ -54,7 +54,7 @@ def tolerance_of(base: float, device: DeviceId, peers: Peers) -> float:
 
 
 @dataclass(slots=True, eq=False)
-class Wanted:
+class RequestedBox:
     """A box that a device keeps or computes, requested by `items` with their `payloads`. It is
     copied to `target`, of which `missing` elements have not arrived.
     """
@@ -81,7 +81,7 @@ class Case:
     blobs: BlobSource = field(repr=False)
     inputs: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
     received: list[Received] = field(default_factory=list, repr=False)
-    wanted: list[Wanted] = field(default_factory=list, repr=False)
+    wanted: list[RequestedBox] = field(default_factory=list, repr=False)
 
     def fill(self, key: Key, box: Box, array: np.ndarray) -> bool:
         """Takes a tensor; returns whether it was wanted."""
@@ -110,7 +110,7 @@ def can_be_judged(graph: TaskGraph, task: int) -> bool:
     copied = 0
     for ref in graph.programs[graph.tasks[task].program].weights:
         array = graph.blobs.array_of(ref.sha256)
-        if not array.flags.c_contiguous or place_of(array) is None:
+        if not array.flags.c_contiguous or location_of(array) is None:
             copied += array.nbytes
     return copied <= MOST_COPIED_BYTES
 
@@ -236,4 +236,4 @@ class _Builder:
         target: np.ndarray,
     ) -> None:
         key = (device, *attempt, tensor)
-        self.case.wanted.append(Wanted(device, [item], key, box, target, box.volume))
+        self.case.wanted.append(RequestedBox(device, [item], key, box, target, box.volume))

@@ -11,7 +11,7 @@ from typing import IO
 import numpy as np
 
 from models.boxes import Box
-from models.mapped import Place
+from models.mapped import ArrayLocation
 from models.selection import Selection, as_read
 
 _LENGTH = struct.Struct("<Q")
@@ -24,7 +24,7 @@ class Weight:
     name: str
     data_type: int
     dims: tuple[int, ...]
-    source: Place | bytes = field(repr=False)
+    source: ArrayLocation | bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

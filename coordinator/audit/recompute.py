@@ -18,7 +18,7 @@ import onnx
 import onnxruntime as ort
 
 from coordinator.audit.job import Found, Job, Received, receive, relative, send
-from models.mapped import Place
+from models.mapped import ArrayLocation
 
 # Bytes of weights above which a faster second copy for the kernels is not worth its memory.
 _REARRANGED_BYTES = 64 << 20
@@ -54,11 +54,13 @@ def _run(job: Job, names: Sequence[str], *, exact: bool) -> dict[str, np.ndarray
         tensor.name, tensor.data_type = weight.name, weight.data_type
         tensor.dims.extend(weight.dims)
         source = weight.source
-        if isinstance(source, Place) and (array := source.array()).flags.c_contiguous:
+        if isinstance(source, ArrayLocation) and (array := source.array()).flags.c_contiguous:
             folder, size = source.path.parent, size + array.nbytes
             _refer(tensor, source, array.nbytes)
         else:
-            tensor.raw_data = source.array().tobytes() if isinstance(source, Place) else source
+            tensor.raw_data = (
+                source.array().tobytes() if isinstance(source, ArrayLocation) else source
+            )
             size += len(tensor.raw_data)
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
@@ -77,7 +79,7 @@ def _run(job: Job, names: Sequence[str], *, exact: bool) -> dict[str, np.ndarray
     return dict(zip(names, session.run(list(names), dict(job.inputs)), strict=True))
 
 
-def _refer(tensor: onnx.TensorProto, place: Place, size: int) -> None:
+def _refer(tensor: onnx.TensorProto, place: ArrayLocation, size: int) -> None:
     """Refers to a tensor's bytes by their place in a file instead of embedding them."""
     tensor.data_location = onnx.TensorProto.EXTERNAL
     entries = {"location": place.path.name, "offset": str(place.offset), "length": str(size)}

@@ -59,7 +59,7 @@ class Letter:
 
 
 class Sender(Protocol):
-    """The transport, as the outbox needs it."""
+    """The connections to workers, as who sends to them needs them."""
 
     async def ensure(
         self, device: DeviceId, programs: Sequence[Program], blobs: BlobSource

@@ -27,7 +27,7 @@ from protos.facts import DeviceId
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class InputPart:
     """A part of a task's input, and the task that computes it; None: it came with the request."""
 
     source: int | None
@@ -42,7 +42,7 @@ class TaskInput:
 
     tensor: str
     box: Box
-    pieces: tuple[Piece, ...]
+    pieces: tuple[InputPart, ...]
     summed: bool = False
 
 
@@ -270,8 +270,8 @@ class _Outliner:
         self.tasks: list[TaskSpec] = []
         self._summed: set[str] = set()
         graph = network.graph
-        self._made: dict[str, list[Piece]] = {
-            name: [Piece(None, Box.whole(graph.shape(name)))] for name in graph.inputs
+        self._made: dict[str, list[InputPart]] = {
+            name: [InputPart(None, Box.whole(graph.shape(name)))] for name in graph.inputs
         }
 
     def add_block(self, index: int, block: Block) -> None:
@@ -281,7 +281,7 @@ class _Outliner:
             self._add_tile(index, block, tile)
         for task in self.tasks[first:]:
             for output in task.outputs:
-                self._made.setdefault(output.tensor, []).append(Piece(task.id, output.box))
+                self._made.setdefault(output.tensor, []).append(InputPart(task.id, output.box))
                 if output.reduce:
                     self._summed.add(output.tensor)
 
@@ -305,7 +305,7 @@ class _Outliner:
 
     def _input(self, tensor: str, box: Box) -> TaskInput:
         pieces = tuple(
-            Piece(each.source, each.box.intersect(box))
+            InputPart(each.source, each.box.intersect(box))
             for each in self._made[tensor]
             if each.box.overlaps(box)
         )

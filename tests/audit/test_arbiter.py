@@ -22,7 +22,7 @@ from models.boxes import Box, Span
 from models.catalogue import LoadedModel
 from models.cutter import cut
 from models.loading import network_of
-from models.mapped import MappedWeights, place_of
+from models.mapped import MappedWeights, location_of
 from models.program import BlobSource, Program
 from models.reference import ProgramRunner
 from models.selection import Selection, dense
@@ -94,7 +94,7 @@ async def test_mapped_weights_are_read_from_their_file(
 ) -> None:
     right = case(tmp_path, channels)
     weight = max(right.program.weights, key=lambda ref: len(ref.dims))
-    assert place_of(right.blobs.array_of(weight.sha256)) is not None
+    assert location_of(right.blobs.array_of(weight.sha256)) is not None
     assert not (await arbiter.judge(right)).is_wrong(PLAIN)
     right.received[0].array[...] = 0
     assert (await arbiter.judge(right)).is_wrong(PLAIN)
