@@ -30,7 +30,7 @@ from models.importer import load_graph
 from models.program import BlobSource, Program
 from models.reference import ProgramRunner, seeded
 from models.tolerance import PLAIN
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 from protos import imbrex_pb2 as pb
 from protos.channels import HOST
 from protos.convert import box_message, data_type_of, dtype_of
@@ -215,7 +215,7 @@ def _entrance() -> tuple[Question, Mapping[str, np.ndarray]]:
     stay small where onnxruntime pads them to 16 channels (AVX-512), so that a device with a full
     disk can take it.
     """
-    net = Network("entrance", seed=1)
+    net = NetworkBuilder("entrance", seed=1)
     x = net.input("x", (1, 1, 32, 32)).conv("conv", 8, square(3)).relu()
     x = x.add("sum", x.conv("deep", 8, square(3), groups=8)).max_pool("pool", square(2, 2))
     x = x.conv("point", 16, square(1)).norm().relu().conv("wide", 8, square(3), groups=8)

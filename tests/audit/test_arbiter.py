@@ -28,7 +28,7 @@ from models.reference import ProgramRunner
 from models.selection import Selection, dense
 from models.stored import in_memory
 from models.tolerance import PLAIN
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 from protos.facts import DeviceId
 from tests.waiting import until
 
@@ -44,7 +44,7 @@ def case(folder: Path | None = None, channels: tuple[int, int] = (0, 32)) -> Cas
     """A tile that was computed rightly: some channels of a convolution, with weights mapped from a
     file of `folder`.
     """
-    net = Network("net", seed=1)
+    net = NetworkBuilder("net", seed=1)
     x = net.input("x", (1, 16, 24, 24)).conv("conv", 32, square(3)).relu()
     room = MappedWeights(folder, [1 << 20]).empty if folder else in_memory
     graph = network_of(LoadedModel("net", net.stored(x), None, False), room=room).graph
@@ -102,7 +102,7 @@ async def test_mapped_weights_are_read_from_their_file(
 
 def selecting(least: float, kept: bool) -> Case:
     """The whole output as boxes: columns of one row are entries, its channels their scores."""
-    net = Network("net", seed=1)
+    net = NetworkBuilder("net", seed=1)
     x = net.input("x", (1, 16, 1, 24)).conv("conv", 32, square(3))
     graph = network_of(LoadedModel("net", net.stored(x), None, False)).graph
     (name,) = graph.outputs

@@ -17,7 +17,7 @@ from models.importer import graph_of
 from models.mapped import MappedWeights, location_of
 from models.model_file import read_model
 from models.stored import in_memory
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 from protos.errors import BadRequest
 from tests.models.model_files import saved
 
@@ -25,7 +25,7 @@ LARGE = ("conv1.weight", "conv2.weight")
 
 
 def network() -> ModelProto:
-    net = Network("two", seed=5)
+    net = NetworkBuilder("two", seed=5)
     x = net.input("image", (1, 3, 8, 8)).conv("conv1", 64, square(3)).relu()
     return net.model(x.conv("conv2", 32, square(3)))
 

@@ -37,7 +37,7 @@ from models.units import Network, divide
 from models.vision.class_scores import ClassScores
 from models.vision.image_input import ImageInput
 from models.vision.sidecar import Sidecar
-from models.zoo.builder import Network as Builder
+from models.zoo.builder import NetworkBuilder as Builder
 from models.zoo.builder import square
 from protos.errors import ImbrexError, NotFound, Unavailable
 from protos.facts import DeviceId

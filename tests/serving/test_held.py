@@ -16,7 +16,7 @@ import pytest
 from coordinator.cluster import children
 from coordinator.tasks.graph import TaskGraph
 from models.reference import WholeModel, compare
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 from tests.serving.real import Real, running
 from tests.waiting import until
 
@@ -32,7 +32,7 @@ async def real(tmp_path: Path, workers: list[children.Child], model: Path) -> As
 
 def another(folder: Path, seed: int) -> str:
     """A network whose weights take 37 kB."""
-    net = Network(f"net{seed}", seed)
+    net = NetworkBuilder(f"net{seed}", seed)
     x = net.input("image", (1, 3, 64, 64)).conv("conv1", 16, square(3)).relu()
     path = folder / f"net{seed}.onnx"
     onnx.save(net.model(x.conv("conv2", 64, square(3))), path)

@@ -15,7 +15,7 @@ import structlog
 
 from coordinator.service import Coordinator
 from models.reference import WholeModel, compare
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 from tests.cluster.support import worker_process
 from tests.waiting import until
 from tests.whole.cluster import (
@@ -48,7 +48,7 @@ def zeroed(array: np.ndarray) -> np.ndarray:
 
 def network(folder: Path) -> tuple[str, Feeds, Feeds]:
     """A network worth dividing among slow devices; an input and the right answer."""
-    net = Network("net", seed=3)
+    net = NetworkBuilder("net", seed=3)
     x = net.input("image", (1, 3, 64, 64))
     for number, channels in enumerate((16, 32, 32), start=1):
         x = x.conv(f"conv{number}", channels, square(3)).relu()

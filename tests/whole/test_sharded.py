@@ -14,7 +14,7 @@ from coordinator.service import Coordinator
 from models.importer import load_graph
 from models.reference import WholeModel, compare, random_inputs
 from models.units import divide
-from models.zoo.builder import Network as Builder
+from models.zoo.builder import NetworkBuilder as Builder
 from models.zoo.builder import square
 from protos.errors import Infeasible, TooLittleMemory
 from tests.waiting import until
