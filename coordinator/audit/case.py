@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from coordinator.audit.job import Received
+from coordinator.audit.job import ReceivedOutput
 from coordinator.execution.flight import Flight
 from coordinator.execution.messages import output_message
 from coordinator.tasks.events import RequestId
@@ -80,7 +80,7 @@ class Case:
     program: Program = field(repr=False)
     blobs: BlobSource = field(repr=False)
     inputs: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
-    received: list[Received] = field(default_factory=list, repr=False)
+    received: list[ReceivedOutput] = field(default_factory=list, repr=False)
     wanted: list[RequestedBox] = field(default_factory=list, repr=False)
 
     def fill(self, key: Key, box: Box, array: np.ndarray) -> bool:
@@ -177,7 +177,7 @@ class _Builder:
     def _is_at_host(self, task: int, tensor: str) -> bool:
         return any(o.to_host for o in self._graph.tasks[task].outputs if o.tensor == tensor)
 
-    def _received(self, output: TaskOutput) -> Iterator[Received]:
+    def _received(self, output: TaskOutput) -> Iterator[ReceivedOutput]:
         """What the host and the peers that read an output received of it."""
         flight, case = self._flight, self.case
         if output.to_host or not flight.direct:
@@ -185,7 +185,7 @@ class _Builder:
             array = flight.arrays[output.tensor] if held is None else held
             arrived = array[output.box.slices()]
             selection = fitting(flight.selections, output.tensor, output.box)
-            yield Received(output.tensor, output.box, output.yields, arrived, selection)
+            yield ReceivedOutput(output.tensor, output.box, output.yields, arrived, selection)
         for route in output.routes if flight.direct else ():
             number, reader = self._attempts[route.reader]
             if reader == case.device or route.box.is_empty or not self._peers.shows(reader):
@@ -202,13 +202,13 @@ class _Builder:
             self._ask(
                 reader, pb.Item(show=show), (route.reader, number), output.tensor, route.box, array
             )
-            yield Received(output.tensor, route.box, output.yields, array)
+            yield ReceivedOutput(output.tensor, route.box, output.yields, array)
 
-    def _own(self, output: TaskOutput) -> Received:
+    def _own(self, output: TaskOutput) -> ReceivedOutput:
         """An output that nobody else has read, as the device itself keeps it."""
         array = self._empty(output.tensor, output.box)
         self._ask_maker(self.case.task, output.tensor, output.box, array)
-        return Received(output.tensor, output.box, output.yields, array)
+        return ReceivedOutput(output.tensor, output.box, output.yields, array)
 
     def _empty(self, tensor: str, box: Box) -> np.ndarray:
         return np.empty(box.shape, self._graph.tensors[tensor].dtype)

@@ -19,7 +19,7 @@ import numpy as np
 from coordinator.audit.arbiter import Arbiter
 from coordinator.audit.case import Case, Peers, RequestedBox, can_be_judged, tolerance_of
 from coordinator.audit.collector import Collector
-from coordinator.audit.job import Found, Received, relative
+from coordinator.audit.job import OutputDifference, ReceivedOutput, relative
 from coordinator.audit.verdict import Verdict
 from coordinator.execution.outbox import Sender
 from coordinator.tasks.events import RequestId
@@ -73,7 +73,9 @@ async def entrance(device: DeviceId, devices: ExamTransport, collector: Collecto
     """
     question, expected = _entrance()
     case = await _answered(question, device, devices, collector, ENTRANCE_S)
-    found = [Found(c.tensor, relative(c.array, expected[c.tensor])) for c in case.received]
+    found = [
+        OutputDifference(c.tensor, relative(c.array, expected[c.tensor])) for c in case.received
+    ]
     return Verdict.of(case, max(found, key=lambda each: each.difference))
 
 
@@ -142,7 +144,7 @@ def _case(question: Question, request: RequestId, device: DeviceId, tolerance: f
     for tensor, (box, data_type) in question.yields.items():
         array = np.empty(box.shape, dtype_of(data_type))
         key = (device, question.task, 0, tensor)
-        case.received.append(Received(tensor, box, box, array))
+        case.received.append(ReceivedOutput(tensor, box, box, array))
         case.wanted.append(RequestedBox(device, items, key, box, array, box.volume, payloads))
         items, payloads = [], []  # the first message requests all outputs
     return case

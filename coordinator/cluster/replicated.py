@@ -34,7 +34,7 @@ from nats.js.kv import KeyValue
 from coordinator.cluster.ledger import Entries, changing, read_entries
 from coordinator.cluster.shared_value import MOST_BYTES, Shared, dumped, parsed
 from coordinator.cluster.state import DOCUMENTS, FOLDER, STATE_FILE, Files
-from coordinator.cluster.store import CALL_S, KEY, MEETING_S, Store, StoreAddress
+from coordinator.cluster.store import CALL_S, KEY, MEETING_S, StoreAddress, StoreConnection
 from protos.errors import BadRequest, ImbrexError, Infeasible, PeerViolation, Unavailable
 from protos.files import write_atomically
 from protos.identity import now_utc
@@ -68,7 +68,7 @@ class Replicated(Files):
         self._failure = "it has not answered yet"
         self._stored_s = time.monotonic()
         self._changes: deque[float] = deque(maxlen=MOST_CHANGES_A_MINUTE)
-        self._store = Store(address, state_dir / FOLDER / "coordinator.pem")
+        self._store = StoreConnection(address, state_dir / FOLDER / "coordinator.pem")
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None

@@ -88,7 +88,7 @@ class StoreAddress:
         return f"{scheme}{found}{','.join(each.rpartition('@')[2] for each in rest.split(','))}"
 
 
-class Store:
+class StoreConnection:
     """A connection to the servers at an address. `identity_path` is the coordinator's certificate
     and key, for addresses that are secured. All of it belongs to one event loop.
     """

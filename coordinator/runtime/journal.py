@@ -71,7 +71,7 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlanSwapped:
     """A new plan took over for a model."""
 
     model: str
@@ -79,7 +79,7 @@ class Planned:
     causes: tuple[str, ...]
 
 
-Listener = Callable[["Ended | Planned"], None]
+Listener = Callable[["Ended | PlanSwapped"], None]
 
 
 class Journal:
@@ -146,9 +146,9 @@ class Journal:
 
     def planned(self, model: str, version: int, causes: Sequence[str]) -> None:
         """A plan took over."""
-        self._tell(Planned(model, version, tuple(causes)))
+        self._tell(PlanSwapped(model, version, tuple(causes)))
 
-    def _tell(self, entry: Ended | Planned) -> None:
+    def _tell(self, entry: Ended | PlanSwapped) -> None:
         for listener in list(self._listeners):
             listener(entry)
 

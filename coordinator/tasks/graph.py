@@ -21,7 +21,7 @@ from models.selection import Selection, Selections
 from models.shapes import TensorInfo
 from models.tolerance import PLAIN, between_devices
 from models.units import Network
-from models.whole import Whole
+from models.whole import NetworkKey
 from models.work import Work
 from protos.facts import DeviceId
 
@@ -105,7 +105,7 @@ class TaskGraph:
     tolerance: float = PLAIN
     joined: Mapping[str, Joined] = field(default_factory=dict)
     ending: Ending | None = None
-    whole: Whole | None = None
+    whole: NetworkKey | None = None
 
     @cached_property
     def results(self) -> tuple[str, ...]:
@@ -230,7 +230,7 @@ def compile_plan(plan: Plan, network: Network, blobs: BlobSource) -> TaskGraph:
         programs=programs,
         blobs=blobs,
         tolerance=between_devices(network.graph),
-        whole=Whole.of(network.graph) if len(tasks) == 1 and graph.ending is None else None,
+        whole=NetworkKey.of(network.graph) if len(tasks) == 1 and graph.ending is None else None,
     )
 
 

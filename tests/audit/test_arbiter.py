@@ -16,7 +16,7 @@ import pytest
 from coordinator.audit import arbiter as module
 from coordinator.audit.arbiter import Arbiter, NoVerdict
 from coordinator.audit.case import Case
-from coordinator.audit.job import Received
+from coordinator.audit.job import ReceivedOutput
 from coordinator.tasks.events import RequestId
 from models.boxes import Box, Span
 from models.catalogue import LoadedModel
@@ -58,7 +58,10 @@ def case(folder: Path | None = None, channels: tuple[int, int] = (0, 32)) -> Cas
     }
     (made,) = ProgramRunner(blobs, threads=1).run(piece.program, inputs, [name])
     lower = Box.of((0, 1), channels, (12, 24), (0, 24))
-    received = [Received(name, box, box, made), Received(name, lower, box, made[:, :, 12:].copy())]
+    received = [
+        ReceivedOutput(name, box, box, made),
+        ReceivedOutput(name, lower, box, made[:, :, 12:].copy()),
+    ]
     return Case(
         RequestId("r"), "net", DeviceId("d"), 0, PLAIN, piece.program, blobs, inputs, received
     )
@@ -118,7 +121,7 @@ def selecting(least: float, kept: bool) -> Case:
         chosen = selection.chosen(made)
         assert 0 < len(chosen) < made.shape[3]
         made = dense(made.take(chosen, 3), chosen.tolist(), 3, made.shape)
-    received = [Received(name, box, box, made, selection)]
+    received = [ReceivedOutput(name, box, box, made, selection)]
     return Case(
         RequestId("r"), "net", DeviceId("d"), 0, PLAIN, piece.program, blobs, inputs, received
     )
