@@ -77,7 +77,7 @@ def towers(
 
     Input (1, 3, side * patch, side * patch), output (1, 4, side, side).
     """
-    net = builder.Network(TOWERS, seed=4)
+    net = builder.NetworkBuilder(TOWERS, seed=4)
     image = net.input("x", (1, 3, side * patch, side * patch))
     shared = image.conv("patches", width, builder.square(patch, patch, pad=0))
     tokens = (1, width, side * side)

@@ -77,7 +77,7 @@ class Cluster:
     @property
     def plan(self) -> Plan:
         """The plan in force."""
-        graph = self.coordinator._plans.graph(self.model)
+        graph = self.coordinator._controller.plans.graph(self.model)
         assert graph is not None
         return graph.plan
 
@@ -109,7 +109,7 @@ class Cluster:
 
     async def quiet(self) -> None:
         """Requests until so long nothing was reconsidered that a drift would be at once."""
-        switching = self.coordinator._plans.switching
+        switching = self.coordinator._controller.plans.switching
         watched = switching._watched[self.model]
         while time.monotonic() - watched.looked_s < switching.period_s:
             await self.ask()

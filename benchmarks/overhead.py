@@ -30,7 +30,7 @@ async def measure(requests: int) -> dict[str, Any]:
         coordinator = cluster.coordinator
         served = await coordinator.served.get(MODEL)
         feeds = random_inputs(served.network.graph)
-        plan, _ = await coordinator.plan(MODEL)
+        plan, _ = await coordinator.plans.current(MODEL)
         for _ in range(3):
             answer = await coordinator.infer(MODEL, feeds)
         request_s, echo_s, rounds = [], [], 5

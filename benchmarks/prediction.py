@@ -49,7 +49,7 @@ class Bench:
 
     async def case(self, model: str, name: str) -> dict[str, Any]:
         """One model under one strategy."""
-        loaded = await self._coordinator._library.get(model)
+        loaded = await self._coordinator._runtime.library.get(model)
         taken = loaded.served.network.graph
         feeds = as_they_travel(taken, random_inputs(taken))
         try:

@@ -38,7 +38,7 @@ from models import catalogue
 from models.importer import load_graph
 from models.loading import network_of
 from models.units import Network, divide
-from models.zoo.builder import Network as Builder
+from models.zoo.builder import NetworkBuilder as Builder
 from models.zoo.builder import square
 
 CLUSTER = """

@@ -63,7 +63,7 @@ async def _request(
 async def _seconds(coordinator: Coordinator, model: str, choice: Choice) -> float:
     """Until a plan is made, and prepared on every device."""
     began = time.monotonic()
-    await coordinator.plan(model, choice)
+    await coordinator.plans.current(model, choice)
     return time.monotonic() - began
 
 

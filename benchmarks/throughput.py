@@ -38,13 +38,13 @@ async def measure(objective: str, arguments: argparse.Namespace) -> dict[str, An
         feeds = random_inputs(graph)
         expected = WholeModel(load(model).proto, 1).run(as_values(graph, feeds))
         await coordinator.infer(model, feeds)
-        baselines = [(await coordinator.baseline(model)).latency_s]
+        baselines = [(await coordinator.served.baseline(model)).latency_s]
         await _crowd(cluster, model, feeds, arguments.clients, arguments.settle)
         answers, seconds = await _crowd(cluster, model, feeds, arguments.clients, arguments.seconds)
         load_status = next(
             each.load for each in coordinator.served.statuses() if each.name == model
         )
-        baselines.append((await coordinator.baseline(model)).latency_s)
+        baselines.append((await coordinator.served.baseline(model)).latency_s)
     latencies = sorted(answer.timing.total_s for answer in answers)
     rate, alone = len(answers) / seconds, 1.0 / statistics.mean(baselines)
     return {

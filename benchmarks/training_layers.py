@@ -21,7 +21,7 @@ import numpy as np
 
 from coordinator.planning.geometry.box_arrays import Ints, common
 from coordinator.planning.graphsearch.elimination import CostGraph, Edge
-from coordinator.planning.layerwise.layered import Floats, Places
+from coordinator.planning.layerwise.layered import Floats, LayoutBoxes
 from models.boxes import Box
 from models.graph import Graph, Node
 from models.operators import Kind, operator
@@ -141,7 +141,7 @@ class Training:
         own, need = self._stack(self.outputs[source]), self._stack(needs)
         overlap = common(own[:, None, :, None], need[None, :, None, :])
         devices = range(self.machine.devices)
-        sizes = Places(need, np.zeros(len(needs), dtype=np.bool_)).volumes
+        sizes = LayoutBoxes(need, np.zeros(len(needs), dtype=np.bool_)).volumes
         moved = (sizes[None] - overlap[:, :, devices, devices]).sum(axis=-1)
         return Edge(source, target, 2 * moved * _FLOAT_BYTES / self.machine.bytes_per_s)
 

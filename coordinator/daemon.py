@@ -19,9 +19,10 @@ import structlog
 import uvicorn
 
 from coordinator.cluster.host_worker import Hardware
-from coordinator.service import WEIGHTS_FOLDER, Coordinator
+from coordinator.runtime.runtime import WEIGHTS_FOLDER
+from coordinator.service import Coordinator
 from coordinator.serving.app import create_app
-from coordinator.serving.common.connections import Connection
+from coordinator.serving.common.connections import HttpConnection
 from coordinator.serving.common.tls import WebTls
 from coordinator.serving.frigate.server import FrigateServer
 from coordinator.serving.oip.rpc import RpcServer
@@ -65,7 +66,7 @@ async def _serve(coordinator: Coordinator, listener: socket.socket, tls: WebTls 
     app = create_app(coordinator)
     config = uvicorn.Config(
         app,
-        http=partial(Connection, most_of_address=coordinator.settings.max_connections),  # type: ignore[arg-type]
+        http=partial(HttpConnection, most_of_address=coordinator.settings.max_connections),  # type: ignore[arg-type]
         log_config=None,
         access_log=False,
         lifespan="off",

@@ -35,7 +35,7 @@ NOISE_FACTOR = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ChannelRange:
     """Channels `start` to `stop` of an output, along `axis`: values of one kind."""
 
     output: str
@@ -66,7 +66,7 @@ class Judgement:
 
     comparison: Comparison = EQUAL
     excess: float = 0.0
-    worst: Kind | None = None
+    worst: ChannelRange | None = None
 
     def worse(self, other: Judgement) -> Judgement:
         """The errors of the worse of two, and the kind that exceeds more."""
@@ -74,7 +74,7 @@ class Judgement:
         return Judgement(self.comparison.worse(other.comparison), farther.excess, farther.worst)
 
 
-class Truth:
+class Reference:
     """The whole model's answer; `again`: the same of differently optimised kernels. `limit`: the
     tolerance, relative to a kind's largest magnitude. `either`: elements may agree with either
     answer, but with nothing else; otherwise the answers' difference is noise, which is allowed.
@@ -107,10 +107,10 @@ class Truth:
         return found
 
 
-def whole_truth(model: onnx.ModelProto, graph: Graph, feeds: Arrays) -> Truth:
+def reference_of(model: onnx.ModelProto, graph: Graph, feeds: Arrays) -> Reference:
     """What onnxruntime answers with the whole model, with and without its optimisations."""
     whole, again = both_answers(model, feeds)
-    return Truth(whole, again, tolerance(graph), either=is_quantised(graph))
+    return Reference(whole, again, tolerance(graph), either=is_quantised(graph))
 
 
 def both_answers(model: onnx.ModelProto, feeds: Arrays) -> tuple[Arrays, Arrays]:
@@ -132,7 +132,7 @@ def nearest(answer: Arrays, right: Sequence[Arrays]) -> dict[str, np.ndarray]:
     return found
 
 
-def _noise(kind: Kind, whole: Arrays, again: Arrays) -> float:
+def _noise(kind: ChannelRange, whole: Arrays, again: Arrays) -> float:
     """By how much two answers of the whole model differ. What is not finite says nothing, and so
     allows nothing.
     """
@@ -140,7 +140,7 @@ def _noise(kind: Kind, whole: Arrays, again: Arrays) -> float:
     return error if isfinite(error) else 0.0
 
 
-def kinds(whole: Arrays) -> Iterator[Kind]:
+def kinds(whole: Arrays) -> Iterator[ChannelRange]:
     """The kinds of value of each output: neighbouring channels of similar magnitude. Channels are
     the second axis of maps, and the shorter one of lists of boxes, whichever way they lie; an
     output with few values for each is of one kind.
@@ -148,7 +148,7 @@ def kinds(whole: Arrays) -> Iterator[Kind]:
     for name, array in whole.items():
         axis = 1 if array.ndim == 4 or (array.ndim == 3 and array.shape[1] <= array.shape[2]) else 2
         if array.ndim not in (3, 4) or array.size < _LEAST_VALUES * array.shape[axis]:
-            yield Kind(name, 0, 0, len(np.atleast_1d(array)))
+            yield ChannelRange(name, 0, 0, len(np.atleast_1d(array)))
             continue
         others = tuple(each for each in range(array.ndim) if each != axis)
         peaks = np.abs(array.astype(np.float64)).max(axis=others)
@@ -157,5 +157,5 @@ def kinds(whole: Arrays) -> Iterator[Kind]:
             # What is zero throughout may be anything.
             group = peaks[start : stop + 1][peaks[start : stop + 1] != 0]
             if stop == len(peaks) or (group.size and not group.max() <= _APART * group.min()):
-                yield Kind(name, axis, start, stop)
+                yield ChannelRange(name, axis, start, stop)
                 start = stop

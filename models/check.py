@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from models.agreement import Judgement, whole_truth
+from models.agreement import Judgement, reference_of
 from models.graph import ROWS, Graph, Node
 from models.operators import Kind, operator, splits_along
 from models.operators.tail import BODY
@@ -26,7 +26,7 @@ TOLERANCE = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class UnsplitLayer:
     """A layer that is not split, and why."""
 
     layer: str
@@ -47,7 +47,7 @@ class CheckReport:
     blocks: int
     partitioned_flop_share: float
     judgement: Judgement
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[UnsplitLayer, ...]
     tolerance: float = TOLERANCE
     noise: float = 0.0
 
@@ -98,7 +98,7 @@ def check(
     feeds = random_inputs(network.graph) if feeds is None else feeds
     progress("whole model", 0.0)
     values = as_values(network.graph, feeds)
-    truth = whole_truth(model, network.graph, values)
+    truth = reference_of(model, network.graph, values)
     alone = [(i, i + 1) for i in range(len(network.units))]
     worst = Judgement()
     blobs = BlobSource()
@@ -135,11 +135,11 @@ def fused(network: Network) -> Blocking:
     return blocks
 
 
-def refusals(network: Network) -> tuple[Refusal, ...]:
+def refusals(network: Network) -> tuple[UnsplitLayer, ...]:
     """Every node that keeps its unit whole, with the reason."""
     graph = network.graph
     return tuple(
-        Refusal(node.name, node.op, _reason(graph, node))
+        UnsplitLayer(node.name, node.op, _reason(graph, node))
         for unit in network.units
         if not unit.splits
         for node in unit.nodes

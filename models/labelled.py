@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from models.quality import Truth
+from models.quality import GroundTruth
 from protos.errors import BadRequest
 
 # Tens of thousands of objects.
@@ -19,7 +19,7 @@ _FIELDS = 5
 
 def truth_of(
     picture: Path, size: tuple[int, int], labels: Sequence[str]
-) -> tuple[Truth, ...] | None:
+) -> tuple[GroundTruth, ...] | None:
     """The objects on a picture of this width and height; None if there is no file.
 
     Raises:
@@ -43,7 +43,7 @@ def truth_of(
 
 def _object(
     file: Path, number: int, line: str, size: tuple[int, int], labels: Sequence[str]
-) -> Truth:
+) -> GroundTruth:
     try:
         which, x, y, width, height = map(float, line.split())
     except ValueError as error:
@@ -60,7 +60,7 @@ def _object(
         (x + width / 2) * across,
         (y + height / 2) * down,
     )
-    return Truth(labels[int(which)], box)
+    return GroundTruth(labels[int(which)], box)
 
 
 def _wrong(file: Path, what: str) -> BadRequest:

@@ -72,7 +72,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ArrayLocation:
     """The location of an array in a file: `offset` of its first element and `strides`, in bytes."""
 
     path: Path
@@ -87,7 +87,7 @@ class Place:
         return np.ndarray(self.shape, self.dtype, whole, self.offset, self.strides)
 
 
-def place_of(array: np.ndarray) -> Place | None:
+def location_of(array: np.ndarray) -> ArrayLocation | None:
     """The location of an array that is a view of mapped weights; None if it is not one."""
     base = array
     while isinstance(base, np.ndarray) and base.base is not None:
@@ -97,4 +97,4 @@ def place_of(array: np.ndarray) -> Place | None:
         return None
     start = np.frombuffer(memory, np.uint8).ctypes.data
     offset = array.ctypes.data - start
-    return Place(_FILES[memory], offset, array.dtype.str, array.shape, array.strides)
+    return ArrayLocation(_FILES[memory], offset, array.dtype.str, array.shape, array.strides)

@@ -18,7 +18,7 @@ from models.external_data import (
 from models.functions import without_functions
 from models.graph import OPSETS
 from models.stored import StoredModel
-from models.wire_scan import Field, Source, TooMuch, merge, require_small
+from models.wire_scan import BufferedFile, Field, TooMuch, merge, require_small
 from protos.errors import BadRequest, NotFound
 
 # protobuf's limit for one message, and so the largest network with all of its weights.
@@ -59,7 +59,7 @@ def _parse(path: Path) -> tuple[ModelProto, dict[str, Extent]]:
         if size > MAX_MODEL_BYTES:
             raise too_large(path, size, MAX_MODEL_BYTES)
         with path.open("rb") as file:
-            data = Source(file, size)
+            data = BufferedFile(file, size)
             require_small(data)
             return _without_large(path, data)
     except DecodeError as error:
@@ -75,7 +75,7 @@ def _parse(path: Path) -> tuple[ModelProto, dict[str, Extent]]:
         ) from error
 
 
-def _without_large(path: Path, data: Source) -> tuple[ModelProto, dict[str, Extent]]:
+def _without_large(path: Path, data: BufferedFile) -> tuple[ModelProto, dict[str, Extent]]:
     model = ModelProto()
     extents: dict[str, Extent] = {}
 

@@ -18,7 +18,7 @@ Corners = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
+class GroundTruth:
     """A ground-truth object: x_min, y_min, x_max, y_max in the picture's pixels."""
 
     label: str
@@ -26,22 +26,22 @@ class Truth:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class EvaluatedPicture:
     """One picture's detections, in any order, and its truth."""
 
     found: Sequence[Detection]
-    truth: Sequence[Truth]
+    truth: Sequence[GroundTruth]
 
-    def only(self, label: str) -> Picture:
+    def only(self, label: str) -> EvaluatedPicture:
         """The picture restricted to one label."""
-        return Picture(
+        return EvaluatedPicture(
             [item for item in self.found if item.label == label],
             [item for item in self.truth if item.label == label],
         )
 
 
 def mean_average_precision(
-    pictures: Sequence[Picture], min_iou: float = 0.5
+    pictures: Sequence[EvaluatedPicture], min_iou: float = 0.5
 ) -> tuple[float, Mapping[str, float]]:
     """mAP and the average precision of every label that occurs in the truth.
 
@@ -58,7 +58,7 @@ def mean_average_precision(
     return sum(each.values()) / len(each), each
 
 
-def average_precision(pictures: Sequence[Picture], min_iou: float = 0.5) -> float:
+def average_precision(pictures: Sequence[EvaluatedPicture], min_iou: float = 0.5) -> float:
     """Area under the precision-recall curve of one label, interpolated at all points.
 
     AP = sum over recall steps of (step * best precision at this recall or a higher one)
@@ -78,7 +78,7 @@ def average_precision(pictures: Sequence[Picture], min_iou: float = 0.5) -> floa
     return float((best_from_here * hits).sum() / wanted)
 
 
-def matched(picture: Picture, min_iou: float = 0.5) -> list[tuple[Detection, bool]]:
+def matched(picture: EvaluatedPicture, min_iou: float = 0.5) -> list[tuple[Detection, bool]]:
     """The detections best first, each with whether it found a truth of its own label."""
     left = list(picture.truth)
     outcome = []
@@ -101,13 +101,13 @@ def boxes_agree(
         hit
         for one, other in pairs
         for _, hit in matched(
-            Picture(one, [Truth(each.label, each.box) for each in other]), min_iou
+            EvaluatedPicture(one, [GroundTruth(each.label, each.box) for each in other]), min_iou
         )
     )
     return 2 * both / every if every else 1.0
 
 
-def exactly_right(pictures: Iterable[Picture], min_iou: float = 0.5) -> int:
+def exactly_right(pictures: Iterable[EvaluatedPicture], min_iou: float = 0.5) -> int:
     """The number of pictures in which every object, and nothing else, is found."""
     return sum(
         len(picture.found) == len(picture.truth)
@@ -116,14 +116,14 @@ def exactly_right(pictures: Iterable[Picture], min_iou: float = 0.5) -> int:
     )
 
 
-def _hits(pictures: Sequence[Picture], min_iou: float) -> NDArray[np.bool_]:
+def _hits(pictures: Sequence[EvaluatedPicture], min_iou: float) -> NDArray[np.bool_]:
     """Whether each detection of all pictures, best first, found a truth."""
     outcome = [pair for picture in pictures for pair in matched(picture, min_iou)]
     outcome.sort(key=lambda pair: -pair[0].score)
     return np.array([hit for _, hit in outcome], dtype=bool)
 
 
-def _target(item: Detection, left: Sequence[Truth], min_iou: float) -> Truth | None:
+def _target(item: Detection, left: Sequence[GroundTruth], min_iou: float) -> GroundTruth | None:
     same = [truth for truth in left if truth.label == item.label]
     if not same:
         return None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.boxes import Box
-from models.check import Refusal, partitioned_flop_share, refusals
+from models.check import UnsplitLayer, partitioned_flop_share, refusals
 from models.shapes import TensorInfo
 from models.units import Network, Unit
 from models.work import tile_works
@@ -69,7 +69,7 @@ class Summary:
     flop: int
     weight_bytes: int
     partitioned_flop_share: float
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[UnsplitLayer, ...]
     largest: tuple[Activation, ...]
 
 

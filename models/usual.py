@@ -54,7 +54,7 @@ _USUAL_STRIDES = (STRIDES_X, (8, 16, 32, 64))
 
 
 @dataclass(frozen=True, slots=True)
-class Pixels:
+class Normalisation:
     """A conversion of pixels (0 to 255) to the values that a network was trained on."""
 
     scale: float
@@ -74,10 +74,10 @@ class About:
 
 _ZERO, _ONE = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 PIXELS = {
-    "imagenet": Pixels(1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    "unit": Pixels(1 / 255, _ZERO, _ONE),
-    "signed": Pixels(1 / 255, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
-    "bytes": Pixels(1.0, _ZERO, _ONE),
+    "imagenet": Normalisation(1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "unit": Normalisation(1 / 255, _ZERO, _ONE),
+    "signed": Normalisation(1 / 255, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    "bytes": Normalisation(1.0, _ZERO, _ONE),
 }
 # The factor and the offset from a network's output to a picture's pixels.
 _PAINTED = {"unit": (255.0, 0.0), "signed": (127.5, 127.5)}

@@ -16,7 +16,7 @@ from models.program import Program
 _KEY = "network"
 
 
-class Whole(NamedTuple):
+class NetworkKey(NamedTuple):
     """What limits (`protos.limits`) tell networks apart by: the SHA-256 of the ONNX file, the
     shapes of the inputs, and the types of inputs and outputs as they travel.
     """
@@ -26,7 +26,7 @@ class Whole(NamedTuple):
     dtypes: frozenset[str]
 
     @classmethod
-    def of(cls, graph: Graph) -> Whole:
+    def of(cls, graph: Graph) -> NetworkKey:
         """The same of a graph."""
         shapes = ("x".join(map(str, graph.shape(name))) for name in graph.inputs)
         ends = (*graph.inputs, *graph.results)

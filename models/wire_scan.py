@@ -51,7 +51,7 @@ class Field:
         return self.end - self.start
 
 
-class Source:
+class BufferedFile:
     """The bytes of a file, with a window of it in memory."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
@@ -123,7 +123,7 @@ class Source:
         return self._window[place]
 
 
-def require_small(data: Source) -> None:
+def require_small(data: BufferedFile) -> None:
     """Walks an ONNX model.
 
     Raises:
@@ -134,7 +134,7 @@ def require_small(data: Source) -> None:
 
 
 def merge(
-    message: Message, data: Source, value: Field, number: int, take: Callable[[Field], None]
+    message: Message, data: BufferedFile, value: Field, number: int, take: Callable[[Field], None]
 ) -> None:
     """Parses the value of a field into `message`, except for its fields of this number, each of
     which is passed to `take`.
@@ -149,7 +149,7 @@ def merge(
 
 
 class _Walk:
-    def __init__(self, data: Source) -> None:
+    def __init__(self, data: BufferedFile) -> None:
         self._data = data
         self._fields = 0
         self._numbers = 0

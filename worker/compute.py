@@ -126,7 +126,7 @@ class Throttle:
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class QueuedRun:
     """A queued run: the compute thread calls `ended` with its result or its error."""
 
     begin: Work[Any]
@@ -143,7 +143,7 @@ class Compute:
     def __init__(self, throttle: Throttle, nice: int = 0, concurrency: int = 1) -> None:
         self.throttle = throttle
         self._nice = nice
-        self._jobs: SimpleQueue[Job | Callable[[], None] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[QueuedRun | Callable[[], None] | None] = SimpleQueue()
         # Held by the thread that sets up the next job, until that job may compute.
         self._turn = threading.Lock()
         self._cores = threading.Semaphore(concurrency)
@@ -154,11 +154,11 @@ class Compute:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, begin: Work[T], ended: Callable[[Timed[T] | Exception], None]) -> Job:
+    def submit(self, begin: Work[T], ended: Callable[[Timed[T] | Exception], None]) -> QueuedRun:
         """Queues a run; `ended` is called in the thread that ran it. May be called from any thread.
         A run that has been cancelled by its turn is skipped, without `ended`.
         """
-        job = Job(begin, ended)
+        job = QueuedRun(begin, ended)
         self._jobs.put(job)
         return job
 
@@ -214,7 +214,7 @@ class Compute:
                 job = self._jobs.get()
                 if job is None:
                     return
-                if not isinstance(job, Job):
+                if not isinstance(job, QueuedRun):
                     job()
                     continue
                 if job.is_wanted:
@@ -230,7 +230,7 @@ class Compute:
                 _log.exception("the result of a task could not be delivered")
             del job  # tensors live no longer than their tasks
 
-    def _set_up(self, job: Job) -> Ready[Any] | Exception:
+    def _set_up(self, job: QueuedRun) -> Ready[Any] | Exception:
         try:
             return self.throttle.set_up(job.begin)
         except Exception as error:

@@ -26,7 +26,7 @@ from protos.errors import ImbrexError, PeerViolation
 from protos.failures import NotFinite, OutOfMemory, RunError, SendFailed
 from protos.frames import Buffer, decode
 from protos.heap import Rest
-from worker.compute import Compute, Job, Timed
+from worker.compute import Compute, QueuedRun, Timed
 from worker.engines.base import Ready
 from worker.outbox import Outbox
 from worker.peers import Peers
@@ -81,7 +81,7 @@ class Exchange:
         self._peers = Peers(caller, version, self._not_sent)
         self._streams: dict[int, Outbox] = {}
         self._numbers = itertools.count(1)
-        self._runs: dict[TaskKey, Job] = {}
+        self._runs: dict[TaskKey, QueuedRun] = {}
         self._idle = asyncio.Event()
         self._rest = Rest()
         self._loop = asyncio.get_running_loop()

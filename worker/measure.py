@@ -38,7 +38,7 @@ class TensorShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """Seconds of each repeat with the fastest number of threads, at the worker's pace."""
 
     seconds: tuple[float, ...]
@@ -62,7 +62,7 @@ class Measurer:
         repeats: int,
         at_most_s: float,
         threads: Sequence[int],
-    ) -> Measured:
+    ) -> Measurement:
         """One warm-up run, then up to `repeats` timed ones, at least one; each is queued in the
         compute thread, so tasks wait for one run at most. The candidates share the time limit.
 
@@ -86,7 +86,7 @@ class Measurer:
         repeats: int,
         budget_s: float,
         threads: int,
-    ) -> Measured:
+    ) -> Measurement:
         session, feed = await asyncio.to_thread(self._ready, program, inputs, threads)
         until = time.monotonic() + budget_s
         await self._compute.run(lambda: session.bound(feed, {}))
@@ -94,7 +94,7 @@ class Measurer:
         while len(seconds) < repeats and (not seconds or time.monotonic() < until):
             timed = await self._compute.run(lambda: session.bound(feed, {}))
             seconds.append(timed.stop_s - timed.start_s)
-        return Measured(tuple(seconds), threads, psutil.Process().memory_info().rss)
+        return Measurement(tuple(seconds), threads, psutil.Process().memory_info().rss)
 
     def _ready(
         self, program: Program, inputs: Sequence[TensorShape], threads: int

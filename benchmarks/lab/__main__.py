@@ -21,7 +21,7 @@ from benchmarks.lab.network import MOST_DEVICES, require_tools
 from benchmarks.report import command_line, emit
 from coordinator.control.choice import Choice
 from imbrex.calls import plain
-from imbrex.cli.rounds import Case, Rounds
+from imbrex.cli.rounds import PlanSamples, Rounds
 from imbrex.demo.emulation.presets import names
 from models.check import TOLERANCE
 from protos.errors import ImbrexError
@@ -65,7 +65,7 @@ def _answered(running: Lab, model: str, strategy: str) -> dict[str, Any]:
     """A few requests, compared with the whole model."""
     question = ask(running, model)
     rounds = Rounds(running.client, model, question.body, question.expected)
-    case = Case(strategy, running.devices, Choice(strategy))
+    case = PlanSamples(strategy, running.devices, Choice(strategy))
     rounds.warm_up([case], _say)
     if case.reason:
         return {"model": model, "strategy": strategy, "reason": case.reason}

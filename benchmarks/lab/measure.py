@@ -21,7 +21,7 @@ from coordinator.library.loaded import load as load_whole
 from coordinator.runtime.planners import strategy
 from coordinator.serving.common.tensors import write_tensors
 from imbrex.calls import plain
-from imbrex.cli.rounds import WARM_UP, Case, Rounds, Sample
+from imbrex.cli.rounds import WARM_UP, PlanSamples, Rounds, Sample
 from models import catalogue
 from models.pixels import as_values
 from models.reference import WholeModel, random_inputs
@@ -92,7 +92,9 @@ def measure(
     rounds = Rounds(lab.client, question.name, question.body, question.expected)
     boxes = question.loaded.served.selections
     cases = [
-        Case(name, lab.devices, chosen(name), selections=boxes if name.endswith("+boxes") else {})
+        PlanSamples(
+            name, lab.devices, chosen(name), selections=boxes if name.endswith("+boxes") else {}
+        )
         for name in strategies
     ]
     rounds.warm_up(cases, say)
@@ -137,7 +139,7 @@ def measure(
 
 
 def _result(
-    case: Case, baseline_s: float, seen: Sequence[Seen], exact: Sequence[str]
+    case: PlanSamples, baseline_s: float, seen: Sequence[Seen], exact: Sequence[str]
 ) -> dict[str, Any]:
     # The request whose time is the median stands for the others.
     middle = sorted(seen, key=lambda each: each.sample.latency_s)[len(seen) // 2]

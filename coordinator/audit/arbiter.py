@@ -8,8 +8,8 @@ import sys
 import threading
 
 from coordinator.audit.case import Case
-from coordinator.audit.job import Found, Job, Weight, receive, send
-from models.mapped import place_of
+from coordinator.audit.job import Job, OutputDifference, Weight, receive, send
+from models.mapped import location_of
 from models.program import BlobSource, Program, WeightRef
 from protos.errors import ImbrexError
 
@@ -40,7 +40,7 @@ class Arbiter:
         self._speaking = threading.Lock()
         self._closed = False
 
-    async def judge(self, case: Case) -> Found:
+    async def judge(self, case: Case) -> OutputDifference:
         """The result that differs most from what a complete case should have yielded.
 
         Raises:
@@ -63,7 +63,7 @@ class Arbiter:
                 raise
             finally:
                 self._idle = asyncio.get_running_loop().call_later(IDLE_S, self._end)
-        if isinstance(answer, Found):
+        if isinstance(answer, OutputDifference):
             return answer
         raise NoVerdict(cause=f"the task cannot be computed here: {answer}", cure="Report this")
 
@@ -117,7 +117,9 @@ def _job(case: Case) -> Job:
 
 def _weights(program: Program, blobs: BlobSource) -> tuple[Weight, ...]:
     def source(ref: WeightRef) -> Weight:
-        place = place_of(blobs.array_of(ref.sha256))
-        return Weight(ref.name, ref.data_type, ref.dims, place or bytes(blobs.bytes_of(ref.sha256)))
+        location = location_of(blobs.array_of(ref.sha256))
+        return Weight(
+            ref.name, ref.data_type, ref.dims, location or bytes(blobs.bytes_of(ref.sha256))
+        )
 
     return tuple(map(source, program.weights))

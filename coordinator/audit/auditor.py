@@ -17,7 +17,7 @@ import structlog
 from coordinator.audit.arbiter import Arbiter, NoVerdict
 from coordinator.audit.case import Case, Peers, case_of, tasks_by_device
 from coordinator.audit.collector import Collector
-from coordinator.audit.sampling import Sampling
+from coordinator.audit.sampling import AuditSampling
 from coordinator.audit.verdict import Verdict
 from coordinator.execution.flight import Flight
 from coordinator.tasks.events import RequestId
@@ -52,7 +52,7 @@ class Auditor:
     ) -> None:
         # Unpredictable, so that no device can know which task is checked next.
         self._chance = random.SystemRandom()
-        self.sampling = Sampling(every, lambda most: self._chance.randint(1, most))
+        self.sampling = AuditSampling(every, lambda most: self._chance.randint(1, most))
         self._every = every
         self._collector = collector
         self._arbiter = arbiter

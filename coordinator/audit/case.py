@@ -13,13 +13,13 @@ from typing import Protocol
 
 import numpy as np
 
-from coordinator.audit.job import Received
+from coordinator.audit.job import ReceivedOutput
 from coordinator.execution.flight import Flight
 from coordinator.execution.messages import output_message
 from coordinator.tasks.events import RequestId
 from coordinator.tasks.graph import TaskGraph, TaskInput, TaskOutput
 from models.boxes import Box
-from models.mapped import place_of
+from models.mapped import location_of
 from models.program import BlobSource, Program
 from models.selection import fitting
 from models.tolerance import ACROSS
@@ -54,7 +54,7 @@ def tolerance_of(base: float, device: DeviceId, peers: Peers) -> float:
 
 
 @dataclass(slots=True, eq=False)
-class Wanted:
+class RequestedBox:
     """A box that a device keeps or computes, requested by `items` with their `payloads`. It is
     copied to `target`, of which `missing` elements have not arrived.
     """
@@ -80,8 +80,8 @@ class Case:
     program: Program = field(repr=False)
     blobs: BlobSource = field(repr=False)
     inputs: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
-    received: list[Received] = field(default_factory=list, repr=False)
-    wanted: list[Wanted] = field(default_factory=list, repr=False)
+    received: list[ReceivedOutput] = field(default_factory=list, repr=False)
+    wanted: list[RequestedBox] = field(default_factory=list, repr=False)
 
     def fill(self, key: Key, box: Box, array: np.ndarray) -> bool:
         """Takes a tensor; returns whether it was wanted."""
@@ -110,7 +110,7 @@ def can_be_judged(graph: TaskGraph, task: int) -> bool:
     copied = 0
     for ref in graph.programs[graph.tasks[task].program].weights:
         array = graph.blobs.array_of(ref.sha256)
-        if not array.flags.c_contiguous or place_of(array) is None:
+        if not array.flags.c_contiguous or location_of(array) is None:
             copied += array.nbytes
     return copied <= MOST_COPIED_BYTES
 
@@ -177,7 +177,7 @@ class _Builder:
     def _is_at_host(self, task: int, tensor: str) -> bool:
         return any(o.to_host for o in self._graph.tasks[task].outputs if o.tensor == tensor)
 
-    def _received(self, output: TaskOutput) -> Iterator[Received]:
+    def _received(self, output: TaskOutput) -> Iterator[ReceivedOutput]:
         """What the host and the peers that read an output received of it."""
         flight, case = self._flight, self.case
         if output.to_host or not flight.direct:
@@ -185,7 +185,7 @@ class _Builder:
             array = flight.arrays[output.tensor] if held is None else held
             arrived = array[output.box.slices()]
             selection = fitting(flight.selections, output.tensor, output.box)
-            yield Received(output.tensor, output.box, output.yields, arrived, selection)
+            yield ReceivedOutput(output.tensor, output.box, output.yields, arrived, selection)
         for route in output.routes if flight.direct else ():
             number, reader = self._attempts[route.reader]
             if reader == case.device or route.box.is_empty or not self._peers.shows(reader):
@@ -202,13 +202,13 @@ class _Builder:
             self._ask(
                 reader, pb.Item(show=show), (route.reader, number), output.tensor, route.box, array
             )
-            yield Received(output.tensor, route.box, output.yields, array)
+            yield ReceivedOutput(output.tensor, route.box, output.yields, array)
 
-    def _own(self, output: TaskOutput) -> Received:
+    def _own(self, output: TaskOutput) -> ReceivedOutput:
         """An output that nobody else has read, as the device itself keeps it."""
         array = self._empty(output.tensor, output.box)
         self._ask_maker(self.case.task, output.tensor, output.box, array)
-        return Received(output.tensor, output.box, output.yields, array)
+        return ReceivedOutput(output.tensor, output.box, output.yields, array)
 
     def _empty(self, tensor: str, box: Box) -> np.ndarray:
         return np.empty(box.shape, self._graph.tensors[tensor].dtype)
@@ -236,4 +236,4 @@ class _Builder:
         target: np.ndarray,
     ) -> None:
         key = (device, *attempt, tensor)
-        self.case.wanted.append(Wanted(device, [item], key, box, target, box.volume))
+        self.case.wanted.append(RequestedBox(device, [item], key, box, target, box.volume))

@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
 from coordinator.audit.case import Case
+from coordinator.execution.outbox import Sender
 from coordinator.tasks.events import RequestId
 from models.boxes import Box
 from protos import imbrex_pb2 as pb
 from protos.convert import ranges
 from protos.errors import LostWorker
 from protos.facts import DeviceId
-from protos.frames import Payload
-
-
-class Transport(Protocol):
-    """The connections to workers, as the collector needs them."""
-
-    async def send(
-        self, device: DeviceId, items: Sequence[pb.Item], payloads: Sequence[Payload]
-    ) -> None:
-        """Queues one message."""
-        ...
 
 
 class Collector:
     """The cases that wait for tensors, by request."""
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
         self._cases: dict[RequestId, Sequence[Case]] = {}
         self._arrived: dict[RequestId, asyncio.Future[None]] = {}
 
@@ -47,7 +36,7 @@ class Collector:
         try:
             async with asyncio.timeout(most_s):
                 for wanted in [each for case in cases for each in case.wanted]:
-                    await self._transport.send(wanted.device, wanted.items, wanted.payloads)
+                    await self._sender.send(wanted.device, wanted.items, wanted.payloads)
                 if not all(case.is_complete for case in cases):
                     await arrived
         except TimeoutError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Protocol
@@ -17,10 +17,11 @@ from typing import Protocol
 import numpy as np
 
 from coordinator.audit.arbiter import Arbiter
-from coordinator.audit.case import Case, Peers, Wanted, can_be_judged, tolerance_of
-from coordinator.audit.collector import Collector, Transport
-from coordinator.audit.job import Found, Received, relative
+from coordinator.audit.case import Case, Peers, RequestedBox, can_be_judged, tolerance_of
+from coordinator.audit.collector import Collector
+from coordinator.audit.job import OutputDifference, ReceivedOutput, relative
 from coordinator.audit.verdict import Verdict
+from coordinator.execution.outbox import Sender
 from coordinator.tasks.events import RequestId
 from coordinator.tasks.graph import TaskGraph
 from models.boxes import Box
@@ -29,7 +30,7 @@ from models.importer import load_graph
 from models.program import BlobSource, Program
 from models.reference import ProgramRunner, seeded
 from models.tolerance import PLAIN
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 from protos import imbrex_pb2 as pb
 from protos.channels import HOST
 from protos.convert import box_message, data_type_of, dtype_of
@@ -44,14 +45,8 @@ TASK_S = 120.0
 _MOST_INPUT_BYTES = 64 << 20
 
 
-class Devices(Transport, Peers, Protocol):
+class ExamTransport(Sender, Peers, Protocol):
     """The connections to workers, as exams need them."""
-
-    async def ensure(
-        self, device: DeviceId, programs: Sequence[Program], blobs: BlobSource
-    ) -> None:
-        """Returns when the programs can run on the device."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +65,7 @@ class Question:
     tolerance: float
 
 
-async def entrance(device: DeviceId, devices: Devices, collector: Collector) -> Verdict:
+async def entrance(device: DeviceId, devices: ExamTransport, collector: Collector) -> Verdict:
     """Runs the entrance exam; it is small enough to be judged in this process.
 
     Raises:
@@ -78,7 +73,9 @@ async def entrance(device: DeviceId, devices: Devices, collector: Collector) -> 
     """
     question, expected = _entrance()
     case = await _answered(question, device, devices, collector, ENTRANCE_S)
-    found = [Found(c.tensor, relative(c.array, expected[c.tensor])) for c in case.received]
+    found = [
+        OutputDifference(c.tensor, relative(c.array, expected[c.tensor])) for c in case.received
+    ]
     return Verdict.of(case, max(found, key=lambda each: each.difference))
 
 
@@ -86,7 +83,7 @@ async def of_task(
     graph: TaskGraph,
     task: int,
     device: DeviceId,
-    devices: Devices,
+    devices: ExamTransport,
     collector: Collector,
     arbiter: Arbiter,
 ) -> Verdict:
@@ -114,7 +111,11 @@ def tasks_to_try(graph: TaskGraph, device: DeviceId, most: int) -> list[int]:
 
 
 async def _answered(
-    question: Question, device: DeviceId, devices: Devices, collector: Collector, most_s: float
+    question: Question,
+    device: DeviceId,
+    devices: ExamTransport,
+    collector: Collector,
+    most_s: float,
 ) -> Case:
     request = RequestId(f"exam-{uuid.uuid4().hex[:12]}")
     tolerance = tolerance_of(question.tolerance, device, devices)
@@ -143,8 +144,8 @@ def _case(question: Question, request: RequestId, device: DeviceId, tolerance: f
     for tensor, (box, data_type) in question.yields.items():
         array = np.empty(box.shape, dtype_of(data_type))
         key = (device, question.task, 0, tensor)
-        case.received.append(Received(tensor, box, box, array))
-        case.wanted.append(Wanted(device, items, key, box, array, box.volume, payloads))
+        case.received.append(ReceivedOutput(tensor, box, box, array))
+        case.wanted.append(RequestedBox(device, items, key, box, array, box.volume, payloads))
         items, payloads = [], []  # the first message requests all outputs
     return case
 
@@ -216,7 +217,7 @@ def _entrance() -> tuple[Question, Mapping[str, np.ndarray]]:
     stay small where onnxruntime pads them to 16 channels (AVX-512), so that a device with a full
     disk can take it.
     """
-    net = Network("entrance", seed=1)
+    net = NetworkBuilder("entrance", seed=1)
     x = net.input("x", (1, 1, 32, 32)).conv("conv", 8, square(3)).relu()
     x = x.add("sum", x.conv("deep", 8, square(3), groups=8)).max_pool("pool", square(2, 2))
     x = x.conv("point", 16, square(1)).norm().relu().conv("wide", 8, square(3), groups=8)

@@ -11,7 +11,7 @@ import structlog
 
 from coordinator.audit.arbiter import Arbiter
 from coordinator.audit.collector import Collector
-from coordinator.audit.exam import Devices, entrance, of_task, tasks_to_try
+from coordinator.audit.exam import ExamTransport, entrance, of_task, tasks_to_try
 from coordinator.audit.verdict import Verdict
 from coordinator.tasks.graph import TaskGraph
 from models.tolerance import PLAIN
@@ -40,7 +40,7 @@ class Examiner:
 
     def __init__(
         self,
-        devices: Devices,
+        devices: ExamTransport,
         collector: Collector,
         known: Callable[[DeviceId], Facts | None],
         judged: Callable[[Verdict], None],

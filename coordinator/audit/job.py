@@ -11,7 +11,7 @@ from typing import IO
 import numpy as np
 
 from models.boxes import Box
-from models.mapped import Place
+from models.mapped import ArrayLocation
 from models.selection import Selection, as_read
 
 _LENGTH = struct.Struct("<Q")
@@ -24,11 +24,11 @@ class Weight:
     name: str
     data_type: int
     dims: tuple[int, ...]
-    source: Place | bytes = field(repr=False)
+    source: ArrayLocation | bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ReceivedOutput:
     """What arrived of an output: a box of the tensor, or its entries of a selection; the program
     yields `yields`.
     """
@@ -53,12 +53,12 @@ class Job:
     graph: bytes = field(repr=False)
     weights: tuple[Weight, ...] = field(repr=False)
     inputs: Mapping[str, np.ndarray] = field(repr=False)
-    received: tuple[Received, ...] = field(repr=False)
+    received: tuple[ReceivedOutput, ...] = field(repr=False)
     tolerance: float
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class OutputDifference:
     """The largest difference between an output and what it should be, relative to the largest
     magnitude of the latter; infinite if a value is not finite. `noise` is the same between two ways
     in which this onnxruntime can compute it, and is computed only if the difference is suspicious.

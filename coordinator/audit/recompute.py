@@ -17,14 +17,14 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from coordinator.audit.job import Found, Job, Received, receive, relative, send
-from models.mapped import Place
+from coordinator.audit.job import Job, OutputDifference, ReceivedOutput, receive, relative, send
+from models.mapped import ArrayLocation
 
 # Bytes of weights above which a faster second copy for the kernels is not worth its memory.
 _REARRANGED_BYTES = 64 << 20
 
 
-def recompute(job: Job) -> Found:
+def recompute(job: Job) -> OutputDifference:
     """The worst difference among all that arrived."""
     names = list(dict.fromkeys(each.tensor for each in job.received))
     made = _run(job, names, exact=False)
@@ -34,16 +34,16 @@ def recompute(job: Job) -> Found:
         return worst
     again = _run(job, names, exact=True)
     noise = max(relative(made[name], again[name]) for name in names)
-    return Found(worst.tensor, worst.difference, noise)
+    return OutputDifference(worst.tensor, worst.difference, noise)
 
 
-def _severity(found: Found) -> float:
+def _severity(found: OutputDifference) -> float:
     return found.difference
 
 
-def _difference(received: Received, made: np.ndarray, tolerance: float) -> Found:
+def _difference(received: ReceivedOutput, made: np.ndarray, tolerance: float) -> OutputDifference:
     expected = received.read(made[received.box.slices(received.yields)], tolerance)
-    return Found(received.tensor, relative(received.array, expected, made))
+    return OutputDifference(received.tensor, relative(received.array, expected, made))
 
 
 def _run(job: Job, names: Sequence[str], *, exact: bool) -> dict[str, np.ndarray]:
@@ -54,11 +54,13 @@ def _run(job: Job, names: Sequence[str], *, exact: bool) -> dict[str, np.ndarray
         tensor.name, tensor.data_type = weight.name, weight.data_type
         tensor.dims.extend(weight.dims)
         source = weight.source
-        if isinstance(source, Place) and (array := source.array()).flags.c_contiguous:
+        if isinstance(source, ArrayLocation) and (array := source.array()).flags.c_contiguous:
             folder, size = source.path.parent, size + array.nbytes
             _refer(tensor, source, array.nbytes)
         else:
-            tensor.raw_data = source.array().tobytes() if isinstance(source, Place) else source
+            tensor.raw_data = (
+                source.array().tobytes() if isinstance(source, ArrayLocation) else source
+            )
             size += len(tensor.raw_data)
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
@@ -77,7 +79,7 @@ def _run(job: Job, names: Sequence[str], *, exact: bool) -> dict[str, np.ndarray
     return dict(zip(names, session.run(list(names), dict(job.inputs)), strict=True))
 
 
-def _refer(tensor: onnx.TensorProto, place: Place, size: int) -> None:
+def _refer(tensor: onnx.TensorProto, place: ArrayLocation, size: int) -> None:
     """Refers to a tensor's bytes by their place in a file instead of embedding them."""
     tensor.data_location = onnx.TensorProto.EXTERNAL
     entries = {"location": place.path.name, "offset": str(place.offset), "length": str(size)}
@@ -97,7 +99,7 @@ def main() -> None:
             return
         assert isinstance(job, Job)
         try:
-            answer: Found | str = recompute(job)
+            answer: OutputDifference | str = recompute(job)
         except Exception as error:  # reported, so that the next job can be processed
             answer = f"{type(error).__name__}: {error}"
         send(sys.stdout.buffer, answer)

@@ -38,7 +38,7 @@ class _Count:
     wrong: int = 0
 
 
-class Sampling:
+class AuditSampling:
     """One counter per device. `draw(n)` gives a uniform random number from 1 to n."""
 
     def __init__(self, every: int, draw: Callable[[int], int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinator.audit.case import Case
-from coordinator.audit.job import Found
+from coordinator.audit.job import OutputDifference
 from coordinator.tasks.events import RequestId
 from protos.facts import DeviceId
 
@@ -23,7 +23,7 @@ class Verdict:
     wrong: bool
 
     @classmethod
-    def of(cls, case: Case, found: Found) -> Verdict:
+    def of(cls, case: Case, found: OutputDifference) -> Verdict:
         """The verdict on a case with this outcome."""
         return cls(
             case.request,

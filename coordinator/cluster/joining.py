@@ -20,7 +20,7 @@ from coordinator.cluster.state import (
     Files,
     open_state,
 )
-from coordinator.cluster.store import Place
+from coordinator.cluster.store import StoreAddress
 from coordinator.cluster.trust import Trust, own_name
 from protos.enrolment import enrol_coordinator
 from protos.errors import BadConfiguration, ImbrexError
@@ -52,13 +52,13 @@ async def join(state_dir: Path, token: str) -> None:
         )
     own_id, _, name = own_name(state_dir).partition(" ")
     identity, url = await enrol_coordinator(invitation, own_id, name)
-    Place(url).servers  # noqa: B018 - raises if it is invalid
+    StoreAddress(url).servers  # noqa: B018 - raises if it is invalid
     signer = {"address": invitation.address, "token": used}
     Authority.joined(state_dir, identity.authority_pem, {"signer": signer})
     keep_identity(state_dir / FOLDER / "coordinator.pem", identity)
     record(state_dir, url)
-    log.info("joined", coordinator=invitation.address, state=Place(url).without_password)
-    state = Replicated(state_dir, Place(url))
+    log.info("joined", coordinator=invitation.address, state=StoreAddress(url).without_password)
+    state = Replicated(state_dir, StoreAddress(url))
     try:  # it begins with what the others know
         await asyncio.to_thread(state.refresh)
     except ImbrexError as error:
@@ -75,7 +75,7 @@ def move(state_dir: Path, target: str, *, replace: bool) -> None:
         BadConfiguration: the cluster has no authority, or others use its present store.
         Unavailable: the store does not answer.
     """
-    place = None if target == "files" else Place(target)
+    address = None if target == "files" else StoreAddress(target)
     state = open_state(state_dir)
     certified = Trust.load(state_dir, state=state).certified
     if certified is None:
@@ -86,14 +86,14 @@ def move(state_dir: Path, target: str, *, replace: bool) -> None:
     try:
         if isinstance(state, Replicated) and not replace:
             state.refresh()
-        if place is None:
+        if address is None:
             _to_files(state_dir, len(certified.roster.coordinators()))
         else:
             certified.register(Files(state_dir))
             if not isinstance(state, Replicated):
                 # Alone, a coordinator only changes its folder: it lists that when it starts.
                 state.change((MODELS, DEFAULTS), _empty)
-            _to_store(state_dir, place, certified.authority.fingerprint, replace=replace)
+            _to_store(state_dir, address, certified.authority.fingerprint, replace=replace)
     finally:
         state.close()
 
@@ -113,10 +113,10 @@ def _empty(*documents: Entries) -> None:
         entries.clear()
 
 
-def _to_store(state_dir: Path, place: Place, authority: str, *, replace: bool) -> None:
+def _to_store(state_dir: Path, address: StoreAddress, authority: str, *, replace: bool) -> None:
     files = Files(state_dir)
     documents = {name: files.entries(name) for name in DOCUMENTS}
-    store = Replicated(state_dir, place)
+    store = Replicated(state_dir, address)
     try:
         store.create(authority, documents, replace=replace)
     finally:

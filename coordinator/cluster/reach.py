@@ -24,7 +24,7 @@ DOUBT_S = 2.0
 Pair = frozenset[DeviceId]
 
 
-class Asked(Protocol):
+class ConnectedDevice(Protocol):
     """A connected device."""
 
     @property
@@ -58,7 +58,7 @@ class Reach:
         self.doubt_s = DOUBT_S
         self._doubted_s = 0.0
 
-    def is_due(self, devices: Mapping[DeviceId, Asked]) -> bool:
+    def is_due(self, devices: Mapping[DeviceId, ConnectedDevice]) -> bool:
         """Whether devices or addresses are new, or the last answers are old or in doubt."""
         return _addresses(devices) != self._asked or self._is_old or bool(self._doubtful)
 
@@ -71,7 +71,7 @@ class Reach:
         is_due = time.monotonic() - self._doubted_s > self.doubt_s
         return self.apart if is_due else frozenset()
 
-    async def ask(self, devices: Mapping[DeviceId, Asked]) -> bool:
+    async def ask(self, devices: Mapping[DeviceId, ConnectedDevice]) -> bool:
         """Asks what is not known yet; returns whether the answers have changed."""
         addresses, before = _addresses(devices), self.apart
         if self._is_old:
@@ -106,7 +106,7 @@ class Reach:
 
 
 async def _unreachable(
-    device: DeviceId, asked: Asked, addresses: Mapping[DeviceId, str]
+    device: DeviceId, asked: ConnectedDevice, addresses: Mapping[DeviceId, str]
 ) -> list[Pair]:
     if not addresses:
         return []
@@ -116,5 +116,5 @@ async def _unreachable(
         return []  # it does not support the question, or is gone, which its connection will notice
 
 
-def _addresses(devices: Mapping[DeviceId, Asked]) -> dict[DeviceId, str]:
+def _addresses(devices: Mapping[DeviceId, ConnectedDevice]) -> dict[DeviceId, str]:
     return {device: each.address for device, each in devices.items()}

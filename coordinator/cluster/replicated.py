@@ -34,7 +34,7 @@ from nats.js.kv import KeyValue
 from coordinator.cluster.ledger import Entries, changing, read_entries
 from coordinator.cluster.shared_value import MOST_BYTES, Shared, dumped, parsed
 from coordinator.cluster.state import DOCUMENTS, FOLDER, STATE_FILE, Files
-from coordinator.cluster.store import CALL_S, KEY, MEETING_S, Place, Store
+from coordinator.cluster.store import CALL_S, KEY, MEETING_S, StoreAddress, StoreConnection
 from protos.errors import BadRequest, ImbrexError, Infeasible, PeerViolation, Unavailable
 from protos.files import write_atomically
 from protos.identity import now_utc
@@ -56,11 +56,11 @@ log = structlog.get_logger(__name__)
 
 
 class Replicated(Files):
-    """The state at a place, and its copy in the state directory."""
+    """The state at an address, and its copy in the state directory."""
 
-    def __init__(self, state_dir: Path, place: Place) -> None:
+    def __init__(self, state_dir: Path, address: StoreAddress) -> None:
         super().__init__(state_dir)
-        self.place = place
+        self.address = address
         self._record_path = state_dir / FOLDER / STATE_FILE
         kept = read_entries(self._record_path).get(_RECORD, {})
         self._epoch, self._revision = str(kept.get("epoch", "")), int(kept.get("revision", 0))
@@ -68,7 +68,7 @@ class Replicated(Files):
         self._failure = "it has not answered yet"
         self._stored_s = time.monotonic()
         self._changes: deque[float] = deque(maxlen=MOST_CHANGES_A_MINUTE)
-        self._store = Store(place, state_dir / FOLDER / "coordinator.pem")
+        self._store = StoreConnection(address, state_dir / FOLDER / "coordinator.pem")
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -77,7 +77,7 @@ class Replicated(Files):
     @property
     def url(self) -> str:
         """Where the state is."""
-        return self.place.url
+        return self.address.url
 
     @property
     def problem(self) -> str:
@@ -85,7 +85,7 @@ class Replicated(Files):
         if not self._failure:
             return ""
         return (
-            f"the cluster's state at {self.place.without_password} cannot be changed: "
+            f"the cluster's state at {self.address.without_password} cannot be changed: "
             f"{self._failure}; what is known here is {_age(self._seen)}"
         )
 
@@ -120,6 +120,7 @@ class Replicated(Files):
             Unavailable: the store does not answer.
         """
         shared = Shared(secrets.token_hex(8), authority, documents)
+        there = self.address.without_password
 
         async def put() -> None:
             bucket = await self._store.opened(create=True)
@@ -127,7 +128,7 @@ class Replicated(Files):
                 before = await bucket.get(KEY)
                 if not replace:
                     raise BadRequest(
-                        cause=f"{self.place.without_password} holds the state of a cluster already",
+                        cause=f"{there} holds the state of a cluster already",
                         cure="Join that cluster (`imbrex cluster invite --coordinator` on its "
                         "coordinator), or put this state in its place with --replace",
                     )
@@ -189,7 +190,7 @@ class Replicated(Files):
         except (NatsError, OSError, TookTooLong) as error:
             doing.cancel()
             raise Unavailable(
-                cause=f"the cluster's state at {self.place.without_password} cannot be changed: "
+                cause=f"the cluster's state at {self.address.without_password} cannot be changed: "
                 f"{_told(error)}",
                 cure="More than half of its servers have to run and to reach each other (see "
                 "`imbrex doctor`). A change that was sent may still take effect",
@@ -286,7 +287,7 @@ class Replicated(Files):
 
     def _current(self) -> None:
         if self._failure and self._following is not None:
-            log.info("the cluster's state is followed", store=self.place.without_password)
+            log.info("the cluster's state is followed", store=self.address.without_password)
         self._failure, self._seen = "", now_utc()
         if time.monotonic() - self._stored_s > SEEN_EVERY_S:
             self._store_record()
@@ -302,14 +303,14 @@ class Replicated(Files):
         self._stored_s = time.monotonic()
         with changing(self._record_path) as entries:
             entries[_RECORD] = {
-                "url": self.place.url,
+                "url": self.address.url,
                 "epoch": self._epoch,
                 "revision": self._revision,
                 "seen": self._seen.isoformat() if self._seen else "",
             }
 
 
-def place_of(state_dir: Path) -> Place | None:
+def address_of(state_dir: Path) -> StoreAddress | None:
     """Where the state of the cluster is, if it is shared.
 
     Raises:
@@ -317,7 +318,7 @@ def place_of(state_dir: Path) -> Place | None:
     """
     path = state_dir / FOLDER / STATE_FILE
     url = read_entries(path).get(_RECORD, {}).get("url")
-    return Place(str(url)) if url else None
+    return StoreAddress(str(url)) if url else None
 
 
 def record(state_dir: Path, url: str) -> None:

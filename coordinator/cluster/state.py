@@ -123,7 +123,7 @@ def open_state(state_dir: Path) -> ClusterState:
     """
     if not (state_dir / FOLDER / STATE_FILE).exists():
         return Files(state_dir)
-    from coordinator.cluster.replicated import Replicated, place_of
+    from coordinator.cluster.replicated import Replicated, address_of
 
-    place = place_of(state_dir)
-    return Files(state_dir) if place is None else Replicated(state_dir, place)
+    address = address_of(state_dir)
+    return Files(state_dir) if address is None else Replicated(state_dir, address)

@@ -48,7 +48,7 @@ logging.getLogger("asyncio").addFilter(lambda told: "eof_received" not in told.g
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StoreAddress:
     """Where the store is: `nats://HOST:PORT[,HOST:PORT...]`, with the cluster's TLS unless all of
     them are this machine; `tls://` uses it there, too.
     """
@@ -88,13 +88,13 @@ class Place:
         return f"{scheme}{found}{','.join(each.rpartition('@')[2] for each in rest.split(','))}"
 
 
-class Store:
-    """A connection to the servers at a place. `identity_path` is the coordinator's certificate and
-    key, for places that are secured. All of it belongs to one event loop.
+class StoreConnection:
+    """A connection to the servers at an address. `identity_path` is the coordinator's certificate
+    and key, for addresses that are secured. All of it belongs to one event loop.
     """
 
-    def __init__(self, place: Place, identity_path: Path) -> None:
-        self.place = place
+    def __init__(self, address: StoreAddress, identity_path: Path) -> None:
+        self.address = address
         self._identity_path = identity_path
         self._client: Client | None = None
         self._bucket: KeyValue | None = None
@@ -145,7 +145,7 @@ class Store:
             history=HISTORY,
             max_bytes=2 * HISTORY * MOST_BYTES,
             max_value_size=MOST_BYTES,
-            replicas=REPLICAS if len(self.place.servers) >= REPLICAS else 1,
+            replicas=REPLICAS if len(self.address.servers) >= REPLICAS else 1,
         )
         until_s = time.monotonic() + MEETING_S
         while True:
@@ -165,8 +165,8 @@ class Store:
 
     async def _connected(self) -> Client:
         """A connection to a server that answers, each time another one first."""
-        context = self._tls() if self.place.is_secured else None
-        servers = self.place.servers
+        context = self._tls() if self.address.is_secured else None
+        servers = self.address.servers
         self._turn += 1
         failure: BaseException = OSError("no server is named")
         for number in range(len(servers)):

@@ -134,14 +134,14 @@ class LeaveOut(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class Probe(Action):
+class ProbeLink(Action):
     """Probe a device's link while nothing is computed."""
 
     device: DeviceId
 
 
 @dataclass(frozen=True, slots=True)
-class Profile(Action):
+class ProfileDevice(Action):
     """Measure a device's speed while nothing else is computed."""
 
     device: DeviceId

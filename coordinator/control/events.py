@@ -46,7 +46,7 @@ class Arrived(Asked):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted(Asked):
+class PlanRequested(Asked):
     """Somebody wants a plan of a model."""
 
     model: str
@@ -171,7 +171,7 @@ class Unprepared(Outcome):
 
 
 @dataclass(frozen=True, slots=True)
-class Failed(Outcome):
+class WorkFailed(Outcome):
     """The work failed; `deserted`: because there is no device."""
 
     error: ImbrexError

@@ -23,7 +23,7 @@ from coordinator.control.load import Load
 from coordinator.control.machine import Machine
 from coordinator.control.plans import Plans
 from coordinator.control.turns import Group, starts
-from coordinator.planning.groups import Grouping, Service
+from coordinator.planning.groups import Grouping, ServiceTimes
 from coordinator.settings import Objective
 from coordinator.tasks.graph import TaskGraph
 from protos.facts import DeviceId
@@ -76,7 +76,7 @@ class _Line:
         if all_devices and all_devices[0].graph is graph:
             return
         latency_s = graph.plan.predicted_latency_s
-        service = Service(latency_s, latency_s, 0.0)
+        service = ServiceTimes(latency_s, latency_s, 0.0)
         self.planned[1], self.planned_s = Grouping((graph.plan,), (service,)), -inf
         if all_devices:  # the same group with a new plan; its requests in flight are kept
             all_devices[0].graph, all_devices[0].service = graph, service

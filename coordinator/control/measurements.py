@@ -49,7 +49,7 @@ class Links(Machine):
         while self._wanted and not self._wanted[0][1]:
             yield actions.Replan(self._wanted.popleft()[0])
         if self._wanted:
-            yield actions.Probe(self._wanted[0][1][0])
+            yield actions.ProbeLink(self._wanted[0][1][0])
 
 
 class Kinds(Machine):
@@ -75,4 +75,4 @@ class Kinds(Machine):
         if self._wanted and self._current is None:
             device = next(iter(self._wanted))
             self._current = device, self._wanted.pop(device)
-            yield actions.Profile(device)
+            yield actions.ProfileDevice(device)

@@ -126,7 +126,7 @@ class Plans(Machine):
 
     def _react(self, event: Event, now: float) -> Iterator[Action]:
         match event:
-            case events.Wanted():
+            case events.PlanRequested():
                 yield from self._want(event, now)
             case events.Left(ticket):
                 for entry in self._entries.values():
@@ -182,7 +182,7 @@ class Plans(Machine):
                     entry.put(None, gone)
                     yield from entry.ended(now)
 
-    def _want(self, wanted: events.Wanted, now: float) -> Iterator[Action]:
+    def _want(self, wanted: events.PlanRequested, now: float) -> Iterator[Action]:
         model, choice = wanted.model, wanted.choice
         if not self.knows(model, choice):
             if choice.plan:
@@ -248,7 +248,7 @@ class Plans(Machine):
             case events.Prepared(_, (graph,)):
                 entry.put(graph)
                 yield actions.Swap(entry.model, entry.choice, graph, making.causes)
-            case events.Failed(_, error, deserted):
+            case events.WorkFailed(_, error, deserted):
                 goes_on = not deserted and self._goes_on(entry, error)
                 entry.put(entry.graph if goes_on else None, error)
         yield from entry.ended(now)

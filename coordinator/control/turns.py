@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from coordinator.planning.groups import Service
+from coordinator.planning.groups import ServiceTimes
 from coordinator.tasks.graph import TaskGraph
 
 
@@ -20,7 +20,7 @@ class Group:
     """Devices that answer whole images by one plan, and the images that they have in flight."""
 
     graph: TaskGraph
-    service: Service
+    service: ServiceTimes
     in_flight: int = 0
 
     @property

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from coordinator.costs.sketch import Measurable, Sketch
+from coordinator.costs.sketch import Measurable, ProgramBuilder
 
 # Widths of the maps of common networks, 224 or 416 pixels wide, after 0 to 5 halvings.
 _WIDTHS = (7, 13, 14, 26, 28, 52, 56, 104, 112, 208, 224)
@@ -89,7 +89,7 @@ def _conv(rng: random.Random, flop: float, kernel: int, groups: int = 1) -> Meas
     rows = (_rows(rng, flop, per_row, width) - 1) * stride + kernel
     if rows * width * max(inputs, outputs) > _MOST_ELEMENTS:
         return None
-    sketch = Sketch(1, inputs, rows, width)
+    sketch = ProgramBuilder(1, inputs, rows, width)
     sketch.conv(outputs, kernel, stride, groups)
     return sketch.measurable()
 
@@ -108,7 +108,7 @@ def _pool(rng: random.Random, flop: float) -> Measurable | None:
     if size is None:
         return None
     channels, rows, width = size
-    sketch = Sketch(1, channels, max(rows, kernel), width)
+    sketch = ProgramBuilder(1, channels, max(rows, kernel), width)
     sketch.pool(kernel, stride, rng.choice(("MaxPool", "MaxPool", "AveragePool")))
     return sketch.measurable()
 
@@ -117,7 +117,7 @@ def _elementwise(rng: random.Random, flop: float) -> Measurable | None:
     size = _map(rng, flop, 1.0)
     if size is None:
         return None
-    sketch = Sketch(1, *size)
+    sketch = ProgramBuilder(1, *size)
     if rng.random() < 0.5:
         sketch.join(sketch.extra_input(1, *size))
     else:
@@ -129,7 +129,7 @@ def _norm(rng: random.Random, flop: float) -> Measurable | None:
     size = _map(rng, flop, 1.0)
     if size is None:
         return None
-    sketch = Sketch(1, *size)
+    sketch = ProgramBuilder(1, *size)
     sketch.norm()
     return sketch.measurable()
 
@@ -139,7 +139,7 @@ def _concat(rng: random.Random, flop: float) -> Measurable | None:
     if size is None:
         return None
     channels, rows, width = size
-    sketch = Sketch(1, channels, max(2, rows // 2 * 2), max(2, width // 2 * 2))
+    sketch = ProgramBuilder(1, channels, max(2, rows // 2 * 2), max(2, width // 2 * 2))
     what = rng.choice(("concat", "concat", "space to depth", "transpose"))
     if what == "concat":
         sketch.concat(
@@ -162,14 +162,14 @@ def _softmax(rng: random.Random, flop: float) -> Measurable | None:
     rows = _tokens(rng, flop, float(heads * keys))
     if heads * rows * keys > _MOST_ELEMENTS:
         return None
-    sketch = Sketch(1, heads, rows, keys)
+    sketch = ProgramBuilder(1, heads, rows, keys)
     sketch.softmax()
     return sketch.measurable()
 
 
 def _layer_norm(rng: random.Random, flop: float) -> Measurable | None:
     width = rng.choice(_TOKEN_WIDTHS)
-    sketch = Sketch(1, _tokens(rng, flop, float(width)), width)
+    sketch = ProgramBuilder(1, _tokens(rng, flop, float(width)), width)
     sketch.layer_norm(width)
     return sketch.measurable()
 
@@ -178,7 +178,7 @@ def _product(rng: random.Random, flop: float) -> Measurable | None:
     """Tokens times weights; or queries times keys of each head, or scores times values."""
     if rng.random() < 0.6:
         width, outputs = rng.choice(_TOKEN_WIDTHS), rng.choice((*_TOKEN_WIDTHS, 2304, 3072))
-        sketch = Sketch(1, _tokens(rng, flop, 2.0 * width * outputs), width)
+        sketch = ProgramBuilder(1, _tokens(rng, flop, 2.0 * width * outputs), width)
         sketch.linear(width, outputs)
         return sketch.measurable()
     heads, keys, width = rng.choice(_HEADS), rng.choice(_TOKENS), rng.choice(_HEAD_WIDTHS)
@@ -186,7 +186,7 @@ def _product(rng: random.Random, flop: float) -> Measurable | None:
     if heads * queries * max(keys, width) > _MOST_ELEMENTS:
         return None
     inner, outer = rng.choice(((width, keys), (keys, width)))
-    sketch = Sketch(1, heads, queries, inner)
+    sketch = ProgramBuilder(1, heads, queries, inner)
     sketch.multiply(sketch.extra_input(1, heads, inner, outer))
     return sketch.measurable()
 
@@ -198,7 +198,7 @@ def _resize(rng: random.Random, flop: float) -> Measurable | None:
         return None
     channels, rows, width = size
     # One row is not enough to interpolate between rows.
-    sketch = Sketch(1, channels, max(2, rows), width)
+    sketch = ProgramBuilder(1, channels, max(2, rows), width)
     sketch.resize(mode)
     return sketch.measurable()
 
@@ -206,7 +206,7 @@ def _resize(rng: random.Random, flop: float) -> Measurable | None:
 def _gemm(rng: random.Random, flop: float) -> Measurable | None:
     inputs = rng.choice((256, 512, 1024, 2048, 4096, 6272, 12544))
     outputs = min(max(round(flop / (2 * inputs)), 10), 4096, _MOST_WEIGHTS // inputs)
-    sketch = Sketch(1, inputs)
+    sketch = ProgramBuilder(1, inputs)
     sketch.gemm(outputs)
     return sketch.measurable()
 
@@ -226,7 +226,7 @@ def _block(rng: random.Random, flop: float) -> Measurable | None:
     rows = max(_LEAST_BLOCK_ROWS, _rows(rng, flop, 2.0 * taps * width, width))
     if rows * width * channels > _MOST_ELEMENTS:
         return None
-    sketch = Sketch(1, channels, rows + 2 * layers, width)
+    sketch = ProgramBuilder(1, channels, rows + 2 * layers, width)
     {"plain": _plain, "normalised": _normalised, "residual": _residual}[family](sketch, layers)
     return sketch.measurable()
 
@@ -236,7 +236,7 @@ def _layer(rng: random.Random, flop: float) -> Measurable | None:
     if rng.random() < 0.6:
         width = rng.choice(_TOKEN_WIDTHS)
         tokens = _tokens(rng, flop, 16.0 * width * width)
-        sketch = Sketch(1, tokens, width)
+        sketch = ProgramBuilder(1, tokens, width)
         entry = sketch.extra_input(1, tokens, width)
         sketch.layer_norm(width)
         for inputs, outputs in ((width, 4 * width), (4 * width, width)):
@@ -250,7 +250,7 @@ def _layer(rng: random.Random, flop: float) -> Measurable | None:
     queries = _tokens(rng, flop, 4.0 * heads * keys * width)
     if heads * queries * max(keys, width) > _MOST_ELEMENTS:
         return None
-    sketch = Sketch(1, heads, queries, width)
+    sketch = ProgramBuilder(1, heads, queries, width)
     sketch.multiply(sketch.extra_input(1, heads, width, keys))
     sketch.with_number("Mul", width**-0.5)
     sketch.softmax()
@@ -258,7 +258,7 @@ def _layer(rng: random.Random, flop: float) -> Measurable | None:
     return sketch.measurable()
 
 
-def _plain(sketch: Sketch, layers: int) -> None:
+def _plain(sketch: ProgramBuilder, layers: int) -> None:
     channels = sketch.channels[sketch.last]
     for _ in range(layers):
         sketch.conv(channels, 3)
@@ -266,7 +266,7 @@ def _plain(sketch: Sketch, layers: int) -> None:
     sketch.pool()
 
 
-def _normalised(sketch: Sketch, layers: int) -> None:
+def _normalised(sketch: ProgramBuilder, layers: int) -> None:
     channels = sketch.channels[sketch.last]
     for layer in range(layers):
         sketch.conv(channels, 3 if layer % 2 else 1)
@@ -274,7 +274,7 @@ def _normalised(sketch: Sketch, layers: int) -> None:
         sketch.activation("LeakyRelu", alpha=0.1)
 
 
-def _residual(sketch: Sketch, layers: int) -> None:
+def _residual(sketch: ProgramBuilder, layers: int) -> None:
     channels = sketch.channels[sketch.last]
     _, _, rows, width = sketch.shape
     entry = sketch.extra_input(1, channels, rows - 2, width)

@@ -38,7 +38,7 @@ class Measurable:
     works: tuple[Work, ...]
 
 
-class Sketch:
+class ProgramBuilder:
     """A chain of layers being built; every method appends one and returns its output.
 
     Maps are (1, C, H, W), tokens (1, tokens, width) or by heads (1, heads, tokens, width); float32.

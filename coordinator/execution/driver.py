@@ -19,7 +19,7 @@ import structlog
 
 from coordinator.answers import Answer
 from coordinator.execution.flight import Flight
-from coordinator.execution.inbox import Devices, Inbox
+from coordinator.execution.inbox import Inbox, Receiver
 from coordinator.execution.messages import resend_item, task_item, tensor_items
 from coordinator.execution.outbox import Letter, Outbox, Sender
 from coordinator.tasks.deadlines import SLACK_S, Expectations
@@ -67,7 +67,7 @@ TICK_S = SLACK_S / 10
 REPORTS_S = 0.05
 
 
-class Transport(Sender, Devices, Protocol):
+class Transport(Sender, Receiver, Protocol):
     """The connections to workers, as the driver needs them."""
 
     def address(self, device: DeviceId) -> str:

@@ -29,8 +29,8 @@ log = structlog.get_logger(__name__)
 Step = Callable[[Event, np.ndarray | None], None]
 
 
-class Devices(Protocol):
-    """The transport, as the inbox needs it."""
+class Receiver(Protocol):
+    """The connections to workers, as who receives from them needs them."""
 
     def forget(self, device: DeviceId, program: str) -> None:
         """The device reported that it no longer has this program."""
@@ -46,12 +46,12 @@ class Inbox:
 
     def __init__(
         self,
-        devices: Devices,
+        receiver: Receiver,
         flights: Mapping[RequestId, Flight],
         dropped: Counter[str],
         step: Step,
     ) -> None:
-        self._devices = devices
+        self._receiver = receiver
         self._flights = flights
         self._dropped = dropped
         self._step = step
@@ -97,7 +97,7 @@ class Inbox:
         flight = self._asked(device, done)
         if flight is None:
             return
-        offset = self._devices.offset_s(device)
+        offset = self._receiver.offset_s(device)
         times = TaskTimes(
             task=done.task,
             attempt=done.attempt,
@@ -115,7 +115,7 @@ class Inbox:
         if flight is None:
             return
         if failed.code == "no_program":
-            self._devices.forget(device, flight.graph.tasks[failed.task].program)
+            self._receiver.forget(device, flight.graph.tasks[failed.task].program)
         request = RequestId(failed.request)
         self._step(Failed(request, failed.task, failed.attempt, failed.code, failed.message), None)
 

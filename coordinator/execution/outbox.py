@@ -58,14 +58,18 @@ class Letter:
             yield items, carried
 
 
-class Sender(Protocol):
-    """The transport, as the outbox needs it."""
+class Preparer(Protocol):
+    """What transfers programs to devices."""
 
     async def ensure(
         self, device: DeviceId, programs: Sequence[Program], blobs: BlobSource
     ) -> None:
         """Returns when the programs can run on the device."""
         ...
+
+
+class Sender(Preparer, Protocol):
+    """The connections to workers, as who sends to them needs them."""
 
     async def send(
         self, device: DeviceId, items: Sequence[pb.Item], payloads: Sequence[Payload]

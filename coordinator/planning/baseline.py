@@ -18,7 +18,7 @@ from protos.facts import DeviceId
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class SingleDevice:
     """One device computing the whole network: its seconds, transfers included, and whether its
     memory suffices.
     """
@@ -101,14 +101,14 @@ def rates_of(network: Network, devices: Sequence[Device]) -> tuple[float, ...]:
     return tuple(1.0 / seconds for seconds in computing_s(network, devices))
 
 
-def best_alone(network: Network, devices: Sequence[Device]) -> Alone:
+def best_alone(network: Network, devices: Sequence[Device]) -> SingleDevice:
     """The device that would answer first if it computed everything. A device with enough memory is
     preferred, and among equals the host.
     """
     works = whole_works(network)
     weights, relaid = sum(w.weight_bytes for w in works), sum(w.relaid_bytes for w in works)
     found = [
-        Alone(device, seconds, holds(device, weights, relaid))
+        SingleDevice(device, seconds, holds(device, weights, relaid))
         for device, seconds in zip(devices, alone_s(network, devices), strict=True)
     ]
     return min(found, key=lambda each: (not each.fits, each.seconds, not each.device.host))

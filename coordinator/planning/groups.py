@@ -19,7 +19,7 @@ from protos.facts import DeviceId
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class ServiceTimes:
     """The times of one image on one group.
 
     `latency_s`: alone on an idle group; `period_s`: between two images of a busy group, which is
@@ -36,7 +36,7 @@ class Grouping:
     """Groups, each with a plan; no device is in two of them."""
 
     plans: tuple[Plan, ...]
-    services: tuple[Service, ...]
+    services: tuple[ServiceTimes, ...]
 
     @property
     def devices(self) -> frozenset[DeviceId]:
@@ -96,14 +96,14 @@ def grouping(plans: Sequence[Plan], network: Network, clusters: Sequence[Cluster
     return Grouping(tuple(plans), tuple(service(plan, network, cluster) for plan, cluster in pairs))
 
 
-def service(plan: Plan, network: Network, cluster: Cluster) -> Service:
+def service(plan: Plan, network: Network, cluster: Cluster) -> ServiceTimes:
     """The times of an image by a plan, from the simulator. Devices that are in the cluster do the
     work of those that have left, as when a request is executed.
     """
     simulation = simulate(plan, network, cluster)
     busiest_s = max(simulation.busy_s(device.id) for device in cluster.devices)
     shared_s = _shared_s(simulation.traffic, cluster)
-    return Service(simulation.latency_s, max(busiest_s, shared_s), shared_s)
+    return ServiceTimes(simulation.latency_s, max(busiest_s, shared_s), shared_s)
 
 
 def _shared_s(traffic: TrafficBytes, cluster: Cluster) -> float:

@@ -15,7 +15,7 @@ from models.graph import COLS, ROWS
 from models.memory import megabytes
 from models.partial import summed_input
 from models.units import Network
-from models.whole import Whole
+from models.whole import NetworkKey
 from protos.errors import Infeasible
 from protos.facts import DeviceId
 
@@ -215,7 +215,7 @@ def _check_limits(plan: Plan, network: Network, cluster: Cluster) -> None:
     for device in cluster.devices:
         if device.limits is None or device.id not in plan.devices:
             continue
-        if not is_whole or not device.limits.take(*Whole.of(network.graph)):
+        if not is_whole or not device.limits.take(*NetworkKey.of(network.graph)):
             raise IllegalPlan(
                 cause=f"{device.name!r} takes {device.limits}",
                 block=next(k for k, b in enumerate(plan.blocks) if device.id in b.devices),

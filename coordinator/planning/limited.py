@@ -14,7 +14,7 @@ from coordinator.planning.baseline import best_alone
 from coordinator.planning.legal import IllegalPlan
 from coordinator.tasks.plan import Plan, Unused
 from models.units import Network
-from models.whole import Whole
+from models.whole import NetworkKey
 from protos.errors import Infeasible
 
 # A planner's plan for some of the devices.
@@ -27,7 +27,7 @@ def without_others(network: Network, cluster: Cluster) -> Cluster:
     Raises:
         Infeasible: there is no other device.
     """
-    whole = Whole.of(network.graph)
+    whole = NetworkKey.of(network.graph)
     kept = tuple(d for d in cluster.devices if d.limits is None or d.limits.take(*whole))
     if cluster.devices and not kept:
         names = ", ".join(f"{each.name} ({each.limits})" for each in cluster.devices)

@@ -134,7 +134,9 @@ class Controller:
             self._maker.planner(choice.strategy)  # an unknown name must not leave an entry
         ticket = next(self._tickets)
         try:
-            found: TaskGraph = await self._wait(events.Wanted(ticket, model, choice), self.plans)
+            found: TaskGraph = await self._wait(
+                events.PlanRequested(ticket, model, choice), self.plans
+            )
             return found
         finally:
             self._step(events.Left(ticket), self.plans)
@@ -284,10 +286,10 @@ class Controller:
         except ImbrexError as refused:
             why = {"causes": list(action.causes)} if isinstance(action, actions.Propose) else {}
             log.warning(_TROUBLE[type(action)], model=action.model, **why, error=str(refused))
-            return events.Failed(action.work, refused, deserted=refused is NO_WORKER)
+            return events.WorkFailed(action.work, refused, deserted=refused is NO_WORKER)
         except Exception as fault:
             log.exception("planning failed", model=action.model)
             cause = f"planning failed inside imbrex ({type(fault).__name__})"
             error = ImbrexError(cause=cause, cure="See the coordinator's log.")
-            return events.Failed(action.work, error)
+            return events.WorkFailed(action.work, error)
         raise AssertionError(f"unknown action {action}")

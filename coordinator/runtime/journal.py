@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
 
 from coordinator.answers import Answer
+from coordinator.execution.trace import Lived
 from coordinator.tasks.timeline import Sketch, TaskTimes
 from protos.errors import ImbrexError, NotFound
 
@@ -52,9 +53,25 @@ class Ended:
         """Version of the plan that answered."""
         return self.answer.plan_version if self.answer else 0
 
+    def lived(self, model: str, names: Mapping[str, str]) -> Lived:
+        """What a trace shows of an answered request; `model` is the public name, `names` are the
+        devices' names by id.
+        """
+        assert self.answer is not None
+        return Lived(
+            request_id=self.request_id,
+            model=model,
+            arrived_s=self.arrived_s,
+            started_s=self.arrived_s + self.answer.timing.queue_s,
+            ended_s=self.ended_s,
+            tasks=self.tasks,
+            sketch=self.sketch,
+            names=names,
+        )
+
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlanSwapped:
     """A new plan took over for a model."""
 
     model: str
@@ -62,7 +79,7 @@ class Planned:
     causes: tuple[str, ...]
 
 
-Listener = Callable[["Ended | Planned"], None]
+Listener = Callable[["Ended | PlanSwapped"], None]
 
 
 class Journal:
@@ -129,9 +146,9 @@ class Journal:
 
     def planned(self, model: str, version: int, causes: Sequence[str]) -> None:
         """A plan took over."""
-        self._tell(Planned(model, version, tuple(causes)))
+        self._tell(PlanSwapped(model, version, tuple(causes)))
 
-    def _tell(self, entry: Ended | Planned) -> None:
+    def _tell(self, entry: Ended | PlanSwapped) -> None:
         for listener in list(self._listeners):
             listener(entry)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol
 
 import structlog
 
@@ -17,6 +16,7 @@ from coordinator.control.entries import are_alike
 from coordinator.control.plans import NO_WORKER
 from coordinator.control.switching import LEAST_GAIN
 from coordinator.costs.devices import Cluster, Planner, fastest
+from coordinator.execution.outbox import Preparer
 from coordinator.library.loaded import Library, Loaded
 from coordinator.planning.groups import Grouping, counts, divided, grouping
 from coordinator.planning.limited import parted, without_others
@@ -26,23 +26,12 @@ from coordinator.planning.simulate.simulator import simulate
 from coordinator.settings import Objective
 from coordinator.tasks.graph import TaskGraph, compile_plan
 from coordinator.tasks.plan import Plan
-from models.program import BlobSource, Program
 from models.units import Network
 from models.wire import Wire
 from protos.errors import ImbrexError, Infeasible
 from protos.facts import DeviceId
 
 log = structlog.get_logger(__name__)
-
-
-class Preparer(Protocol):
-    """What transfers programs to devices."""
-
-    async def ensure(
-        self, device: DeviceId, programs: Sequence[Program], blobs: BlobSource
-    ) -> None:
-        """Returns when the programs can run on the device."""
-        ...
 
 
 class Maker:

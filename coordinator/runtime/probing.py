@@ -84,7 +84,7 @@ class Probing:
 
     def _act(self, action: Action) -> None:
         match action:
-            case actions.Probe(device):
+            case actions.ProbeLink(device):
                 self._start(self._probe(device))
             case actions.Replan(cause):
                 self._changed(cause)

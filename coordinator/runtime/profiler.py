@@ -139,7 +139,7 @@ class Profiler:
 
     def _act(self, action: Action) -> None:
         match action:
-            case actions.Profile(device):
+            case actions.ProfileDevice(device):
                 self._work = asyncio.create_task(self._run(device))
 
     async def _run(self, device: DeviceId) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
-from typing import Protocol
 
 import structlog
 
@@ -13,18 +11,11 @@ from coordinator.answers import Baseline, ModelStatus, ServedModel
 from coordinator.control.plans import NO_WORKER
 from coordinator.library.loaded import Library, Loaded
 from coordinator.library.naming import Names
-from coordinator.runtime.controller import Controller, Plannable
+from coordinator.runtime.controller import Controller
+from coordinator.runtime.live import LiveCluster
 from protos.errors import NotFound, Unavailable
 
 log = structlog.get_logger(__name__)
-
-
-class Devices(Plannable, Protocol):
-    """The devices that models run on."""
-
-    async def release(self, programs: Iterable[str]) -> None:
-        """Drops programs (by hash) that are no longer needed."""
-        ...
 
 
 class Served:
@@ -33,13 +24,13 @@ class Served:
     """
 
     def __init__(
-        self, names: Names, library: Library, controller: Controller, devices: Devices
+        self, names: Names, library: Library, controller: Controller, live: LiveCluster
     ) -> None:
         self._names = names
         self._library = library
         self._controller = controller
         self._plans = controller.plans
-        self._devices = devices
+        self._live = live
         self.baselines: dict[str, Baseline] = {}
         self._unloaded: set[str] = set()
         self._releases: set[asyncio.Task[None]] = set()
@@ -77,6 +68,17 @@ class Served:
         self._unloaded.discard(model)
         await self._controller.current(model)
 
+    async def baseline(self, model: str) -> Baseline:
+        """Measures the best device on the whole model in plain onnxruntime.
+
+        Raises:
+            Unavailable: no worker is ready.
+        """
+        loaded = await self._library.get(model)
+        async with self._controller.place(alone=True):
+            found = self.baselines[model] = await self._live.measure_whole(loaded)
+        return found
+
     def unload(self, model: str) -> None:
         """Unloads a model: requests to it are refused until `load`. Those in flight finish."""
         self._unloaded.add(model)
@@ -105,7 +107,7 @@ class Served:
 
     def readiness(self) -> tuple[bool, str]:
         """Whether every configured model could answer a request now; if not, why."""
-        if not self._devices.present():
+        if not self._live.present():
             return False, str(NO_WORKER)
         for model in self._names.configured:
             ready, reason = self.readiness_of(model)
@@ -117,7 +119,7 @@ class Served:
         """Whether this model could answer a request now; if not, why."""
         if model in self._unloaded:
             return False, "unloaded"
-        if not self._devices.present():
+        if not self._live.present():
             return False, str(NO_WORKER)
         state = self._plans.state(model)
         return state == "ready", "" if state == "ready" else state
@@ -149,7 +151,7 @@ class Served:
     async def _release(self, programs: set[str]) -> None:
         """Frees the programs of a model on the devices, once no request in flight needs them."""
         await self._controller.idle()
-        await self._devices.release(programs - self._controller.programs())
+        await self._live.release(programs - self._controller.programs())
 
     def _status(self, model: str, loaded: Loaded | None) -> ModelStatus:
         graph = self._plans.graph(model)

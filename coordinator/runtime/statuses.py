@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 
 from coordinator.answers import DeviceStatus
@@ -146,8 +146,14 @@ def _stranger(peer: Peer) -> DeviceStatus:
     )
 
 
-def away(device: DeviceId) -> DeviceStatus:
-    """The status of a device that has not been seen since the start: only its id is known."""
+def status_of(device: DeviceId, devices: Iterable[DeviceStatus]) -> DeviceStatus:
+    """The status of a device among those of `devices`. Of one that has not been seen since the
+    start, only the id is known.
+    """
+    return next((each for each in devices if each.id == device), _unseen(device))
+
+
+def _unseen(device: DeviceId) -> DeviceStatus:
     return DeviceStatus(
         id=device,
         name=device,

@@ -34,7 +34,7 @@ _METHOD = "/imbrex.v1.Library/Fetch"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LendingCoordinator:
     """Another coordinator, and where it gives files."""
 
     id: str
@@ -42,7 +42,7 @@ class Source:
     address: str
 
 
-async def fetch(source: Source, caller: Caller, file: File, part: Path) -> None:
+async def fetch(source: LendingCoordinator, caller: Caller, file: File, part: Path) -> None:
     """Completes `part`, which holds the first bytes of the file or does not exist.
 
     Raises:

@@ -11,8 +11,8 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from coordinator.cluster.ledger import Entries
-from coordinator.cluster.store import Place
-from coordinator.sharing.borrowing import Source
+from coordinator.cluster.store import StoreAddress
+from coordinator.sharing.borrowing import LendingCoordinator
 from protos.channels import is_loopback
 
 ADDRESS = "address"
@@ -30,7 +30,7 @@ def own_address(store_url: str, host: str, port: int) -> str:
     """
     if not ipaddress.ip_address(host).is_unspecified:
         return _with_port(host, port)
-    servers = [urlsplit(each) for each in Place(store_url).servers]
+    servers = [urlsplit(each) for each in StoreAddress(store_url).servers]
     if all(is_loopback(each.hostname or "") for each in servers):
         return _with_port("127.0.0.1", port)
     # One of the servers may be on this machine.
@@ -42,10 +42,10 @@ def own_address(store_url: str, host: str, port: int) -> str:
     return ""
 
 
-def sources(coordinators: Entries, own_id: str) -> list[Source]:
+def sources(coordinators: Entries, own_id: str) -> list[LendingCoordinator]:
     """The other coordinators that say where they give files."""
     return [
-        Source(each, str(entry.get("name", each)), entry[ADDRESS])
+        LendingCoordinator(each, str(entry.get("name", each)), entry[ADDRESS])
         for each, entry in coordinators.items()
         if each != own_id
         and _ID.fullmatch(each)

@@ -21,13 +21,13 @@ from models.selection import Selection, Selections
 from models.shapes import TensorInfo
 from models.tolerance import PLAIN, between_devices
 from models.units import Network
-from models.whole import Whole
+from models.whole import NetworkKey
 from models.work import Work
 from protos.facts import DeviceId
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class InputPart:
     """A part of a task's input, and the task that computes it; None: it came with the request."""
 
     source: int | None
@@ -42,7 +42,7 @@ class TaskInput:
 
     tensor: str
     box: Box
-    pieces: tuple[Piece, ...]
+    pieces: tuple[InputPart, ...]
     summed: bool = False
 
 
@@ -105,7 +105,7 @@ class TaskGraph:
     tolerance: float = PLAIN
     joined: Mapping[str, Joined] = field(default_factory=dict)
     ending: Ending | None = None
-    whole: Whole | None = None
+    whole: NetworkKey | None = None
 
     @cached_property
     def results(self) -> tuple[str, ...]:
@@ -230,7 +230,7 @@ def compile_plan(plan: Plan, network: Network, blobs: BlobSource) -> TaskGraph:
         programs=programs,
         blobs=blobs,
         tolerance=between_devices(network.graph),
-        whole=Whole.of(network.graph) if len(tasks) == 1 and graph.ending is None else None,
+        whole=NetworkKey.of(network.graph) if len(tasks) == 1 and graph.ending is None else None,
     )
 
 
@@ -270,8 +270,8 @@ class _Outliner:
         self.tasks: list[TaskSpec] = []
         self._summed: set[str] = set()
         graph = network.graph
-        self._made: dict[str, list[Piece]] = {
-            name: [Piece(None, Box.whole(graph.shape(name)))] for name in graph.inputs
+        self._made: dict[str, list[InputPart]] = {
+            name: [InputPart(None, Box.whole(graph.shape(name)))] for name in graph.inputs
         }
 
     def add_block(self, index: int, block: Block) -> None:
@@ -281,7 +281,7 @@ class _Outliner:
             self._add_tile(index, block, tile)
         for task in self.tasks[first:]:
             for output in task.outputs:
-                self._made.setdefault(output.tensor, []).append(Piece(task.id, output.box))
+                self._made.setdefault(output.tensor, []).append(InputPart(task.id, output.box))
                 if output.reduce:
                     self._summed.add(output.tensor)
 
@@ -305,7 +305,7 @@ class _Outliner:
 
     def _input(self, tensor: str, box: Box) -> TaskInput:
         pieces = tuple(
-            Piece(each.source, each.box.intersect(box))
+            InputPart(each.source, each.box.intersect(box))
             for each in self._made[tensor]
             if each.box.overlaps(box)
         )

@@ -14,9 +14,9 @@ from rich.text import Text
 from imbrex import terminal
 from imbrex.calls import plain
 from imbrex.cli.chart import speedup_svg
-from imbrex.cli.measuring import Asked, Found, measure, question
+from imbrex.cli.measuring import Found, MeasureOptions, measure, question
 from imbrex.cli.provenance import provenance
-from imbrex.cli.rounds import Case
+from imbrex.cli.rounds import PlanSamples
 from imbrex.client import Client
 from imbrex.described import require_writable, write
 from models.check import TOLERANCE
@@ -31,7 +31,7 @@ _FINGERPRINT = (
 BAR = 20
 
 
-def bench(models: Sequence[str], url: str, asked: Asked, form: Form) -> int:
+def bench(models: Sequence[str], url: str, asked: MeasureOptions, form: Form) -> int:
     """Measures one model after the other and prints; 1 if nothing could be measured or answers
     differ.
     """
@@ -76,7 +76,9 @@ def _model(found: Found, called: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def result(case: Case, about: Mapping[str, Any], called: Mapping[str, str]) -> dict[str, Any]:
+def result(
+    case: PlanSamples, about: Mapping[str, Any], called: Mapping[str, str]
+) -> dict[str, Any]:
     """A case as JSON, or why it has none; `called` has the names of devices."""
     begin = {"strategy": case.label, "devices": case.devices}
     if case.reason:

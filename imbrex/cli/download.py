@@ -31,7 +31,7 @@ Told = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RemoteFile:
     """The file: its URL, size and hash."""
 
     url: str
@@ -44,7 +44,7 @@ class _Broken(Exception):
 
 
 def download(
-    wanted: Wanted, target: Path, told: Told, wait: Callable[[float], None] = time.sleep
+    wanted: RemoteFile, target: Path, told: Told, wait: Callable[[float], None] = time.sleep
 ) -> None:
     """Downloads the file to `target`, continuing an earlier attempt.
 
@@ -76,7 +76,7 @@ def download(
     part.replace(target)
 
 
-def _complete(part: Path, wanted: Wanted) -> bool:
+def _complete(part: Path, wanted: RemoteFile) -> bool:
     return _size(part) == wanted.size_bytes
 
 
@@ -85,7 +85,7 @@ def is_right(file: Path, sha256: str) -> bool:
     return _hash(file) == sha256
 
 
-def _require_right(part: Path, wanted: Wanted) -> None:
+def _require_right(part: Path, wanted: RemoteFile) -> None:
     """Removes a wrong file: the next attempt starts from the beginning."""
     found = _hash(part)
     if found != wanted.sha256:
@@ -101,7 +101,7 @@ def _hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _fetch(client: httpx.Client, wanted: Wanted, part: Path, told: Told) -> None:
+def _fetch(client: httpx.Client, wanted: RemoteFile, part: Path, told: Told) -> None:
     """Appends the missing bytes to the part, as far as they arrive."""
     there = _size(part)
     if there > wanted.size_bytes:
@@ -142,7 +142,7 @@ def _resumes(response: httpx.Response, there: int) -> bool:
     )
 
 
-def _require_ok(response: httpx.Response, wanted: Wanted) -> None:
+def _require_ok(response: httpx.Response, wanted: RemoteFile) -> None:
     status = response.status_code
     if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
         raise NotFound(
@@ -158,7 +158,7 @@ def _require_ok(response: httpx.Response, wanted: Wanted) -> None:
         )
 
 
-def _wrong_size(wanted: Wanted, found: str) -> PeerViolation:
+def _wrong_size(wanted: RemoteFile, found: str) -> PeerViolation:
     return PeerViolation(
         cause=f"{wanted.url} is another file: it has {found} bytes, not {wanted.size_bytes}",
         cure="Name another server with --base-url",
@@ -180,7 +180,7 @@ def _require_safe_way(response: httpx.Response) -> None:
     )
 
 
-def _require_space(wanted: Wanted, part: Path) -> None:
+def _require_space(wanted: RemoteFile, part: Path) -> None:
     missing = wanted.size_bytes - _size(part) + SPARE_BYTES
     free = shutil.disk_usage(part.parent).free
     if free < missing:
@@ -211,7 +211,7 @@ def _writing(part: Path, *, append: bool) -> Iterator[Callable[[bytes], int]]:
 
 
 @contextmanager
-def _client(wanted: Wanted) -> Iterator[httpx.Client]:
+def _client(wanted: RemoteFile) -> Iterator[httpx.Client]:
     try:
         if httpx.URL(wanted.url).scheme not in ("http", "https"):
             raise httpx.InvalidURL("it does not begin with https://")

@@ -17,7 +17,7 @@ from models.digits import MODEL
 from models.digits.sheets import held_out_sheets, truth_of
 from models.effect import Arrays, Blocking, Differences, Effect, Encoded
 from models.pixels import as_values
-from models.quality import MIN_SCORE, Picture, Truth, mean_average_precision
+from models.quality import MIN_SCORE, EvaluatedPicture, GroundTruth, mean_average_precision
 from models.reference import WholeModel, random_inputs
 from models.units import Network
 from models.vision.detection import Detection
@@ -77,7 +77,7 @@ class _Asked:
 
     feeds: Arrays
     placement: Placement | None = None
-    truth: Sequence[Truth] = ()
+    truth: Sequence[GroundTruth] = ()
 
 
 def loss_report(
@@ -100,7 +100,7 @@ def loss_report(
         EVERYWHERE: Encoded(wired, alone, in_half=loss.in_half),
     }
     whole, differences = WholeModel(loaded.proto), {name: Differences() for name in runs}
-    pictures: dict[str, list[Picture]] = {"exact": [], **{name: [] for name in runs}}
+    pictures: dict[str, list[EvaluatedPicture]] = {"exact": [], **{name: [] for name in runs}}
     for number, asked in enumerate(_inputs(loaded, network, inputs)):
         step(number / inputs)
         answers = {"exact": whole.run(as_values(network.graph, asked.feeds))}
@@ -110,7 +110,7 @@ def loss_report(
         if loaded.sidecar is not None and asked.placement is not None:
             for name, outputs in answers.items():
                 found = _detections(loaded.sidecar, outputs, asked.placement)
-                pictures[name].append(Picture(found, asked.truth))
+                pictures[name].append(EvaluatedPicture(found, asked.truth))
     return LossReport(
         loss,
         {name: each.effect() for name, each in differences.items()},

@@ -16,7 +16,7 @@ from coordinator.serving.common.tensors import write_tensors
 from coordinator.serving.v1.answers import Alone
 from imbrex import terminal
 from imbrex.calls import read_file
-from imbrex.cli.rounds import WARM_UP, Case, Rounds
+from imbrex.cli.rounds import WARM_UP, PlanSamples, Rounds
 from imbrex.client import Client
 from models import catalogue, loading
 from models.agreement import both_answers
@@ -28,7 +28,7 @@ from protos.errors import BadRequest, Infeasible, Unavailable
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class MeasureOptions:
     """What to measure: strategies (`all`: those of imbrex) over numbers of devices (None: all
     devices), each with every one of `wires`, and optionally a plan's file; how often, with which
     input.
@@ -59,7 +59,7 @@ class Found:
     round.
     """
 
-    cases: Sequence[Case]
+    cases: Sequence[PlanSamples]
     about: Mapping[str, Any]
     alone_s: Sequence[float]
 
@@ -68,7 +68,7 @@ class Found:
         """Whether all answers are the reference's."""
         return all(self._same(case) for case in self.cases if not case.reason)
 
-    def _same(self, case: Case) -> bool:
+    def _same(self, case: PlanSamples) -> bool:
         """Whether its answers equal the reference's within what its wire and the model's precision
         allow.
         """
@@ -77,7 +77,7 @@ class Found:
         return error <= TOLERANCE if is_exact else isfinite(error)
 
 
-def measure(client: Client, model: str, posed: Posed, asked: Asked) -> Found:
+def measure(client: Client, model: str, posed: Posed, asked: MeasureOptions) -> Found:
     """Every case and, in each round, the whole model on the best device.
 
     Raises:
@@ -117,7 +117,7 @@ def question(model: str, seed: int) -> Posed:
         return Posed(write_tensors(feeds), right)
 
 
-def _cases(asked: Asked, there: int, client: Client, model: str) -> list[Case]:
+def _cases(asked: MeasureOptions, there: int, client: Client, model: str) -> list[PlanSamples]:
     chosen = STRATEGIES if "all" in asked.strategies else asked.strategies
     counts = asked.counts or [there]
     if counts[-1] > there:
@@ -126,7 +126,7 @@ def _cases(asked: Asked, there: int, client: Client, model: str) -> list[Case]:
             cure="Request fewer, or see in `imbrex status` why some are missing",
         )
     cases = [
-        Case(f"{name} {wire}".strip(), count, Choice.of(name, count, wire))
+        PlanSamples(f"{name} {wire}".strip(), count, Choice.of(name, count, wire))
         for count in counts
         for name in chosen
         for wire in asked.wires
@@ -134,11 +134,13 @@ def _cases(asked: Asked, there: int, client: Client, model: str) -> list[Case]:
     if asked.plan is not None:
         choice = client.send_plan(model, read_file(asked.plan))
         used = len(client.plan(model, choice).devices_used)
-        cases.append(Case(asked.plan.name, used, choice))
+        cases.append(PlanSamples(asked.plan.name, used, choice))
     return cases
 
 
-def _measured(rounds: Rounds, cases: Sequence[Case], repeat: int) -> tuple[list[Case], list[Alone]]:
+def _measured(
+    rounds: Rounds, cases: Sequence[PlanSamples], repeat: int
+) -> tuple[list[PlanSamples], list[Alone]]:
     """Measures all cases; returns those that have a plan, and the baselines."""
     baselines: list[Alone] = []
     with terminal.progress_bar() as bar:

@@ -27,7 +27,7 @@ from protos.facts import DeviceId
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PlanSource:
     """The source of the plan: a cluster file, else a coordinator's URL; the strategy and number of
     devices, if chosen.
     """
@@ -47,7 +47,13 @@ class Shown:
 
 
 def plan(
-    model: str, source: Source, *, explain: bool, verbose: bool, save: Path | None, as_json: bool
+    model: str,
+    source: PlanSource,
+    *,
+    explain: bool,
+    verbose: bool,
+    save: Path | None,
+    as_json: bool,
 ) -> int:
     """Prints the plan; `verbose`: each task of each device."""
     drawn = save is not None and save.suffix.lower() == ".svg"
@@ -111,7 +117,7 @@ def _by_name(shown: Shown) -> dict[str, Any]:
     }
 
 
-def _made(network: Network, source: Source) -> Shown:
+def _made(network: Network, source: PlanSource) -> Shown:
     assert source.cluster is not None
     find_planners_here()
     planner = strategy(source.choice.strategy or "auto")
@@ -122,7 +128,7 @@ def _made(network: Network, source: Source) -> Shown:
     return Shown(plan_json(made, network), names, cluster)
 
 
-def _of_coordinator(model: str, source: Source, *, explain: bool) -> Shown:
+def _of_coordinator(model: str, source: PlanSource, *, explain: bool) -> Shown:
     from imbrex.calls import plain
     from imbrex.client import Client
 

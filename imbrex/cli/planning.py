@@ -73,7 +73,7 @@ def plan(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     from coordinator.control.choice import Choice
     from imbrex.cli import plan as command
 
-    source = command.Source(cluster, url, Choice.of(strategy, devices, allowed))
+    source = command.PlanSource(cluster, url, Choice.of(strategy, devices, allowed))
     raise typer.Exit(
         command.plan(model, source, explain=explain, verbose=verbose, save=save, as_json=as_json)
     )
@@ -115,7 +115,7 @@ def simulate(
     _require_svg(plot)
     from imbrex.cli import simulate as command
 
-    asked = command.Asked(cluster, strategies, counts, plot)
+    asked = command.SimulateOptions(cluster, strategies, counts, plot)
     raise typer.Exit(command.simulate(model, asked, as_json=as_json))
 
 
@@ -197,18 +197,18 @@ def bench(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     counts = _parsed(ranges.counts, devices, "--devices") if devices is not None else None
     wires = [known_wire(each) for each in _parsed(ranges.listed, wire, "--wire")] if wire else [""]
     from imbrex.cli import bench as command
-    from imbrex.cli.measuring import Asked
+    from imbrex.cli.measuring import MeasureOptions
 
     if report is not None:
         from imbrex.cli import report as reporting
 
         if plot is not None:
             raise typer.BadParameter("a report has no plot", param_hint="--plot")
-        asked = Asked(names or reporting.STRATEGIES, counts, repeat, seed, plan, wires)
+        asked = MeasureOptions(names or reporting.STRATEGIES, counts, repeat, seed, plan, wires)
         raise typer.Exit(reporting.report(wanted or reporting.MODELS, url, asked, report))
     if not wanted:
         raise typer.BadParameter("name one, or ask for a --report", param_hint="MODEL")
-    asked = Asked(names or ["auto"], counts, repeat, seed, plan, wires, plot)
+    asked = MeasureOptions(names or ["auto"], counts, repeat, seed, plan, wires, plot)
     form: command.Form = "json" if as_json else "csv" if as_csv else "people"
     raise typer.Exit(command.bench(wanted, url, asked, form))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from coordinator.sharing.store import open_store
 from imbrex import terminal
-from imbrex.cli.download import Wanted, download, is_right
+from imbrex.cli.download import RemoteFile, download, is_right
 from models import catalogue, downloads
 from models.downloads import Download
 from models.importer import graph_of
@@ -85,7 +85,9 @@ def _fetch(store: Store, wanted: Download, base_url: str) -> int:
     # Named by content, so that a file of the same name from another manifest is not continued.
     file = store.incoming() / f"{wanted.sha256[:16]}.onnx"
     if not file.exists():
-        there = Wanted(f"{base_url.rstrip('/')}/{wanted.file}", wanted.size_bytes, wanted.sha256)
+        there = RemoteFile(
+            f"{base_url.rstrip('/')}/{wanted.file}", wanted.size_bytes, wanted.sha256
+        )
         with terminal.transfer_bar(wanted.name, wanted.size_bytes) as told:
             download(there, file, told)
     sidecar_path(file).write_text(dump(wanted.sidecar), encoding="utf-8")

@@ -24,7 +24,13 @@ from models.catalogue import LoadedModel
 from models.effect import Differences
 from models.installed import MODEL_FILE
 from models.labelled import truth_of
-from models.quality import MIN_SCORE, Picture, Truth, boxes_agree, mean_average_precision
+from models.quality import (
+    MIN_SCORE,
+    EvaluatedPicture,
+    GroundTruth,
+    boxes_agree,
+    mean_average_precision,
+)
 from models.quantise import Quantiser, sensitive
 from models.reference import WholeModel
 from models.vision.detection import Detection
@@ -79,7 +85,7 @@ class _Picture:
     path: Path
     feeds: dict[str, np.ndarray]
     placement: Placement
-    truth: Sequence[Truth] | None = None
+    truth: Sequence[GroundTruth] | None = None
 
 
 def quantise(
@@ -240,7 +246,7 @@ def _map_50(sidecar: Sidecar, model: WholeModel, pictures: Sequence[_Picture]) -
     head = replace(sidecar.head, min_score=MIN_SCORE)  # type: ignore[arg-type]
     eager = replace(sidecar, head=head)
     seen = [
-        Picture(_detections(eager, model.run(each.feeds), each), each.truth or ())
+        EvaluatedPicture(_detections(eager, model.run(each.feeds), each), each.truth or ())
         for each in pictures
     ]
     return round(mean_average_precision(seen)[0], 4)

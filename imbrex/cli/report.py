@@ -48,7 +48,7 @@ _NOT_MEASURED = "not measured: what an x86-64 core needs"
 _OBSERVED = "the requests of this report (an average in which later ones count more)"
 
 
-def report(models: Sequence[str], url: str, asked: measuring.Asked, target: Path) -> int:
+def report(models: Sequence[str], url: str, asked: measuring.MeasureOptions, target: Path) -> int:
     """Measures what is not measured yet, then the models; writes the report. 1 if answers differ.
 
     Raises:

@@ -37,7 +37,7 @@ class Sample:
 
 
 @dataclass(slots=True)
-class Case:
+class PlanSamples:
     """One choice of a plan, and its measurements; `reason` says why it has none. `selections`: of
     these outputs only some entries are asked for.
     """
@@ -81,7 +81,7 @@ class Rounds:
     reference: Arrays | None = None
     others: Sequence[Arrays] = ()
 
-    def warm_up(self, cases: Sequence[Case], step: Callable[[str], None]) -> None:
+    def warm_up(self, cases: Sequence[PlanSamples], step: Callable[[str], None]) -> None:
         """Plans and prepares every case; sets the reason of cases without a plan."""
         for case in cases:
             step(f"{case.label} on {case.devices}: planning, first requests")
@@ -96,7 +96,7 @@ class Rounds:
             except ImbrexError as error:
                 case.reason = error.cause
 
-    def measure(self, cases: Sequence[Case], repeat: int) -> Iterator[Case]:
+    def measure(self, cases: Sequence[PlanSamples], repeat: int) -> Iterator[PlanSamples]:
         """Yields each case after each of its samples: a b a b."""
         assert self.reference is not None, "warm_up comes first"
         for number in range(repeat):
@@ -121,11 +121,11 @@ class Rounds:
                 )
                 yield case
 
-    def _ask(self, case: Case) -> Outputs:
+    def _ask(self, case: PlanSamples) -> Outputs:
         sparse = bool(case.selections)
         return self.client.outputs(self.model, self.body, names.NPZ, case.choice, sparse=sparse)
 
-    def _expected(self, case: Case, arrays: Arrays) -> Arrays:
+    def _expected(self, case: PlanSamples, arrays: Arrays) -> Arrays:
         assert self.reference is not None, "warm_up comes first"
         right = [self.reference, *self.others]
         return nearest(arrays, [_selected(case.selections, arrays, each) for each in right])

@@ -23,7 +23,7 @@ BAR = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SimulateOptions:
     """What to simulate: strategies (`all`: every named one) over numbers of devices (None: all of
     the cluster); the file of the plot.
     """
@@ -34,7 +34,7 @@ class Asked:
     plot: Path | None
 
 
-def simulate(model: str, asked: Asked, *, as_json: bool) -> int:
+def simulate(model: str, asked: SimulateOptions, *, as_json: bool) -> int:
     """Predicts and prints; returns 1 if no strategy has a plan."""
     find_planners_here()
     planners = library.planners(asked.strategies)

@@ -35,7 +35,7 @@ _MOST_KERNELS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class DeviceKind:
     """A kind of device by its preset, and its name and its Ethernet for people."""
 
     preset: str
@@ -44,9 +44,9 @@ class Kind:
 
 
 KINDS = {
-    "pi3": Kind("pi3b-ort", "Raspberry Pi 3", "100 Mbit/s"),
-    "pi4": Kind("pi4-gbe", "Raspberry Pi 4", "1 Gbit/s"),
-    "pi5": Kind("pi5-gbe", "Raspberry Pi 5", "1 Gbit/s"),
+    "pi3": DeviceKind("pi3b-ort", "Raspberry Pi 3", "100 Mbit/s"),
+    "pi4": DeviceKind("pi4-gbe", "Raspberry Pi 4", "1 Gbit/s"),
+    "pi5": DeviceKind("pi5-gbe", "Raspberry Pi 5", "1 Gbit/s"),
 }
 
 
@@ -61,7 +61,7 @@ class Likeness:
     host: Computer
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> DeviceKind:
         """The kind of device."""
         return KINDS[self.name]
 

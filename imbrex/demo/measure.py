@@ -13,7 +13,7 @@ from imbrex.demo.cluster import ClusterForm, DemoCluster
 from imbrex.demo.progress import Progress
 from imbrex.demo.question import Question
 from models.agreement import Judgement
-from models.quality import Picture, Truth, exactly_right
+from models.quality import EvaluatedPicture, GroundTruth, exactly_right
 from models.reference import Comparison
 from protos.errors import Unavailable
 
@@ -29,7 +29,7 @@ MOST_ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class PlanRun:
     """One plan's requests. `cold` is the very first answer, `first` the first under this plan,
     `answers` are the warm ones, without predictions, as their raw outputs are compared. Times of
     the cluster are multiplied by `scale`, so that they are those of the emulated devices.
@@ -87,7 +87,7 @@ class Measured:
 
 def measure(
     cluster: DemoCluster, question: Question, progress: Progress, chosen: Choice
-) -> Measured:
+) -> PlanRun:
     """Sends requests until there are enough warm answers from one plan; compares every raw answer.
 
     With `chosen`, that plan is made after requests under the plan in force have shown what messages
@@ -125,11 +125,11 @@ def measure(
     baseline = plain(client.baseline(model))
     like = cluster.form.like
     scale = like.scale if like else 1.0
-    return Measured(plan, cold, first, answers, judgement, baseline, scale)
+    return PlanRun(plan, cold, first, answers, judgement, baseline, scale)
 
 
 def curve(
-    cluster: DemoCluster, question: Question, progress: Progress, measured: Measured
+    cluster: DemoCluster, question: Question, progress: Progress, measured: PlanRun
 ) -> list[tuple[int, float]]:
     """(devices, seconds) from one device behind the coordinator to all of them but one, and then
     what `measured` says of all.
@@ -183,10 +183,10 @@ def all_right(question: Question, predictions: Sequence[Mapping[str, Any]]) -> b
         Detection(str(each["label"]), int(each["index"]), float(each["score"]), tuple(each["box"]))
         for each in predictions
     ]
-    return exactly_right([Picture(found, question.truth)]) == 1
+    return exactly_right([EvaluatedPicture(found, question.truth)]) == 1
 
 
-def labels(truth: Sequence[Truth]) -> str:
+def labels(truth: Sequence[GroundTruth]) -> str:
     """The labels in order."""
     return " ".join(sorted(each.label for each in truth))
 

@@ -14,7 +14,7 @@ from models import agreement, catalogue
 from models.digits.examples import examples
 from models.graph import Graph
 from models.importer import graph_of
-from models.quality import Truth
+from models.quality import GroundTruth
 from models.reference import random_inputs
 from models.vision.sidecar import Sidecar
 from protos.errors import BadRequest
@@ -34,8 +34,8 @@ class Question:
     body: bytes = field(repr=False)
     media_type: str
     shown_as: str
-    whole: agreement.Truth = field(repr=False)
-    truth: tuple[Truth, ...] | None = None
+    whole: agreement.Reference = field(repr=False)
+    truth: tuple[GroundTruth, ...] | None = None
 
 
 def prepare(model: str, image: Path | None) -> Question:
@@ -67,7 +67,7 @@ def prepare(model: str, image: Path | None) -> Question:
         body=body,
         media_type=kind,
         shown_as=shown,
-        whole=agreement.whole_truth(loaded.proto, graph, feeds),
+        whole=agreement.reference_of(loaded.proto, graph, feeds),
         truth=_truth(body) if loaded.sidecar and loaded.name == "digits" else None,
     )
 
@@ -84,6 +84,6 @@ def picture_feeds(body: bytes, sidecar: Sidecar, graph: Graph) -> dict[str, np.n
     return {name: tensor.astype(info.dtype, copy=False)}
 
 
-def _truth(body: bytes) -> tuple[Truth, ...] | None:
+def _truth(body: bytes) -> tuple[GroundTruth, ...] | None:
     """The digits on one of the example sheets, recognised by its bytes."""
     return next((each.truth for each in examples() if each.path.read_bytes() == body), None)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from imbrex import terminal
 from imbrex.demo.likeness import Likeness
-from imbrex.demo.measure import Measured, all_right, labels
+from imbrex.demo.measure import PlanRun, all_right, labels
 from imbrex.demo.question import Question
 from models.reference import Comparison
 from models.tolerance import STATISTICS, told
@@ -39,7 +39,7 @@ class Outcome:
 
     question: Question
     devices: Sequence[Mapping[str, Any]]
-    measured: Measured
+    measured: PlanRun
     like: Likeness | None = None
     # (devices, seconds), if they were measured.
     curve: Sequence[tuple[int, float]] = ()

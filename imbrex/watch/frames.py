@@ -23,7 +23,7 @@ class Frame:
     read: Callable[[], bytes] = field(repr=False, compare=False)
 
 
-class Source(Protocol):
+class FrameSource(Protocol):
     """A source of frames."""
 
     @property

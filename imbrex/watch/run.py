@@ -24,7 +24,7 @@ from imbrex import terminal
 from imbrex.calls import plain
 from imbrex.client import Client, NoCoordinator
 from imbrex.watch.folder import Folder
-from imbrex.watch.frames import Frame, Source, Waiting
+from imbrex.watch.frames import Frame, FrameSource, Waiting
 from protos.errors import BadRequest, ImbrexError, Unavailable
 from protos.memory import cap_memory
 
@@ -80,7 +80,7 @@ class Pace:
         return median(recent) if recent else 0.0
 
 
-def source_of(text: str, *, existing: bool) -> Source:
+def source_of(text: str, *, existing: bool) -> FrameSource:
     """The folder or stream named by the user.
 
     Raises:
@@ -101,7 +101,7 @@ def source_of(text: str, *, existing: bool) -> Source:
 class Watch:
     """One source, and the tasks that send its frames."""
 
-    def __init__(self, source: Source, wanted: Watched, sinks: list[Sink]) -> None:
+    def __init__(self, source: FrameSource, wanted: Watched, sinks: list[Sink]) -> None:
         self._source, self._wanted, self._sinks = source, wanted, sinks
         self._waiting = Waiting(source.keeps)
         self._stopped = threading.Event()
@@ -209,7 +209,7 @@ class Watch:
         self.stop()
 
 
-def watch(source: Source, wanted: Watched, sinks: list[Sink]) -> int:
+def watch(source: FrameSource, wanted: Watched, sinks: list[Sink]) -> int:
     """Watches until the source ends, Ctrl-C or SIGTERM; returns the exit code."""
     cap_memory(MOST_MEMORY_BYTES)
     watching = Watch(source, wanted, [_print, *sinks])

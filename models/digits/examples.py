@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.digits import EXAMPLES
-from models.quality import Truth
+from models.quality import GroundTruth
 
 TRUTH = EXAMPLES / "truth.json"
 
@@ -17,7 +17,7 @@ class Example:
     """One sheet: its picture file and the digits that are really on it."""
 
     path: Path
-    truth: tuple[Truth, ...]
+    truth: tuple[GroundTruth, ...]
 
 
 def examples() -> tuple[Example, ...]:
@@ -26,7 +26,7 @@ def examples() -> tuple[Example, ...]:
     return tuple(
         Example(
             EXAMPLES / entry["file"],
-            tuple(Truth(digit["label"], tuple(digit["box"])) for digit in entry["digits"]),
+            tuple(GroundTruth(digit["label"], tuple(digit["box"])) for digit in entry["digits"]),
         )
         for entry in document["sheets"]
     )

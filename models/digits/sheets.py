@@ -15,7 +15,7 @@ from PIL import Image, ImageFilter
 
 from models.digits.ink import Bank, Ink, Part, bank, random_pen, write
 from models.digits.paper import Colours, Pixels, blank, random_colours, random_ink
-from models.quality import Truth
+from models.quality import GroundTruth
 
 LONG_SIDE = 416
 SMALLEST_PX, LARGEST_PX = 28.0, 110.0  # height of a digit on a sheet whose long side is 416
@@ -69,9 +69,9 @@ def held_out_sheets(count: int = SHEETS) -> Iterator[Sheet]:
         yield sheet(Part.HELD_OUT, seed, FORMATS[seed % len(FORMATS)])
 
 
-def truth_of(made: Sheet) -> list[Truth]:
+def truth_of(made: Sheet) -> list[GroundTruth]:
     """The digits of a sheet in the form that the quality measure takes."""
-    return [Truth(str(digit.label), digit.box) for digit in made.digits]
+    return [GroundTruth(str(digit.label), digit.box) for digit in made.digits]
 
 
 def sheet(part: Part, seed: int, form: Format | None = None) -> Sheet:

@@ -24,23 +24,23 @@ Average = Callable[[str, str], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
+class Moments:
     """The tensors that hold a mean and a variance."""
 
     mean: str
     variance: str
 
 
-def _of_parts(draft: Draft, parts: Statistics, label: str, average: Average) -> Statistics:
+def _of_parts(draft: Draft, parts: Moments, label: str, average: Average) -> Moments:
     """The statistics of the whole, from those of equal parts."""
     mean = average(parts.mean, f"{label}_mean")
     apart = draft.emit("Sub", [parts.mean, mean], f"{label}_apart")
     between = draft.emit("Mul", [apart, apart], f"{label}_between")
     total = draft.emit("Add", [parts.variance, between], f"{label}_total")
-    return Statistics(mean, average(total, f"{label}_variance"))
+    return Moments(mean, average(total, f"{label}_variance"))
 
 
-def _of_map(draft: Draft, x: str, made: str, *, channels: bool) -> Statistics:
+def _of_map(draft: Draft, x: str, made: str, *, channels: bool) -> Moments:
     """Statistics per channel, or over all channels: of each row, then of the rows."""
     across = [1, 3] if channels else [3]
     means = draft.reduce("ReduceMean", x, f"{made}__rows_mean", across)
@@ -53,7 +53,7 @@ def _of_map(draft: Draft, x: str, made: str, *, channels: bool) -> Statistics:
     both = draft.emit("Concat", [means, variances], f"{made}__rows", axis=1)
     flat = draft.reshape(both, f"{made}__flat", [1, 2 * kept, 1, height])
     draft.gathered.add(flat)
-    rows = Statistics(
+    rows = Moments(
         draft.part(flat, f"{made}__means", 1, 0, kept),
         draft.part(flat, f"{made}__variances", 1, kept, 2 * kept),
     )
@@ -74,7 +74,7 @@ def _spread(draft: Draft, node: onnx.NodeProto, variance: str, epsilon: float) -
 
 
 def _scaled(
-    draft: Draft, node: onnx.NodeProto, found: Statistics, scale: np.ndarray, bias: np.ndarray
+    draft: Draft, node: onnx.NodeProto, found: Moments, scale: np.ndarray, bias: np.ndarray
 ) -> None:
     """(x - mean) * (scale / spread) + bias, both per channel."""
     made, rank = node.output[0], len(draft.shape(node.input[0]))
@@ -149,7 +149,7 @@ def _mean_variance(draft: Draft, node: onnx.NodeProto) -> bool:
 
 
 def _standard(
-    draft: Draft, node: onnx.NodeProto, found: Statistics, epsilon: float, output: str
+    draft: Draft, node: onnx.NodeProto, found: Moments, epsilon: float, output: str
 ) -> str:
     """(x - mean) / spread."""
     spread = _spread(draft, node, found.variance, epsilon)

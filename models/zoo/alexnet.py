@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from models.stored import StoredModel
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 
 SEED = 12
 SIDE = 224
@@ -12,7 +12,7 @@ CLASSES = 1000
 
 def alexnet() -> StoredModel:
     """(1, 3, 224, 224) -> logits (1, 1000)."""
-    net = Network("alexnet", SEED)
+    net = NetworkBuilder("alexnet", SEED)
     x = net.input("image", (1, 3, SIDE, SIDE))
     x = x.conv("conv1", 64, square(11, 4, pad=2)).relu().max_pool("pool1", square(3, 2, pad=0))
     x = x.conv("conv2", 192, square(5)).relu().max_pool("pool2", square(3, 2, pad=0))

@@ -1,6 +1,6 @@
 """A small fluent builder of ONNX networks with seeded weights.
 
-    net = Network("tiny", seed=7)
+    net = NetworkBuilder("tiny", seed=7)
     x = net.input("image", (1, 3, 32, 32))
     x = x.conv("conv1", 16, square(3)).relu().max_pool("pool1", square(2, 2))
     model = net.model(x.flatten("flatten").gemm("fc", 10))
@@ -66,7 +66,7 @@ class _Draw:
     spread: float
 
 
-class Network:
+class NetworkBuilder:
     """A network under construction; nodes are appended in the order of the calls."""
 
     def __init__(self, name: str, seed: int) -> None:
@@ -190,7 +190,7 @@ class Tensor:
     Maps are (N, C, H, W).
     """
 
-    network: Network
+    network: NetworkBuilder
     name: str
     shape: tuple[int, ...]
     layer: str

@@ -5,7 +5,7 @@ over channels, two 1x1 convolutions with GELU between them, and a learnt scale p
 from __future__ import annotations
 
 from models.stored import StoredModel
-from models.zoo.builder import Network, Tensor, square
+from models.zoo.builder import NetworkBuilder, Tensor, square
 from models.zoo.layers import channel_norm, depthwise, gelu
 
 SEED = 28
@@ -21,7 +21,7 @@ BRANCH_SCALE = 0.3
 
 def convnext_tiny() -> StoredModel:
     """(1, 3, 224, 224) -> logits (1, 1000)."""
-    net = Network("convnext_tiny", SEED)
+    net = NetworkBuilder("convnext_tiny", SEED)
     x = net.input("image", (1, 3, SIDE, SIDE))
     x = channel_norm(x.conv("stem", STAGES[0][0], square(4, 4, pad=0)), "stem_norm", EPSILON)
     for stage, (channels, count) in enumerate(STAGES, start=1):

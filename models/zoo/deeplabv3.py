@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from models.stored import StoredModel
-from models.zoo.builder import Network, Tensor, square
+from models.zoo.builder import NetworkBuilder, Tensor, square
 from models.zoo.layers import bilinear
 from models.zoo.mobilenetv2 import features
 
@@ -18,7 +18,7 @@ RATES = (6, 12, 18)
 
 def deeplabv3() -> StoredModel:
     """(1, 3, 513, 513) -> logits (1, 21, 513, 513)."""
-    net = Network("deeplabv3", SEED)
+    net = NetworkBuilder("deeplabv3", SEED)
     x = features(net.input("image", (1, 3, SIDE, SIDE)), output_stride=16)
     x = _pyramid(x).conv("logits", CLASSES, square(1))
     return net.stored(bilinear(x, "output", (SIDE, SIDE)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from models.stored import StoredModel
-from models.zoo.builder import Network, Tensor, square
+from models.zoo.builder import NetworkBuilder, Tensor, square
 
 SEED = 121
 SIDE = 224
@@ -14,7 +14,7 @@ BLOCKS = (6, 12, 24, 16)
 
 def densenet121() -> StoredModel:
     """(1, 3, 224, 224) -> logits (1, 1000)."""
-    net = Network("densenet121", SEED)
+    net = NetworkBuilder("densenet121", SEED)
     x = net.input("image", (1, 3, SIDE, SIDE))
     x = x.conv("conv1", 2 * GROWTH, square(7, 2), bias=False).norm().relu()
     x = x.max_pool("pool1", square(3, 2))

@@ -5,7 +5,7 @@ and with ReLU6 in place of swish, as it runs on phones.
 from __future__ import annotations
 
 from models.stored import StoredModel
-from models.zoo.builder import Network, Tensor, square
+from models.zoo.builder import NetworkBuilder, Tensor, square
 from models.zoo.layers import LINEAR_GAIN, depthwise, relu6, same_at_stride
 
 SEED = 20
@@ -25,7 +25,7 @@ STAGES = (
 
 def efficientnet_lite0() -> StoredModel:
     """(1, 3, 224, 224) -> logits (1, 1000)."""
-    net = Network("efficientnet_lite0", SEED)
+    net = NetworkBuilder("efficientnet_lite0", SEED)
     x = net.input("image", (1, 3, SIDE, SIDE))
     x = relu6(x.conv("stem", 32, same_at_stride(3, 2, SIDE), bias=False).norm())
     for stage, (expansion, channels, count, stride, kernel) in enumerate(STAGES, start=1):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from models.stored import StoredModel
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 from models.zoo.layers import depth_to_space, tanh
 
 SEED = 34
@@ -13,7 +13,7 @@ FACTOR = 3
 
 def espcn() -> StoredModel:
     """Luminance (1, 1, 224, 224) -> (1, 1, 672, 672)."""
-    net = Network("espcn", SEED)
+    net = NetworkBuilder("espcn", SEED)
     x = net.input("image", (1, 1, SIDE, SIDE))
     x = tanh(x.conv("conv1", 64, square(5)))
     x = tanh(x.conv("conv2", 32, square(3)))

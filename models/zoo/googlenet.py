@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from models.stored import StoredModel
-from models.zoo.builder import Network, Tensor, square
+from models.zoo.builder import NetworkBuilder, Tensor, square
 from models.zoo.layers import local_response_norm, rounded_up_pool
 
 SEED = 15
@@ -40,7 +40,7 @@ POOL_AFTER = ("3b", "4e")
 
 def googlenet() -> StoredModel:
     """(1, 3, 224, 224) -> logits (1, 1000)."""
-    net = Network("googlenet", SEED)
+    net = NetworkBuilder("googlenet", SEED)
     x = net.input("image", (1, 3, SIDE, SIDE))
     x = _pooled(x.conv("conv1", 64, square(7, 2)).relu(), "pool1")
     x = local_response_norm(x, "norm1").conv("conv2_reduce", 64, square(1)).relu()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from models.stored import StoredModel
 from models.windows import Window
-from models.zoo.builder import Network, Tensor, Windows, square
+from models.zoo.builder import NetworkBuilder, Tensor, Windows, square
 
 SEED = 3
 SIDE = 299
@@ -16,7 +16,7 @@ INNER_17 = (128, 160, 160, 192)
 
 def inceptionv3() -> StoredModel:
     """(1, 3, 299, 299) -> logits (1, 1000)."""
-    net = Network("inceptionv3", SEED)
+    net = NetworkBuilder("inceptionv3", SEED)
     x = net.input("image", (1, 3, SIDE, SIDE))
     x = _conv(x, "stem1", 32, square(3, 2, pad=0))
     x = _conv(x, "stem2", 32, square(3, pad=0))

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from models.windows import Window
-from models.zoo.builder import EPSILON, NORM_SPREAD, Network, Tensor, Windows
+from models.zoo.builder import EPSILON, NORM_SPREAD, NetworkBuilder, Tensor, Windows
 
 LINEAR_GAIN = 0.7  # nothing follows, and E[z^2] = 1
 SILU_GAIN = 1.05
 HARD_SWISH_GAIN = 1.0
 
 
-def constant(net: Network, value: float) -> str:
+def constant(net: NetworkBuilder, value: float) -> str:
     """The name of a scalar, added to the network at its first use."""
     name = f"constant_{value:g}"
     return name if net.has(name) else net.constant(name, np.array(value, np.float32))

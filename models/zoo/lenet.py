@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from models.stored import StoredModel
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 
 SEED = 5
 SIDE = 28
@@ -12,7 +12,7 @@ CLASSES = 10
 
 def lenet5() -> StoredModel:
     """(1, 1, 28, 28) -> logits (1, 10)."""
-    net = Network("lenet5", SEED)
+    net = NetworkBuilder("lenet5", SEED)
     x = net.input("image", (1, 1, SIDE, SIDE))
     x = x.conv("conv1", 20, square(5, pad=0)).relu().max_pool("pool1", square(2, 2))
     x = x.conv("conv2", 50, square(5, pad=0)).relu().max_pool("pool2", square(2, 2))

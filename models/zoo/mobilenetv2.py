@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from models.stored import StoredModel
-from models.zoo.builder import Network, Tensor, square
+from models.zoo.builder import NetworkBuilder, Tensor, square
 from models.zoo.layers import LINEAR_GAIN, depthwise, relu6
 
 SEED = 22
@@ -23,7 +23,7 @@ STAGES = (
 
 def mobilenetv2() -> StoredModel:
     """(1, 3, 224, 224) -> logits (1, 1000)."""
-    net = Network("mobilenetv2", SEED)
+    net = NetworkBuilder("mobilenetv2", SEED)
     x = features(net.input("image", (1, 3, SIDE, SIDE)))
     x = relu6(x.conv("conv_last", 1280, square(1), bias=False).norm())
     x = x.global_average_pool("pool").flatten("flatten")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from models.stored import StoredModel
-from models.zoo.builder import Network, Tensor, square
+from models.zoo.builder import NetworkBuilder, Tensor, square
 from models.zoo.layers import (
     HARD_SWISH_GAIN,
     LINEAR_GAIN,
@@ -56,7 +56,7 @@ ROWS = (
 
 def mobilenetv3() -> StoredModel:
     """(1, 3, 224, 224) -> logits (1, 1000)."""
-    net = Network("mobilenetv3", SEED)
+    net = NetworkBuilder("mobilenetv3", SEED)
     x = net.input("image", (1, 3, SIDE, SIDE))
     x = hard_swish(x.conv("conv1", 16, square(3, 2), bias=False).norm())
     for number, row in enumerate(ROWS, start=1):

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from models.stored import StoredModel
-from models.zoo.builder import Network, Tensor, square
+from models.zoo.builder import NetworkBuilder, Tensor, square
 
 SIDE = 224
 CLASSES = 1000
@@ -34,7 +34,7 @@ def _resnet(
     name: str, seed: int, counts: Sequence[int], unit: Callable[[Tensor, str, int, int], Tensor]
 ) -> StoredModel:
     """`counts`: units of each stage."""
-    net = Network(name, seed)
+    net = NetworkBuilder(name, seed)
     x = net.input("image", (1, 3, SIDE, SIDE))
     x = x.conv("conv1", 64, square(7, 2), bias=False).norm().relu()
     x = x.max_pool("pool1", square(3, 2))

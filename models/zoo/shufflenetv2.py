@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from models.stored import StoredModel
-from models.zoo.builder import Network, Tensor, square
+from models.zoo.builder import NetworkBuilder, Tensor, square
 from models.zoo.layers import LINEAR_GAIN, channel_shuffle, depthwise
 
 SEED = 24
@@ -15,7 +15,7 @@ STAGES = ((116, 4), (232, 8), (464, 4))
 
 def shufflenetv2() -> StoredModel:
     """(1, 3, 224, 224) -> logits (1, 1000)."""
-    net = Network("shufflenetv2", SEED)
+    net = NetworkBuilder("shufflenetv2", SEED)
     x = net.input("image", (1, 3, SIDE, SIDE))
     x = x.conv("conv1", 24, square(3, 2), bias=False).norm().relu()
     x = x.max_pool("pool1", square(3, 2))

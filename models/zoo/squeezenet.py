@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from models.stored import StoredModel
-from models.zoo.builder import Network, Tensor, square
+from models.zoo.builder import NetworkBuilder, Tensor, square
 from models.zoo.layers import rounded_up_pool
 
 SEED = 10
@@ -25,7 +25,7 @@ POOL_AFTER = (4, 8)
 
 def squeezenet() -> StoredModel:
     """(1, 3, 224, 224) -> logits (1, 1000)."""
-    net = Network("squeezenet", SEED)
+    net = NetworkBuilder("squeezenet", SEED)
     x = net.input("image", (1, 3, SIDE, SIDE))
     x = _pooled(x.conv("conv1", 96, square(7, 2, pad=0)).relu(), "pool1")
     for number, (squeezed, expanded) in enumerate(FIRES, start=2):

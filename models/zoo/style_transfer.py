@@ -5,7 +5,7 @@ and, against checkerboards, upsampling before convolutions (Odena et al., 2016).
 from __future__ import annotations
 
 from models.stored import StoredModel
-from models.zoo.builder import Network, Tensor, square
+from models.zoo.builder import NetworkBuilder, Tensor, square
 from models.zoo.layers import instance_norm, reflection_pad, upsample
 
 SEED = 36
@@ -16,7 +16,7 @@ RESIDUALS = 5
 
 def style_transfer() -> StoredModel:
     """(1, 3, 224, 224) -> (1, 3, 224, 224)."""
-    net = Network("style_transfer", SEED)
+    net = NetworkBuilder("style_transfer", SEED)
     x = net.input("image", (1, 3, SIDE, SIDE))
     x = _conv(x, "conv1", CHANNELS[0], 9).relu()
     x = _conv(x, "conv2", CHANNELS[1], 3, 2).relu()

@@ -5,7 +5,7 @@ path's maps are cropped before they join the expanding one.
 from __future__ import annotations
 
 from models.stored import StoredModel
-from models.zoo.builder import Network, Tensor, square
+from models.zoo.builder import NetworkBuilder, Tensor, square
 from models.zoo.layers import centre_crop, conv_transpose
 
 SEED = 31
@@ -18,7 +18,7 @@ CLASSES = 2
 
 def unet(side: int = SIDE) -> StoredModel:
     """(1, 1, side, side) -> logits (1, 2, side - 184, side - 184)."""
-    net = Network("unet", SEED)
+    net = NetworkBuilder("unet", SEED)
     x = net.input("image", (1, 1, side, side))
     passed = []
     for level, channels in enumerate(CHANNELS, start=1):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from models.stored import StoredModel
-from models.zoo.builder import Network, Tensor, square
+from models.zoo.builder import NetworkBuilder, Tensor, square
 
 SEED = 16
 # Channels and number of 3x3 convolutions of each stage; a 2x2 maximum ends it.
@@ -16,7 +16,7 @@ def vgg16(side: int, *, classifier: bool) -> StoredModel:
 
     fc6 reads whatever map pool5 makes: 7x7x512 for side 224, 8x8x512 for side 256.
     """
-    net = Network(f"vgg16_{side}" + ("" if classifier else "_conv"), SEED)
+    net = NetworkBuilder(f"vgg16_{side}" + ("" if classifier else "_conv"), SEED)
     x = net.input("image", (1, 3, side, side))
     for stage, (channels, convolutions) in enumerate(STAGES, start=1):
         for index in range(1, convolutions + 1):

@@ -7,7 +7,7 @@ it was meant to be, costs the same, and can be cut into tiles.
 from __future__ import annotations
 
 from models.stored import StoredModel
-from models.zoo.builder import Network, Tensor, square
+from models.zoo.builder import NetworkBuilder, Tensor, square
 
 SEED = 2
 SIDE = 416
@@ -32,7 +32,7 @@ PASSTHROUGH_STAGE = 5
 
 def yolov2() -> StoredModel:
     """(1, 3, 416, 416) -> (1, 425, 13, 13): channel a * 85 + k of anchor a, before any sigmoid."""
-    net = Network("yolov2", SEED)
+    net = NetworkBuilder("yolov2", SEED)
     x = net.input("image", (1, 3, SIDE, SIDE))
     number = 0
     for stage, convolutions in enumerate(STAGES, start=1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from models.stored import StoredModel
 from models.windows import Window
-from models.zoo.builder import Network, Tensor, square
+from models.zoo.builder import NetworkBuilder, Tensor, square
 from models.zoo.layers import upsample
 
 SEED = 30
@@ -18,7 +18,7 @@ STAGES = (16, 32, 64, 128, 256)
 
 def yolov3_tiny() -> StoredModel:
     """(1, 3, 416, 416) -> (1, 255, 13, 13) and (1, 255, 26, 26), before any sigmoid."""
-    net = Network("yolov3_tiny", SEED)
+    net = NetworkBuilder("yolov3_tiny", SEED)
     x = fine = net.input("image", (1, 3, SIDE, SIDE))
     for number, channels in enumerate(STAGES, start=1):
         x = fine = _conv(x, f"conv{number}", channels, 3)

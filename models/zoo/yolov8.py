@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from models.downloads import labels
 from models.stored import StoredModel
 from models.vision.sidecar import Sidecar, read_sidecar
-from models.zoo.builder import Network, Tensor, square
+from models.zoo.builder import NetworkBuilder, Tensor, square
 from models.zoo.layers import SILU_GAIN, constant, silu, upsample
 
 SEED = 8
@@ -34,7 +34,7 @@ def yolov8n(side: int = SIDE) -> StoredModel:
     """(1, 3, 640, 640) -> (1, 84, 8400): centre x, y, width, height in pixels, and a score for each
     class; `side` is that of the input, a multiple of 32.
     """
-    net = Network("yolov8n", SEED)
+    net = NetworkBuilder("yolov8n", SEED)
     priors = [math.log(_OBJECTS / CLASSES / (_PICTURE / stride) ** 2) for stride in STRIDES]
     return net.stored(_decoded(_maps(net, side, priors)))
 
@@ -43,7 +43,7 @@ def yolov8n_maps(side: int = SIDE) -> StoredModel:
     """(1, 3, 640, 640) -> (1, 144, 80, 80), (1, 144, 40, 40), (1, 144, 20, 20), with scores about
     one half.
     """
-    net = Network("yolov8n", SEED)
+    net = NetworkBuilder("yolov8n", SEED)
     return net.stored(*_maps(net, side, [0.0] * len(STRIDES)))
 
 
@@ -73,7 +73,7 @@ def yolov8n_sidecar() -> Sidecar:
     )
 
 
-def _maps(net: Network, side: int, priors: Sequence[float]) -> list[Tensor]:
+def _maps(net: NetworkBuilder, side: int, priors: Sequence[float]) -> list[Tensor]:
     """The maps of the three scales; `priors` are the logits of a class at first."""
     x = _conv(net.input("image", (1, 3, side, side)), "stem", CHANNELS[0], 3, 2)
     maps = []

@@ -16,19 +16,19 @@ import pytest
 from coordinator.audit import arbiter as module
 from coordinator.audit.arbiter import Arbiter, NoVerdict
 from coordinator.audit.case import Case
-from coordinator.audit.job import Received
+from coordinator.audit.job import ReceivedOutput
 from coordinator.tasks.events import RequestId
 from models.boxes import Box, Span
 from models.catalogue import LoadedModel
 from models.cutter import cut
 from models.loading import network_of
-from models.mapped import MappedWeights, place_of
+from models.mapped import MappedWeights, location_of
 from models.program import BlobSource, Program
 from models.reference import ProgramRunner
 from models.selection import Selection, dense
 from models.stored import in_memory
 from models.tolerance import PLAIN
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 from protos.facts import DeviceId
 from tests.waiting import until
 
@@ -44,7 +44,7 @@ def case(folder: Path | None = None, channels: tuple[int, int] = (0, 32)) -> Cas
     """A tile that was computed rightly: some channels of a convolution, with weights mapped from a
     file of `folder`.
     """
-    net = Network("net", seed=1)
+    net = NetworkBuilder("net", seed=1)
     x = net.input("x", (1, 16, 24, 24)).conv("conv", 32, square(3)).relu()
     room = MappedWeights(folder, [1 << 20]).empty if folder else in_memory
     graph = network_of(LoadedModel("net", net.stored(x), None, False), room=room).graph
@@ -58,7 +58,10 @@ def case(folder: Path | None = None, channels: tuple[int, int] = (0, 32)) -> Cas
     }
     (made,) = ProgramRunner(blobs, threads=1).run(piece.program, inputs, [name])
     lower = Box.of((0, 1), channels, (12, 24), (0, 24))
-    received = [Received(name, box, box, made), Received(name, lower, box, made[:, :, 12:].copy())]
+    received = [
+        ReceivedOutput(name, box, box, made),
+        ReceivedOutput(name, lower, box, made[:, :, 12:].copy()),
+    ]
     return Case(
         RequestId("r"), "net", DeviceId("d"), 0, PLAIN, piece.program, blobs, inputs, received
     )
@@ -94,7 +97,7 @@ async def test_mapped_weights_are_read_from_their_file(
 ) -> None:
     right = case(tmp_path, channels)
     weight = max(right.program.weights, key=lambda ref: len(ref.dims))
-    assert place_of(right.blobs.array_of(weight.sha256)) is not None
+    assert location_of(right.blobs.array_of(weight.sha256)) is not None
     assert not (await arbiter.judge(right)).is_wrong(PLAIN)
     right.received[0].array[...] = 0
     assert (await arbiter.judge(right)).is_wrong(PLAIN)
@@ -102,7 +105,7 @@ async def test_mapped_weights_are_read_from_their_file(
 
 def selecting(least: float, kept: bool) -> Case:
     """The whole output as boxes: columns of one row are entries, its channels their scores."""
-    net = Network("net", seed=1)
+    net = NetworkBuilder("net", seed=1)
     x = net.input("x", (1, 16, 1, 24)).conv("conv", 32, square(3))
     graph = network_of(LoadedModel("net", net.stored(x), None, False)).graph
     (name,) = graph.outputs
@@ -118,7 +121,7 @@ def selecting(least: float, kept: bool) -> Case:
         chosen = selection.chosen(made)
         assert 0 < len(chosen) < made.shape[3]
         made = dense(made.take(chosen, 3), chosen.tolist(), 3, made.shape)
-    received = [Received(name, box, box, made, selection)]
+    received = [ReceivedOutput(name, box, box, made, selection)]
     return Case(
         RequestId("r"), "net", DeviceId("d"), 0, PLAIN, piece.program, blobs, inputs, received
     )

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from coordinator.audit.case import Case, Wanted, can_be_judged, tasks_by_device, tolerance_of
+from coordinator.audit.case import Case, RequestedBox, can_be_judged, tasks_by_device, tolerance_of
 from coordinator.audit.collector import Collector
 from coordinator.tasks.events import RequestId
 from models.boxes import Box
@@ -24,7 +24,7 @@ REQUEST = RequestId("r")
 
 def case() -> Case:
     target = np.full(BOX.shape, np.nan, np.float32)
-    wanted = Wanted(A, [pb.Item()], (A, 3, 0, "y"), BOX, target, BOX.volume)
+    wanted = RequestedBox(A, [pb.Item()], (A, 3, 0, "y"), BOX, target, BOX.volume)
     made = Case(REQUEST, "net", A, 3, PLAIN, Program(b"", ()), BlobSource())
     made.wanted.append(wanted)
     return made

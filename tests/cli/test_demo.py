@@ -25,7 +25,7 @@ from coordinator.serving.common.tensors import load_tensors, write_tensors
 from imbrex.demo.cluster import ClusterForm, DemoCluster
 from models.digits.examples import examples
 from models.reference import WholeModel, compare
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 from tests.cli.run_cli import Ran, imbrex
 from tests.serving.in_place import blank, picture
 
@@ -54,7 +54,7 @@ KEYS = {
 
 def tiny(folder: Path) -> Path:
     """A network that is small but worth several tiles."""
-    net = Network("tiny", seed=3)
+    net = NetworkBuilder("tiny", seed=3)
     x = net.input("image", (1, 3, 64, 64))
     for number, channels in enumerate((8, 16, 16), start=1):
         x = x.conv(f"conv{number}", channels, square(3)).relu()
@@ -112,7 +112,7 @@ def test_the_demo_gives_the_whole_models_answer(tmp_path: Path) -> None:
 
 
 def test_rows_that_no_window_reads_are_in_nobodys_way(tmp_path: Path) -> None:
-    net = Network("strided", seed=3)
+    net = NetworkBuilder("strided", seed=3)
     x = net.input("image", (1, 3, 64, 64)).conv("conv1", 8, square(3, 2, pad=0)).relu()
     path = tmp_path / "strided.onnx"
     onnx.save(net.model(x.conv("conv2", 8, square(3))), path)

@@ -14,7 +14,7 @@ from models.vision.end_to_end import EndToEnd
 from models.vision.predictions import predictions
 from models.vision.preprocess import place
 from models.vision.sidecar import Sidecar, load, sidecar_path
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 from tests.cli.run_cli import imbrex, refused
 
 SIDE = 64
@@ -26,7 +26,7 @@ ROWS[1] = (9, 16, 40, 56, 0.6, 0)
 
 def export(path: Path, rows: np.ndarray, told: dict[str, str]) -> Path:
     """A network whose answer is always `rows`, with this metadata."""
-    net = Network("boxes", seed=1)
+    net = NetworkBuilder("boxes", seed=1)
     x = net.input("images", (1, 3, SIDE, SIDE)).conv("conv", 1, square(3)).relu()
     mean = x.global_average_pool("mean").flatten("flat")
     none = net.node(

@@ -22,7 +22,7 @@ from models.sizes import Size
 from models.vision.class_map import Overlay, Segment
 from models.vision.repainted import Repainting
 from models.vision.sidecar import load, sidecar_path
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 from protos.errors import BadRequest, NotFound
 from tests.cli.run_cli import imbrex, refused
 from tests.serving.camera import save_camera
@@ -34,7 +34,7 @@ PICTURE = Repainting(Image.new("RGB", (4, 3), (1, 2, 3)))
 @pytest.fixture
 def birds(tmp_path: Path) -> Path:
     """A classifier of four classes, without a sidecar."""
-    net = Network("birds", seed=2)
+    net = NetworkBuilder("birds", seed=2)
     x = net.input("image", (1, 3, 32, 32)).conv("conv", 4, square(3)).relu()
     path = tmp_path / "birds.onnx"
     onnx.save(net.model(x.global_average_pool("mean").flatten("flat").gemm("fc", 4)), path)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from imbrex.cli.download import SPARE_BYTES, Wanted, download
+from imbrex.cli.download import SPARE_BYTES, RemoteFile, download
 from models.downloads import read_manifest
 from models.installed import Store
 from protos.errors import BadConfiguration, NotFound, PeerViolation, Unavailable
@@ -34,7 +34,7 @@ def fetched(mirror: Mirror, folder: Path, content: bytes = CONTENT) -> tuple[byt
     """What came, and what was told of it."""
     told: list[int] = []
     digest = hashlib.sha256(content).hexdigest()
-    wanted = Wanted(f"{mirror.url}/models/x", len(content), digest)
+    wanted = RemoteFile(f"{mirror.url}/models/x", len(content), digest)
     download(wanted, folder / "x", told.append, wait=lambda _: None)
     return (folder / "x").read_bytes(), told
 
@@ -111,7 +111,7 @@ def test_what_is_not_there_is_not_asked_for_again(mirror: Mirror, tmp_path: Path
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1/x", "nonsense", "http://127.0.0.1:1/x"])
 def test_a_base_url_that_leads_nowhere_is_named(tmp_path: Path, url: str) -> None:
     with pytest.raises((BadConfiguration, Unavailable)) as caught:
-        download(Wanted(url, 9, "0" * 64), tmp_path / "x", lambda _: None, wait=lambda _: None)
+        download(RemoteFile(url, 9, "0" * 64), tmp_path / "x", lambda _: None, wait=lambda _: None)
     assert url in caught.value.cause
     assert caught.value.cure
 
@@ -120,7 +120,7 @@ def test_a_disk_without_room_is_refused_before_anything_comes(
     mirror: Mirror, tmp_path: Path
 ) -> None:
     free = shutil.disk_usage(tmp_path).free
-    wanted = Wanted(f"{mirror.url}/x", free + SPARE_BYTES, "0" * 64)
+    wanted = RemoteFile(f"{mirror.url}/x", free + SPARE_BYTES, "0" * 64)
     with pytest.raises(BadConfiguration, match="MB free"):
         download(wanted, tmp_path / "x", lambda _: None)
     assert mirror.ranges == []
@@ -129,13 +129,13 @@ def test_a_disk_without_room_is_refused_before_anything_comes(
 LIMITED = """
 import resource, signal, sys
 from pathlib import Path
-from imbrex.cli.download import Wanted, download
+from imbrex.cli.download import RemoteFile, download
 from protos.errors import BadConfiguration
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
 url, size, digest, target = sys.argv[1:]
 try:
-    download(Wanted(url, int(size), digest), Path(target), lambda _: None)
+    download(RemoteFile(url, int(size), digest), Path(target), lambda _: None)
 except BadConfiguration as error:
     print(error.cause, error.cure)
 """

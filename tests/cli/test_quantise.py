@@ -19,7 +19,7 @@ from models.digits.sheets import FORMATS, sheet
 from models.installed import Store
 from models.quality import boxes_agree
 from models.vision.detection import Detection
-from models.zoo.builder import Network
+from models.zoo.builder import NetworkBuilder
 from tests.cli.run_cli import imbrex, refused
 from tests.serving.processes import serving
 from training.digits.evaluate import measure
@@ -154,7 +154,7 @@ def test_models_that_take_no_pictures_and_names_that_are_taken_are_refused(
     store: str, pictures: Path, tmp_path: Path
 ) -> None:
     assert "built-in" in refused(*quantise(pictures, "--name", "resnet50")).err
-    net = Network("plain", seed=1)
+    net = NetworkBuilder("plain", seed=1)
     x = net.input("x", (1, 3, 8, 8)).relu()
     path = tmp_path / "plain.onnx"
     onnx.save(net.model(x.global_average_pool("mean").flatten("flat")), path)

@@ -11,7 +11,7 @@ from coordinator.cluster.pings import Observation, Probe
 from coordinator.costs.corrections import CorrectedCosts
 from coordinator.costs.devices import Device
 from coordinator.costs.endpoints import DEVICE_ENDPOINT, HOST_ENDPOINT
-from coordinator.costs.sketch import Sketch
+from coordinator.costs.sketch import ProgramBuilder
 from coordinator.measuring.measured import Measured
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes
@@ -70,7 +70,7 @@ async def test_on_loopback_no_wire_is_told_from_the_machine() -> None:
 
 def one_task() -> TaskGraph:
     """A plan of one convolution on A."""
-    sketch = Sketch(1, 8, 32, 32)
+    sketch = ProgramBuilder(1, 8, 32, 32)
     sketch.conv(16, 3)
     return replace(chain([[(0, 12)]], "a"), works=(sketch.measurable().works,))
 

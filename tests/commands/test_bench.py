@@ -15,7 +15,7 @@ from coordinator.control.choice import Choice
 from coordinator.planning.plan_json import PlanFile
 from coordinator.serving.v1.answers import Moved, Origin, TimingMs
 from imbrex.calls import Outputs, plain
-from imbrex.cli.rounds import WARM_UP, Case, Rounds
+from imbrex.cli.rounds import WARM_UP, PlanSamples, Rounds
 from tests.cli.run_cli import refused
 from tests.commands.conftest import Live
 
@@ -123,7 +123,7 @@ class Turns:
 def test_rounds_are_interleaved_and_every_answer_is_compared() -> None:
     turns = Turns()
     rounds = Rounds(turns, "m", b"")  # type: ignore[arg-type]
-    cases = [Case(name, 1, Choice(name)) for name in "ab"]
+    cases = [PlanSamples(name, 1, Choice(name)) for name in "ab"]
     rounds.warm_up(cases, lambda what: None)
     del turns.asked[:]
     assert [case.label for case in rounds.measure(cases, 1)] == ["a", "b"]
@@ -140,7 +140,7 @@ def test_an_answer_that_is_as_right_as_the_first_does_not_differ() -> None:
     turns = Turns()
     other = {"y": np.full(3, 1.5, np.float32)}
     rounds = Rounds(turns, "m", b"", others=[other])  # type: ignore[arg-type]
-    cases = [Case(name, 1, Choice(name)) for name in "ab"]
+    cases = [PlanSamples(name, 1, Choice(name)) for name in "ab"]
     rounds.warm_up(cases, lambda what: None)
     turns.asked[:] = ["b"] * (WARM_UP + 1)
     list(rounds.measure(cases, 1))

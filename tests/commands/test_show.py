@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.hardware import CLUSTERS
 from imbrex.cli import show
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 from protos.errors import Infeasible
 from tests.cli.run_cli import imbrex, refused
 from tests.models.model_files import opened, saved
@@ -16,7 +16,7 @@ from tests.models.model_files import opened, saved
 
 def residual(folder: Path) -> Path:
     """Two convolutions with a shortcut around the second, and a fully connected layer."""
-    net = Network("residual", seed=1)
+    net = NetworkBuilder("residual", seed=1)
     x = net.input("image", (1, 3, 32, 32)).conv("conv1", 8, square(3)).relu()
     x = x.conv("conv2", 8, square(3)).add("sum", x)
     return saved(folder, net.model(x.flatten("flatten").gemm("fc", 10)))

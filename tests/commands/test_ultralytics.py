@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from models.installed import VARIABLE
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 from tests.cli.run_cli import imbrex
 from tests.commands.conftest import Live, started
 from tests.models.model_files import halved
@@ -54,7 +54,7 @@ def rows(task: str) -> np.ndarray:
 def export(folder: Path, name: str) -> Path:
     """A network whose answer is always this, with the metadata that Ultralytics writes."""
     task, form = NAMES[name]
-    net = Network(name, seed=1)
+    net = NetworkBuilder(name, seed=1)
     x = net.input("images", (1, 3, SIDE, SIDE)).conv("conv", 1, square(3)).relu()
     mean = x.global_average_pool("mean").flatten("flat")
     zero = net.constant("zero", np.zeros((1, 1), np.float32))

@@ -6,9 +6,17 @@ from itertools import count
 from coordinator.control.actions import Action, Prepare, Propose
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.control.entries import SETTLE_S
-from coordinator.control.events import Changed, Event, Planned, Prepared, Tick, Ticket, Wanted
+from coordinator.control.events import (
+    Changed,
+    Event,
+    Planned,
+    PlanRequested,
+    Prepared,
+    Tick,
+    Ticket,
+)
 from coordinator.control.plans import Plans
-from coordinator.planning.groups import Grouping, Service
+from coordinator.planning.groups import Grouping, ServiceTimes
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import Block, Plan, Tile
 from models.program import Program
@@ -34,7 +42,7 @@ def graph(of: Plan | str) -> TaskGraph:
 
 
 def grouping(*groups: str, latency_s: float, period_s: float | None = None) -> Grouping:
-    service = Service(latency_s, period_s or latency_s, 0.0)
+    service = ServiceTimes(latency_s, period_s or latency_s, 0.0)
     return Grouping(tuple(map(plan, groups)), (service,) * len(groups))
 
 
@@ -56,7 +64,7 @@ def steps(machine: Plans, *events: Event, now: float = 0.0) -> list[Action]:
 
 def in_force(machine: Plans, made: TaskGraph, choice: Choice = IN_FORCE) -> float:
     """A model's first plan is this one; the time then."""
-    machine.step(Wanted(Ticket(999), M, choice), 0.0)
+    machine.step(PlanRequested(Ticket(999), M, choice), 0.0)
     (proposed,) = machine.step(Tick(), SETTLE_S)
     assert isinstance(proposed, Propose)
     (prepare,) = machine.step(Planned(proposed.work, made.plan), SETTLE_S)

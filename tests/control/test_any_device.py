@@ -21,8 +21,8 @@ from coordinator.control.actions import (
     Action,
     Empty,
     LeaveOut,
-    Probe,
-    Profile,
+    ProbeLink,
+    ProfileDevice,
     Replan,
     Withdraw,
 )
@@ -180,7 +180,7 @@ class AnyDevice(RuleBasedStateMachine):
         found: list[Action] = []
         while self.wanted and not self.wanted[0][1]:
             found.append(Replan(self.wanted.pop(0)[0]))
-        return [*found, Probe(self.wanted[0][1][0])] if self.wanted else found
+        return [*found, ProbeLink(self.wanted[0][1][0])] if self.wanted else found
 
     # ------------------------------------------------------------ profiles
 
@@ -201,7 +201,7 @@ class AnyDevice(RuleBasedStateMachine):
 
     def profile(self, actions: list[Action]) -> None:
         for action in actions:
-            assert isinstance(action, Profile)
+            assert isinstance(action, ProfileDevice)
             assert self.profiling is None, "two are profiled at a time"
             assert action.device in self.to_profile
             self.to_profile.remove(action.device)
@@ -280,14 +280,14 @@ def probes_all(links: Links) -> Iterator[Action]:
     while links._wanted and not links._wanted[0][1]:
         yield Replan(links._wanted.popleft()[0])
     if links._wanted:
-        yield from map(Probe, links._wanted[0][1])
+        yield from map(ProbeLink, links._wanted[0][1])
 
 
 def profiles_beside(kinds: Kinds, event: Event, now: float) -> Iterator[Action]:
     """Whoever wants to is profiled at once."""
     if isinstance(event, ProfileWanted):
         kinds._current = event.device, event.kind
-        yield Profile(event.device)
+        yield ProfileDevice(event.device)
     else:
         kinds._current = None
 

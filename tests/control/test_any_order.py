@@ -35,19 +35,19 @@ from coordinator.control.events import (
     Arrived,
     Divided,
     Event,
-    Failed,
     Forgotten,
     Held,
     Left,
     Planned,
+    PlanRequested,
     Prepared,
     Queued,
     Released,
     Tick,
     Ticket,
     Unprepared,
-    Wanted,
     Work,
+    WorkFailed,
 )
 from coordinator.control.grouping import Regrouping
 from coordinator.control.plans import NO_WORKER, Plans
@@ -131,7 +131,7 @@ class AnyOrder(RuleBasedStateMachine):
                 self.places.add(ticket)
                 if ticket not in self.alone:
                     assert not self.alone & self.places
-                    self.ask(Wanted(ticket, self.model[ticket], IN_FORCE), self.plans)
+                    self.ask(PlanRequested(ticket, self.model[ticket], IN_FORCE), self.plans)
                 else:
                     assert self.places == {ticket}
             case Start() if ticket in self.turns:
@@ -142,7 +142,7 @@ class AnyOrder(RuleBasedStateMachine):
                 self.turns.add(ticket)
                 self.ask(Queued(ticket, self.model[ticket], made), self.regrouping)
 
-    def ask(self, event: Arrived | Wanted | Queued, machine: Machine) -> None:
+    def ask(self, event: Arrived | PlanRequested | Queued, machine: Machine) -> None:
         self.asked[event.ticket] = machine
         try:
             self.step(event, machine)
@@ -175,7 +175,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(model=MODELS)
     def choose(self, model: str) -> None:
         """Who only wants to see a plan needs no place."""
-        self.ask(Wanted(next(self.tickets), model, LW), self.plans)
+        self.ask(PlanRequested(next(self.tickets), model, LW), self.plans)
 
     @precondition(lambda self: self.model)
     @rule(data=st.data())
@@ -197,7 +197,7 @@ class AnyOrder(RuleBasedStateMachine):
         event: Event
         match action:
             case Propose() if how == "deserted":
-                event = Failed(work, NO_WORKER, deserted=True)
+                event = WorkFailed(work, NO_WORKER, deserted=True)
             case Propose() if how == "well":
                 event = Planned(work, plan(names), 2.0 if action.old else None)
             case Divide() if how == "well":
@@ -208,7 +208,7 @@ class AnyOrder(RuleBasedStateMachine):
             case Prepare():
                 event = Unprepared(work, {DeviceId("a"): GONE})
             case _:
-                event = Failed(work, GONE)
+                event = WorkFailed(work, GONE)
         self.step(event, self.plans, self.regrouping)
 
     @rule(seconds=st.sampled_from([0.1, 0.3, 5.0, 100.0, 400.0]))

@@ -8,7 +8,6 @@ import pytest
 from coordinator.control.actions import Divide, Prepare, Regroup, Start, Stop
 from coordinator.control.events import (
     Divided,
-    Failed,
     Forgotten,
     Held,
     Left,
@@ -18,6 +17,7 @@ from coordinator.control.events import (
     Ticket,
     Unprepared,
     Work,
+    WorkFailed,
 )
 from coordinator.control.grouping import KEEP_S, Regrouping
 from coordinator.control.plans import Plans
@@ -161,7 +161,7 @@ def test_groups_of_a_plan_that_is_not_in_force_any_more_are_not_prepared() -> No
     assert not any(isinstance(each, Prepare) for each in crowd.go(4.0))
 
 
-@pytest.mark.parametrize("event", [Unprepared(W2, {DeviceId("a"): GONE}), Failed(W2, GONE)])
+@pytest.mark.parametrize("event", [Unprepared(W2, {DeviceId("a"): GONE}), WorkFailed(W2, GONE)])
 def test_groups_that_cannot_be_prepared_are_not_tried_again(event) -> None:
     crowd = Crowd()
     crowd.come(0.0, many=9)
@@ -176,7 +176,7 @@ def test_groups_that_cannot_be_planned_are_planned_after_a_while() -> None:
     crowd = Crowd()
     crowd.come(0.0, many=9)
     crowd.go(2.0)
-    assert crowd.state.step(Failed(W1, GONE), 3.0) == []
+    assert crowd.state.step(WorkFailed(W1, GONE), 3.0) == []
     assert not any(isinstance(each, Divide) for each in crowd.go(4.0))
     assert crowd.go(3.0 + KEEP_S + 1)[0] == Divide(W2, M, TOGETHER.plan)
 

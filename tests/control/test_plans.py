@@ -12,20 +12,20 @@ from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.control.entries import DRIFT, MOST_LEFT, PERIOD, SETTLE_S
 from coordinator.control.events import (
     Changed,
-    Failed,
     Forgotten,
     Held,
     Kept,
     Left,
     Planned,
+    PlanRequested,
     Prepared,
     Released,
     Seen,
     Tick,
     Ticket,
     Unprepared,
-    Wanted,
     Work,
+    WorkFailed,
 )
 from coordinator.control.plans import FIRST_PLAN_S, NO_WORKER, Plans
 from coordinator.control.switching import HEARD_S, Observed
@@ -44,8 +44,8 @@ TOO_LITTLE = TooLittleMemory(cause="at least 90 MB are missing", cure="Add a dev
 
 def test_the_first_plan_from_the_first_request_to_its_start() -> None:
     state = plans()
-    assert state.step(Wanted(ONE, M, IN_FORCE), 5.0) == []
-    assert state.step(Wanted(TWO, M, IN_FORCE), 5.1) == []
+    assert state.step(PlanRequested(ONE, M, IN_FORCE), 5.0) == []
+    assert state.step(PlanRequested(TWO, M, IN_FORCE), 5.1) == []
     assert state.due_s == 5.0 + SETTLE_S
     assert state.step(Tick(), 5.1) == []
     assert state.state(M) == "planning"
@@ -62,7 +62,7 @@ def test_the_first_plan_from_the_first_request_to_its_start() -> None:
     assert (state.graph(M), state.in_force(), state.state(M)) == (AB, [AB], "ready")
     assert not state.is_busy()
     assert state.due_s == inf
-    assert state.step(Wanted(ONE, M, IN_FORCE), 8.0) == [Start(ONE, AB)]
+    assert state.step(PlanRequested(ONE, M, IN_FORCE), 8.0) == [Start(ONE, AB)]
 
 
 def test_causes_that_come_together_lead_to_one_plan_and_later_ones_to_another() -> None:
@@ -134,7 +134,7 @@ def test_a_plan_says_which_devices_it_was_made_for_or_found_good_enough_for() ->
 
 def test_who_cannot_be_prepared_is_left_out_until_the_next_occasion() -> None:
     state = plans()
-    steps(state, Wanted(ONE, M, IN_FORCE))
+    steps(state, PlanRequested(ONE, M, IN_FORCE))
     a, b = DeviceId("a"), DeviceId("b")
     steps(state, Tick(), Planned(W1, plan("abc")), now=1.0)
     assert state.step(Unprepared(W1, {a: FULL}), 1.0) == [
@@ -144,7 +144,7 @@ def test_who_cannot_be_prepared_is_left_out_until_the_next_occasion() -> None:
     assert state.step(Unprepared(W1, {b: FULL}), 1.0) == [
         Propose(W1, M, IN_FORCE, ("first use",), {a: FULL, b: FULL}, None)
     ]
-    assert state.step(Failed(W1, FULL), 1.0) == [Refuse(ONE, FULL)]
+    assert state.step(WorkFailed(W1, FULL), 1.0) == [Refuse(ONE, FULL)]
     assert state.state(M) == str(FULL)
     steps(state, changed("d joined"), now=2.0)
     assert state.step(Tick(), 3.0) == [Propose(W2, M, IN_FORCE, ("d joined",), {}, None)]
@@ -154,16 +154,18 @@ def test_without_a_better_plan_the_old_one_goes_on_and_without_devices_none() ->
     state = plans()
     in_force(state, AB)
     steps(state, changed("a left"), now=1.0)
-    assert steps(state, Tick(), Failed(W2, NO_PLAN), now=2.0) == []
+    assert steps(state, Tick(), WorkFailed(W2, NO_PLAN), now=2.0) == []
     assert state.graph(M) is AB
     steps(state, changed("b left"), now=3.0)
-    assert steps(state, Tick(), Failed(W3, NO_WORKER, deserted=True), now=4.0) == []
+    assert steps(state, Tick(), WorkFailed(W3, NO_WORKER, deserted=True), now=4.0) == []
     assert state.graph(M) is None
     assert state.state(M) == str(NO_WORKER)
     # Who asks now has it tried again.
-    assert steps(state, Wanted(ONE, M, IN_FORCE), now=5.0) == []
+    assert steps(state, PlanRequested(ONE, M, IN_FORCE), now=5.0) == []
     assert state.step(Tick(), 6.0) == [Propose(Work(4), M, IN_FORCE, ("asked for",), {}, None)]
-    assert state.step(Failed(Work(4), NO_WORKER, deserted=True), 6.0) == [Refuse(ONE, NO_WORKER)]
+    assert state.step(WorkFailed(Work(4), NO_WORKER, deserted=True), 6.0) == [
+        Refuse(ONE, NO_WORKER)
+    ]
 
 
 def test_a_plan_ends_if_nobody_has_memory_for_what_a_lost_device_held() -> None:
@@ -171,16 +173,16 @@ def test_a_plan_ends_if_nobody_has_memory_for_what_a_lost_device_held() -> None:
     in_force(state, AB)
     # Measurements were new, all devices are there: the plan goes on.
     steps(state, changed("measured"), now=1.0)
-    assert steps(state, Tick(), Failed(W2, TOO_LITTLE), now=2.0) == []
+    assert steps(state, Tick(), WorkFailed(W2, TOO_LITTLE), now=2.0) == []
     assert state.graph(M) is AB
     gone = Changed("a left", ALL - {DeviceId("a")}, "")
     steps(state, gone, now=3.0)
-    steps(state, Tick(), Failed(W3, TOO_LITTLE), now=4.0)
+    steps(state, Tick(), WorkFailed(W3, TOO_LITTLE), now=4.0)
     assert state.graph(M) is None
     assert state.state(M) == str(TOO_LITTLE)
     # Who asks is refused at once, until the device is back.
-    assert steps(state, Wanted(ONE, M, IN_FORCE), now=5.0) == [Refuse(ONE, TOO_LITTLE)]
-    steps(state, changed("a joined"), Wanted(TWO, M, IN_FORCE), now=7.0)
+    assert steps(state, PlanRequested(ONE, M, IN_FORCE), now=5.0) == [Refuse(ONE, TOO_LITTLE)]
+    steps(state, changed("a joined"), PlanRequested(TWO, M, IN_FORCE), now=7.0)
     assert state.step(Tick(), 8.0) == [Propose(Work(4), M, IN_FORCE, ("a joined",), {}, None)]
     steps(state, Planned(Work(4), AB.plan), now=9.0)
     assert Start(TWO, AB) in state.step(Prepared(Work(4), (AB,)), 9.0)
@@ -188,18 +190,18 @@ def test_a_plan_ends_if_nobody_has_memory_for_what_a_lost_device_held() -> None:
 
 def test_an_error_is_not_told_while_there_is_news() -> None:
     state = plans()
-    steps(state, Wanted(ONE, M, IN_FORCE))
+    steps(state, PlanRequested(ONE, M, IN_FORCE))
     steps(state, Tick(), changed("a joined"), now=1.0)
-    assert state.step(Failed(W1, NO_WORKER, deserted=True), 1.0) == []
+    assert state.step(WorkFailed(W1, NO_WORKER, deserted=True), 1.0) == []
     steps(state, Tick(), Planned(W2, AB.plan), now=2.0)
     assert Start(ONE, AB) in state.step(Prepared(W2, (AB,)), 2.0)
 
 
 def test_nobody_waits_for_longer_than_for_weights_to_arrive() -> None:
     state = plans()
-    state.step(Wanted(ONE, M, IN_FORCE), 0.0)
+    state.step(PlanRequested(ONE, M, IN_FORCE), 0.0)
     state.step(Tick(), SETTLE_S)
-    state.step(Wanted(TWO, M, IN_FORCE), 9.0)
+    state.step(PlanRequested(TWO, M, IN_FORCE), 9.0)
     assert state.due_s == FIRST_PLAN_S
     (refused,) = state.step(Tick(), FIRST_PLAN_S)
     assert isinstance(refused, Refuse)
@@ -228,7 +230,7 @@ def test_a_plan_that_is_held_stays_until_it_is_released() -> None:
 
 def test_who_waits_gets_the_plan_that_is_held() -> None:
     state = plans()
-    steps(state, Wanted(ONE, M, IN_FORCE))
+    steps(state, PlanRequested(ONE, M, IN_FORCE))
     assert state.step(Held(M, CD), 0.1) == [Start(ONE, CD)]
     assert state.due_s == inf
 
@@ -237,10 +239,10 @@ def test_chosen_plans_are_made_again_when_they_are_next_asked_for() -> None:
     state = plans()
     in_force(state, AB, LW)
     steps(state, changed(PERIOD), changed(DRIFT), now=1.0)
-    assert state.step(Wanted(ONE, M, LW), 1.0) == [Start(ONE, AB)]
+    assert state.step(PlanRequested(ONE, M, LW), 1.0) == [Start(ONE, AB)]
     assert steps(state, changed("c joined"), Tick(), now=2.0) == []
     assert state.graph(M, LW) is None
-    assert state.step(Wanted(ONE, M, LW), 3.0) == []
+    assert state.step(PlanRequested(ONE, M, LW), 3.0) == []
     assert state.step(Tick(), 4.0) == [
         Propose(W2, M, LW, ("devices or measurements changed",), {}, None)
     ]
@@ -252,14 +254,14 @@ def test_plans_that_were_sent_are_never_made() -> None:
     state = plans()
     sent = Choice(plan="0123")
     with pytest.raises(NotFound, match="0123"):
-        state.step(Wanted(ONE, M, sent), 0.0)
+        state.step(PlanRequested(ONE, M, sent), 0.0)
     assert not state.knows(M, sent)
     assert state.step(Kept(M, sent, AB), 0.0) == []
     assert steps(state, changed("c joined"), Tick(), now=9.0) == []
-    assert state.step(Wanted(ONE, M, sent), 9.0) == [Start(ONE, AB)]
+    assert state.step(PlanRequested(ONE, M, sent), 9.0) == [Start(ONE, AB)]
     state.step(changed("a left", ALL - {DeviceId("a")}), 10.0)
     with pytest.raises(Unavailable, match="needs a, which is not ready"):
-        state.step(Wanted(ONE, M, sent), 10.0)
+        state.step(PlanRequested(ONE, M, sent), 10.0)
 
 
 def test_the_chosen_plan_that_was_not_used_for_longest_makes_room(
@@ -268,12 +270,14 @@ def test_the_chosen_plan_that_was_not_used_for_longest_makes_room(
     monkeypatch.setattr(module, "MOST_CHOSEN", 2)
     state, choices = plans(), [Choice(plan=each) for each in "xyz"]
     steps(state, changed("joined"), Held(M, CD))
-    steps(state, Kept(M, choices[0], AB), Kept(M, choices[1], AB), Wanted(ONE, M, choices[0]))
+    steps(
+        state, Kept(M, choices[0], AB), Kept(M, choices[1], AB), PlanRequested(ONE, M, choices[0])
+    )
     state.step(Kept(M, choices[2], AB), 0.0)
     assert [state.knows(M, each) for each in choices] == [True, False, True]
     assert state.graph(M) is CD
     busy = Plans(count(1))
-    steps(busy, Wanted(ONE, M, LW), Wanted(TWO, M, Choice("efl")))
+    steps(busy, PlanRequested(ONE, M, LW), PlanRequested(TWO, M, Choice("efl")))
     with pytest.raises(Unavailable, match="already being made"):
         busy.step(Kept(M, choices[0], AB), 0.0)
     assert not busy.knows(M, choices[0])
@@ -285,7 +289,7 @@ def test_a_forgotten_model_leaves_nothing_but_its_programs() -> None:
     state.step(Held("another", graph("a")), 1.0)
     steps(state, changed("c joined", model=M), now=1.0)
     steps(state, Tick(), Planned(W2, CD.plan), Prepared(W2, (CD,)), now=2.0)
-    state.step(Wanted(ONE, M, LW), 3.0)
+    state.step(PlanRequested(ONE, M, LW), 3.0)
     state.step(Tick(), 4.0)
     before = {f"program of {each}" for each in "abcd"}
     assert state.programs_of(M) == before
@@ -317,7 +321,7 @@ def test_plans_are_looked_at_again_every_period_and_when_what_is_seen_has_drifte
     assert state.due_s == 61.0
     assert state.step(Tick(), 61.0) == []
     assert state.step(Tick(), 61.0 + SETTLE_S) == [Propose(W3, M, IN_FORCE, (PERIOD,), {}, AB.plan)]
-    state.step(Failed(W3, NO_PLAN), 62.0)
+    state.step(WorkFailed(W3, NO_PLAN), 62.0)
     assert state.due_s == 121.0
     still, moved = {"a": Observed(0.0)}, {"a": Observed(1.0)}
     assert steps(state, Seen(M, still), Seen(M, moved), now=63.0) == []

@@ -6,11 +6,11 @@ import pytest
 
 from coordinator.control.load import ARRIVALS_S, Load
 from coordinator.control.turns import Group, starts
-from coordinator.planning.groups import Service
+from coordinator.planning.groups import ServiceTimes
 
 
 def group(latency_s: float, period_s: float, in_flight: int = 0) -> Group:
-    return Group(SimpleNamespace(), Service(latency_s, period_s, 0.0), in_flight)
+    return Group(SimpleNamespace(), ServiceTimes(latency_s, period_s, 0.0), in_flight)
 
 
 def test_every_idle_group_takes_one_and_one_more_is_on_its_way() -> None:

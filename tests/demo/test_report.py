@@ -9,17 +9,17 @@ from rich.console import Console
 
 from imbrex.demo.emulation.presets import load_kind
 from imbrex.demo.likeness import KINDS, told
-from imbrex.demo.measure import Measured
+from imbrex.demo.measure import PlanRun
 from imbrex.demo.question import Question
 from imbrex.demo.report import Outcome, show
 from imbrex.demo.run import kept
-from models.agreement import Judgement, Truth
+from models.agreement import Judgement, Reference
 from models.reference import Comparison
 
 LIKE = told("pi4", load_kind(KINDS["pi4"].preset).preset, scale=0.25, core=100.0)
 SAME = Judgement()
 QUESTION = Question(
-    "digits", "digits", True, b"", "image/png", "sheet-1.png", Truth({}, None, 1e-5)
+    "digits", "digits", True, b"", "image/png", "sheet-1.png", Reference({}, None, 1e-5)
 )
 
 
@@ -33,7 +33,7 @@ def measured(alone_s, total_ms, predicted_s, judgement=SAME, scatter_ms=8.0):
     plan = {"predicted_latency_s": predicted_s, "wire": "exact"}
     first = {"predictions": [], **answer(total_ms)}
     baseline = {"latency_s": alone_s, "device": "worker-1"}
-    return Measured(
+    return PlanRun(
         plan, first, first, [answer(total_ms, scatter_ms)] * 3, judgement, baseline, LIKE.scale
     )
 

@@ -92,11 +92,11 @@ async def test_one_arm_worker_in_a_cluster_of_others(arm, tmp_path) -> None:
     feeds, whole = question("digits")
     async with running([pi, *others]), coordinated(tmp_path / "state", [pi, *others]) as cluster:
         for strategy in ("lw", "aofl", "halo"):
-            plan, network = await cluster.plan("digits", Choice(strategy))
+            plan, network = await cluster.plans.current("digits", Choice(strategy))
             text = save_plan(plan_json(plan, network))
             if pi.id not in plan.devices:  # plans leave out whom they think too slow
                 text = text.replace(plan.devices[-1], pi.id)
-            given, plan, _ = await cluster.give_plan("digits", text.encode(), hold=False)
+            given, plan, _ = await cluster.plans.give("digits", text.encode(), hold=False)
             answer = await cluster.infer("digits", feeds, choice=Choice(plan=given))
             assert_right(answer, whole)
             print(strategy, len(answer.devices), "devices")

@@ -19,7 +19,7 @@ from typer.main import get_command
 
 from coordinator.cluster.authority import JOINED_FILE
 from coordinator.cluster.state import FOLDER, STATE_FILE
-from coordinator.cluster.store import Place
+from coordinator.cluster.store import StoreAddress
 from coordinator.settings import load_settings
 from imbrex.cli.app import app
 from tests.deploy.rendering import EXAMPLE, configurations, read, templates
@@ -210,7 +210,7 @@ def test_coordinators_are_told_where_every_server_of_the_store_is() -> None:
     known["hostvars"] = HOSTS | {"attic": {"store_address": "attic.local"}}
     found = url(known)
     assert found == "nats://192.168.1.21:4222,[fd00::22]:4222,attic.local:4222"
-    assert Place(found).servers[1] == "nats://[fd00::22]:4222"
+    assert StoreAddress(found).servers[1] == "nats://[fd00::22]:4222"
     assert url(known | {"groups": GROUPS}) == ""
 
 

@@ -245,9 +245,9 @@ def place(tmp_path: Path) -> Path:
 def save_birds(folder: Path) -> None:
     import onnx
 
-    from models.zoo.builder import Network, square
+    from models.zoo.builder import NetworkBuilder, square
 
-    net = Network("birds", seed=2)
+    net = NetworkBuilder("birds", seed=2)
     x = net.input("image", (1, 3, 32, 32)).conv("conv", 4, square(3)).relu()
     onnx.save(
         net.model(x.global_average_pool("mean").flatten("flat").gemm("fc", 4)),

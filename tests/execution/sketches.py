@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from coordinator.tasks.deadlines import Expectations
 from coordinator.tasks.events import Action, Assign, Joined, Merge, Received, RequestId
-from coordinator.tasks.graph import Piece, TaskGraph, TaskInput, TaskOutput, TaskSpec, routed
+from coordinator.tasks.graph import InputPart, TaskGraph, TaskInput, TaskOutput, TaskSpec, routed
 from coordinator.tasks.plan import Plan, TrafficBytes
 from coordinator.tasks.scheduler import Scheduler
 from models.boxes import Box
@@ -72,7 +72,7 @@ def chain(
     tile reads one element more on either side (a halo).
     """
     tasks: list[TaskSpec] = []
-    made = [Piece(None, row(0, WIDTH))]
+    made = [InputPart(None, row(0, WIDTH))]
     tensors = {"t0": TensorInfo((WIDTH,), FLOAT)}
     for block, spans in enumerate(widths):
         source, target = f"t{block}", f"t{block + 1}"
@@ -80,7 +80,7 @@ def chain(
         new = []
         for position, (start, stop) in enumerate(spans):
             box = row(max(0, start - 1), min(WIDTH, stop + 1))
-            parts = [Piece(p.source, p.box.intersect(box)) for p in made]
+            parts = [InputPart(p.source, p.box.intersect(box)) for p in made]
             pieces = tuple(p for p in parts if not p.box.is_empty)
             out = row(start, stop)
             task = TaskSpec(
@@ -93,7 +93,7 @@ def chain(
                 barrier=barrier,
             )
             tasks.append(task)
-            new.append(Piece(task.id, out))
+            new.append(InputPart(task.id, out))
         made = new
     return TaskGraph(
         plan=plan(),

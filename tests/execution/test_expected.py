@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.costs.sketch import Sketch
+from coordinator.costs.sketch import ProgramBuilder
 from coordinator.measuring.expected import LiveExpectations
 from coordinator.measuring.measured import Measured
 from coordinator.tasks.graph import TaskGraph
@@ -17,7 +17,7 @@ READ_BYTES, MADE_BYTES = 14 * 4, 12 * 4  # of both halves, each with an element 
 
 
 def graph(*blocks: list[tuple[int, int]]) -> TaskGraph:
-    sketch = Sketch(1, 8, 32, 32)
+    sketch = ProgramBuilder(1, 8, 32, 32)
     sketch.conv(16, 3)
     made = chain(list(blocks))
     return replace(made, works=(sketch.measurable().works,) * len(made.tasks))

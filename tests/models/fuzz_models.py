@@ -22,7 +22,7 @@ from models import catalogue
 from models.check import check, fused
 from models.importer import load_graph
 from models.units import divide
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 from protos.errors import ImbrexError
 
 # As files that a model may try to name; none may be opened.
@@ -32,7 +32,7 @@ NUMBERS = (-(2**63), -(2**31), -2, -1, 0, 1, 2, 3, 7, 255, 2**20, 2**31 - 1, 2**
 
 def seed_model() -> ModelProto:
     """A small network with as many kinds of field as the reader looks at."""
-    net = Network("seed", seed=1)
+    net = NetworkBuilder("seed", seed=1)
     x = net.input("image", (1, 4, 12, 10))
     x = x.conv("conv1", 8, square(3)).relu().max_pool("pool", square(2, 2))
     left, right = net.split("split", x, (4, 4))

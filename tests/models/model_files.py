@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, TensorProto, helper
 
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 
 Dims = tuple[int | str | None, ...]
 
@@ -34,7 +34,7 @@ SIDECAR: dict[str, Any] = {
 
 
 def tiny(opset: int = 17) -> ModelProto:
-    net = Network("tiny", seed=3)
+    net = NetworkBuilder("tiny", seed=3)
     x = net.input("image", (1, 3, 8, 8)).conv("conv1", 4, square(3)).relu()
     model = net.model(x)
     model.opset_import[0].version = opset

@@ -7,7 +7,7 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from models.agreement import Kind, Truth, kinds
+from models.agreement import ChannelRange, Reference, kinds
 
 LIMIT = 1e-5
 RNG = np.random.default_rng(0)
@@ -24,17 +24,20 @@ def boxes(rows_last: bool) -> np.ndarray:
 def test_a_scores_error_does_not_hide_behind_a_pixel(rows_last: bool) -> None:
     whole = boxes(rows_last)
     axis = 1 if rows_last else 2
-    assert list(kinds({"out": whole})) == [Kind("out", axis, 0, 4), Kind("out", axis, 4, 7)]
-    truth = Truth({"out": whole}, None, LIMIT)
-    assert truth.judge({"out": whole}).excess == 0.0
+    assert list(kinds({"out": whole})) == [
+        ChannelRange("out", axis, 0, 4),
+        ChannelRange("out", axis, 4, 7),
+    ]
+    reference = Reference({"out": whole}, None, LIMIT)
+    assert reference.judge({"out": whole}).excess == 0.0
     pixel, score = whole.copy(), whole.copy()
     pixel[0, 0, 0] += 1e-3
     score[0, -1, -1] += 1e-3
-    assert truth.judge({"out": pixel}).excess < 1.0
-    judged = truth.judge({"out": score})
+    assert reference.judge({"out": pixel}).excess < 1.0
+    judged = reference.judge({"out": score})
     assert judged.comparison.max_rel_error > 1e-3
     assert judged.excess > 100
-    assert judged.worst == Kind("out", axis, 4, 7)
+    assert judged.worst == ChannelRange("out", axis, 4, 7)
 
 
 def test_what_onnxruntime_differs_from_itself_is_allowed() -> None:
@@ -42,13 +45,13 @@ def test_what_onnxruntime_differs_from_itself_is_allowed() -> None:
     noisy, wrong = whole.copy(), whole.copy()
     noisy[0, 0, 3, 3] += 8e-5
     wrong[0, 0, 20:] += 1e-3
-    truth = Truth({"out": whole}, {"out": noisy}, LIMIT)
-    assert 7e-5 < truth.noise < 9e-5
+    reference = Reference({"out": whole}, {"out": noisy}, LIMIT)
+    assert 7e-5 < reference.noise < 9e-5
     shifted = whole.copy()
     shifted[0, 0, 9, 9] -= 9e-5
-    assert truth.judge({"out": shifted}).excess <= 1.0
-    assert Truth({"out": whole}, None, LIMIT).judge({"out": shifted}).excess > 1.0
-    assert truth.judge({"out": wrong}).excess > 1.0
+    assert reference.judge({"out": shifted}).excess <= 1.0
+    assert Reference({"out": whole}, None, LIMIT).judge({"out": shifted}).excess > 1.0
+    assert reference.judge({"out": wrong}).excess > 1.0
 
 
 def test_an_element_of_steps_agrees_with_either_answer_and_nothing_else() -> None:
@@ -57,35 +60,35 @@ def test_an_element_of_steps_agrees_with_either_answer_and_nothing_else() -> Non
     again, mixed = whole.copy(), whole.copy()
     again[0, 0, ::4] += np.float32(step)
     mixed[0, 0, ::8] = again[0, 0, ::8]
-    truth = Truth({"out": whole}, {"out": again}, LIMIT, either=True)
-    assert truth.noise > 0.1
+    reference = Reference({"out": whole}, {"out": again}, LIMIT, either=True)
+    assert reference.noise > 0.1
     for right in (whole, again, mixed):
-        assert truth.judge({"out": right}).excess == 0.0
+        assert reference.judge({"out": right}).excess == 0.0
     beyond, elsewhere, between = whole.copy(), whole.copy(), whole.copy()
     beyond[0, 0, 0, 0] = again[0, 0, 0, 0] + np.float32(step)
     elsewhere[0, 0, 1, 0] += np.float32(step)
     between[0, 0, 0, 0] += np.float32(step / 2)
     for wrong in (beyond, elsewhere, between):
-        assert truth.judge({"out": wrong}).excess > 1.0
-    assert truth.judge({"out": whole[..., :5]}).excess == inf
-    assert truth.judge({"out": np.full_like(whole, nan)}).excess == inf
+        assert reference.judge({"out": wrong}).excess > 1.0
+    assert reference.judge({"out": whole[..., :5]}).excess == inf
+    assert reference.judge({"out": np.full_like(whole, nan)}).excess == inf
 
 
 def test_few_values_are_of_one_kind() -> None:
     logits = np.array([[3.0, 1e-4, -2.0]], dtype=np.float32)
-    assert list(kinds({"out": logits})) == [Kind("out", 0, 0, 1)]
-    assert list(kinds({"out": logits.reshape(1, 3, 1, 1)})) == [Kind("out", 0, 0, 1)]
+    assert list(kinds({"out": logits})) == [ChannelRange("out", 0, 0, 1)]
+    assert list(kinds({"out": logits.reshape(1, 3, 1, 1)})) == [ChannelRange("out", 0, 0, 1)]
     near = logits + np.array([[0.0, 1e-5, 0.0]], dtype=np.float32)
-    assert Truth({"out": logits}, None, LIMIT).judge({"out": near}).excess <= 1.0
+    assert Reference({"out": logits}, None, LIMIT).judge({"out": near}).excess <= 1.0
 
 
 def test_a_channel_of_zeros_is_of_its_neighbours_kind() -> None:
     whole = np.ones((1, 3, 10, 10), dtype=np.float32)
     whole[0, 1] = 0.0
-    assert list(kinds({"out": whole})) == [Kind("out", 1, 0, 3)]
+    assert list(kinds({"out": whole})) == [ChannelRange("out", 1, 0, 3)]
     answer = whole.copy()
     answer[0, 1, 0, 0] = 1e-9
-    assert Truth({"out": whole}, None, LIMIT).judge({"out": answer}).excess < 1.0
+    assert Reference({"out": whole}, None, LIMIT).judge({"out": answer}).excess < 1.0
 
 
 @pytest.mark.parametrize(
@@ -100,13 +103,13 @@ def test_a_channel_of_zeros_is_of_its_neighbours_kind() -> None:
 )
 def test_another_form_agrees_with_nothing(answer: dict[str, np.ndarray]) -> None:
     whole = np.ones((1, 3, 10, 10), dtype=np.float32)
-    assert Truth({"out": whole}, None, LIMIT).judge(answer).excess == inf
+    assert Reference({"out": whole}, None, LIMIT).judge(answer).excess == inf
 
 
 def test_a_single_number_is_compared() -> None:
-    truth = Truth({"out": np.float32(2.0)}, None, LIMIT)
-    assert truth.judge({"out": np.float32(2.0)}).excess == 0.0
-    assert truth.judge({"out": np.float32(2.1)}).excess > 1.0
+    reference = Reference({"out": np.float32(2.0)}, None, LIMIT)
+    assert reference.judge({"out": np.float32(2.0)}).excess == 0.0
+    assert reference.judge({"out": np.float32(2.1)}).excess > 1.0
 
 
 @pytest.mark.parametrize("odd", [inf, nan])
@@ -115,6 +118,6 @@ def test_a_second_answer_that_is_not_finite_allows_nothing(odd: float) -> None:
     noisy, wrong = whole.copy(), whole.copy()
     noisy[0, 0, 3, 3] = odd
     wrong[0, 0, 20:] += 1e-3
-    truth = Truth({"out": whole}, {"out": noisy}, LIMIT)
-    assert truth.noise == 0.0
-    assert truth.judge({"out": wrong}).excess > 1.0
+    reference = Reference({"out": whole}, {"out": noisy}, LIMIT)
+    assert reference.noise == 0.0
+    assert reference.judge({"out": wrong}).excess > 1.0

@@ -9,7 +9,7 @@ from models.boxes import Box, Span
 from models.importer import load_graph
 from models.units import Network, divide
 from models.work import works
-from models.zoo.builder import Network as Builder
+from models.zoo.builder import NetworkBuilder as Builder
 from models.zoo.builder import Tensor, square
 from tests.planning.support import real
 

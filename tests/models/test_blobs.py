@@ -10,7 +10,7 @@ import pytest
 
 from models import program
 from models.boxes import Box
-from models.mapped import MappedWeights, place_of, remove_leftovers
+from models.mapped import MappedWeights, location_of, remove_leftovers
 from models.program import BlobSource, Digests
 
 CONSTANT = np.arange(6 * 40 * 50, dtype=np.float32).reshape(6, 40, 50)
@@ -96,10 +96,10 @@ def test_weights_are_mapped_from_a_file_that_goes_with_them(tmp_path: Path) -> N
     assert all(array.ctypes.data % 64 == 0 for array in arrays)
     assert str(tmp_path) in mappings()
     part = arrays[0][1:4, 2:7:2, ::3]
-    place = place_of(part)
+    place = location_of(part)
     assert place is not None
     assert np.array_equal(place.array(), part)
-    assert place_of(CONSTANT) is None
+    assert location_of(CONSTANT) is None
     assert list(tmp_path.iterdir()) == [place.path]
     del kept, arrays, part
     gc.collect()
@@ -117,8 +117,8 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
 def test_beyond_what_was_asked_for_arrays_are_in_memory(tmp_path: Path) -> None:
     kept = MappedWeights(tmp_path, [CONSTANT.nbytes])
     mapped, beyond = (kept.empty(CONSTANT.dtype, CONSTANT.shape) for _ in range(2))
-    assert place_of(mapped) is not None
-    assert place_of(beyond) is None
+    assert location_of(mapped) is not None
+    assert location_of(beyond) is None
     assert beyond.shape == CONSTANT.shape
 
 

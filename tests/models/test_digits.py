@@ -20,7 +20,7 @@ from models.digits.examples import examples
 from models.digits.ink import Part, bank, random_pen, write
 from models.digits.paper import LUMA, MIN_CONTRAST, random_colours
 from models.digits.sheets import SHEETS, Format, held_out_sheets, sheet, truth_of
-from models.quality import Picture, exactly_right, mean_average_precision
+from models.quality import EvaluatedPicture, exactly_right, mean_average_precision
 from models.vision.predictions import check_outputs
 from models.vision.sidecar import load
 from models.vision.yolov2 import YoloV2
@@ -157,7 +157,7 @@ def test_the_first_example_is_read_without_a_mistake(detector: Detector) -> None
     first = examples()[0]
     found = detector.find(Image.open(first.path))
     assert sorted(item.label for item in found) == sorted(item.label for item in first.truth)
-    assert exactly_right([Picture(found, first.truth)]) == 1
+    assert exactly_right([EvaluatedPicture(found, first.truth)]) == 1
 
 
 def test_the_examples_are_held_out_sheets() -> None:

@@ -20,14 +20,14 @@ from models.vision.yolo_parts import YoloPose, YoloRotated, YoloSegments
 from models.vision.yolov2 import YoloV2
 from models.vision.yolov3 import YoloV3
 from models.vision.yolox import YoloX
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 
 Shape = tuple[int, ...]
 
 
 def made(*outputs: Shape, size: tuple[int, int] = (64, 64), op: str = "") -> Graph:
     """A network from a picture of `size` to outputs of these shapes."""
-    net = Network("made", seed=1)
+    net = NetworkBuilder("made", seed=1)
     x = net.input("image", (1, 3, *size)).conv("conv", 1, square(3)).relu()
     mean = x.global_average_pool("mean").flatten("flat")
     ends = []
@@ -177,7 +177,7 @@ def test_what_was_said_decides_between_readings() -> None:
 
 
 def test_a_network_that_takes_no_picture_gives_tensors() -> None:
-    net = Network("sound", seed=1)
+    net = NetworkBuilder("sound", seed=1)
     x = net.input("wave", (1, 1, 8, 64)).conv("conv", 2, square(3))
     assert guess(load_graph(net.model(x), "sound"), {}, None, 0) == Guess("tensor")
 

@@ -9,7 +9,7 @@ from models import catalogue, model_file
 from models.importer import load_graph
 from models.model_file import read_model
 from models.reference import WholeModel, random_inputs
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 from protos.errors import BadRequest, NotFound
 from tests.models.model_files import saved, tiny
 
@@ -68,7 +68,7 @@ def test_opset_in_range_is_accepted(tmp_path, opset):
 @pytest.mark.parametrize("listed", [False, True])
 def test_initialisers_may_be_inputs_or_not_in_any_version(tmp_path, version, listed):
     """Before IR version 4 ONNX wanted them listed; onnxruntime takes either, and so do we."""
-    net = Network("sliced", seed=3)
+    net = NetworkBuilder("sliced", seed=3)
     x = net.input("image", (1, 3, 8, 8)).conv("conv1", 4, square(3))
     ends = [net.integers(name, [value]) for name, value in (("from", 1), ("to", 7), ("axis", 2))]
     model = net.model(net.node("Slice", "rows", [x.name, *ends], (1, 4, 6, 8)).relu())

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.quality import (
-    Picture,
-    Truth,
+    EvaluatedPicture,
+    GroundTruth,
     average_precision,
     exactly_right,
     matched,
@@ -24,8 +24,8 @@ def at(place: int) -> Corners:
     return (20.0 * place, 0.0, 20.0 * place + 10.0, 10.0)
 
 
-def there(*places: int, label: str = "a") -> list[Truth]:
-    return [Truth(label, at(place)) for place in places]
+def there(*places: int, label: str = "a") -> list[GroundTruth]:
+    return [GroundTruth(label, at(place)) for place in places]
 
 
 def seen(*items: tuple[int, float], label: str = "a") -> list[Detection]:
@@ -33,9 +33,9 @@ def seen(*items: tuple[int, float], label: str = "a") -> list[Detection]:
 
 
 def test_everything_found_is_one_and_nothing_found_is_zero() -> None:
-    assert average_precision([Picture(seen((0, 0.9), (1, 0.8)), there(0, 1))]) == 1.0
-    assert average_precision([Picture([], there(0, 1))]) == 0.0
-    assert average_precision([Picture(seen((5, 0.9)), there(0))]) == 0.0
+    assert average_precision([EvaluatedPicture(seen((0, 0.9), (1, 0.8)), there(0, 1))]) == 1.0
+    assert average_precision([EvaluatedPicture([], there(0, 1))]) == 0.0
+    assert average_precision([EvaluatedPicture(seen((5, 0.9)), there(0))]) == 0.0
 
 
 HAND = [
@@ -60,32 +60,35 @@ HAND = [
 
 @pytest.mark.parametrize(("found", "truth", "expected"), HAND)
 def test_cases_computed_by_hand(
-    found: list[Detection], truth: list[Truth], expected: float
+    found: list[Detection], truth: list[GroundTruth], expected: float
 ) -> None:
-    assert average_precision([Picture(found, truth)]) == pytest.approx(expected)
+    assert average_precision([EvaluatedPicture(found, truth)]) == pytest.approx(expected)
 
 
 def test_scores_are_ranked_over_all_pictures() -> None:
-    good = Picture(seen((0, 0.6)), there(0))
-    bad = Picture(seen((5, 0.9)), [])
+    good = EvaluatedPicture(seen((0, 0.6)), there(0))
+    bad = EvaluatedPicture(seen((5, 0.9)), [])
     assert average_precision([good, bad]) == pytest.approx(0.5)
     assert average_precision([good, replace(bad, found=seen((5, 0.1)))]) == 1.0
 
 
 def test_a_detection_cannot_claim_another_pictures_truth() -> None:
-    assert average_precision([Picture(seen((0, 0.9)), []), Picture([], there(0))]) == 0.0
+    assert (
+        average_precision([EvaluatedPicture(seen((0, 0.9)), []), EvaluatedPicture([], there(0))])
+        == 0.0
+    )
 
 
 def test_the_bar_of_overlap_is_inclusive() -> None:
     half = Detection("a", 0, 0.9, (0.0, 0.0, 10.0, 5.0))
     less = Detection("a", 0, 0.9, (0.0, 0.0, 10.0, 4.9))
-    assert average_precision([Picture([half], there(0))]) == 1.0
-    assert average_precision([Picture([less], there(0))]) == 0.0
-    assert average_precision([Picture([less], there(0))], min_iou=0.4) == 1.0
+    assert average_precision([EvaluatedPicture([half], there(0))]) == 1.0
+    assert average_precision([EvaluatedPicture([less], there(0))]) == 0.0
+    assert average_precision([EvaluatedPicture([less], there(0))], min_iou=0.4) == 1.0
 
 
 def test_the_mean_is_over_the_labels_of_the_truth() -> None:
-    picture = Picture(
+    picture = EvaluatedPicture(
         [*seen((0, 0.9)), *seen((1, 0.9), label="b"), *seen((2, 0.9), label="stray")],
         [*there(0), *there(3, label="b")],
     )
@@ -95,21 +98,21 @@ def test_the_mean_is_over_the_labels_of_the_truth() -> None:
 
 
 def test_a_right_box_with_a_wrong_label_is_no_hit() -> None:
-    picture = Picture(seen((0, 0.9), label="b"), there(0))
+    picture = EvaluatedPicture(seen((0, 0.9), label="b"), there(0))
     assert mean_average_precision([picture])[0] == 0.0
     assert [hit for _, hit in matched(picture)] == [False]
 
 
 def test_pictures_that_are_exactly_right_are_counted() -> None:
-    right = Picture(seen((0, 0.9), (1, 0.8)), there(0, 1))
-    one_more = Picture(seen((0, 0.9), (5, 0.8)), there(0))
-    one_less = Picture(seen((0, 0.9)), there(0, 1))
-    assert exactly_right([right, one_more, one_less, Picture([], [])]) == 2
+    right = EvaluatedPicture(seen((0, 0.9), (1, 0.8)), there(0, 1))
+    one_more = EvaluatedPicture(seen((0, 0.9), (5, 0.8)), there(0))
+    one_less = EvaluatedPicture(seen((0, 0.9)), there(0, 1))
+    assert exactly_right([right, one_more, one_less, EvaluatedPicture([], [])]) == 2
 
 
 def test_without_truth_there_is_no_precision() -> None:
     with pytest.raises(ValueError, match="without truth"):
-        average_precision([Picture(seen((0, 0.9)), [])])
+        average_precision([EvaluatedPicture(seen((0, 0.9)), [])])
     with pytest.raises(ValueError, match="without truth"):
         mean_average_precision([])
 
@@ -139,7 +142,7 @@ def test_it_equals_the_area_under_the_curve_point_by_point(
         max((precision for hits, precision in curve if hits >= step), default=0.0)
         for step in range(1, len(truth) + 1)
     )
-    assert average_precision([Picture(found, truth)]) == pytest.approx(area / len(truth))
+    assert average_precision([EvaluatedPicture(found, truth)]) == pytest.approx(area / len(truth))
 
 
 def test_a_planted_fault_lowers_the_precision() -> None:
@@ -149,5 +152,5 @@ def test_a_planted_fault_lowers_the_precision() -> None:
         replace(item, box=tuple(edge + 4.0 for edge in item.box)) if n == 0 else item
         for n, item in enumerate(found)
     ]
-    assert average_precision([Picture(found, truth)]) == 1.0
-    assert average_precision([Picture(shifted, truth)]) == pytest.approx(9 * 0.9 / 10)
+    assert average_precision([EvaluatedPicture(found, truth)]) == 1.0
+    assert average_precision([EvaluatedPicture(shifted, truth)]) == pytest.approx(9 * 0.9 / 10)

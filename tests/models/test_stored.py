@@ -14,10 +14,10 @@ from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
 
 from models.importer import graph_of
-from models.mapped import MappedWeights, place_of
+from models.mapped import MappedWeights, location_of
 from models.model_file import read_model
 from models.stored import in_memory
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 from protos.errors import BadRequest
 from tests.models.model_files import saved
 
@@ -25,7 +25,7 @@ LARGE = ("conv1.weight", "conv2.weight")
 
 
 def network() -> ModelProto:
-    net = Network("two", seed=5)
+    net = NetworkBuilder("two", seed=5)
     x = net.input("image", (1, 3, 8, 8)).conv("conv1", 64, square(3)).relu()
     return net.model(x.conv("conv2", 32, square(3)))
 
@@ -50,7 +50,7 @@ def test_large_weights_are_read_into_their_room(tmp_path: Path, kind: str) -> No
     assert sorted(arrays) == sorted(LARGE)
     for each in network().graph.initializer:
         if each.name in arrays:
-            assert place_of(arrays[each.name]) is not None
+            assert location_of(arrays[each.name]) is not None
             assert np.array_equal(arrays[each.name], numpy_helper.to_array(each))
             with pytest.raises(ValueError, match="read-only"):
                 arrays[each.name][0] = 1

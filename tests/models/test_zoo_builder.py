@@ -7,12 +7,12 @@ import onnx
 import onnxruntime
 
 from models.windows import Window
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 from tests.models.model_files import shapes_of
 
 
 def test_builder_tracks_the_shapes_that_onnx_infers():
-    net = Network("shapes", seed=1)
+    net = NetworkBuilder("shapes", seed=1)
     x = net.input("image", (2, 8, 29, 31))
     uneven = (Window(3, 2, 1, 0, 1), Window(5, 1, 2, 3, 4))
     tensors = [x := x.conv("uneven", 12, uneven, groups=4, bias=False).norm().leaky_relu(0.2)]

@@ -18,7 +18,7 @@ from models.importer import load_graph
 from models.tiles import MapTile, tile_boxes
 from models.units import Network, divide
 from models.work import tile_works
-from models.zoo.builder import Network as Builder
+from models.zoo.builder import NetworkBuilder as Builder
 from models.zoo.builder import square
 from protos.facts import DeviceId
 

@@ -23,7 +23,7 @@ from models.reference import WholeModel, compare, random_inputs
 from models.tiles import MapTile, grain, on_map, places, tile_boxes
 from models.units import Network, divide
 from models.worked import block_worked
-from models.zoo.builder import Network as Builder
+from models.zoo.builder import NetworkBuilder as Builder
 from models.zoo.builder import Tensor, square
 from tests.models.attention import Net
 from tests.models.proposals import PROPOSALS

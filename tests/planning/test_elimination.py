@@ -44,7 +44,7 @@ def layers_of(network: Network, devices: Cluster) -> Layers:
 
 def classifier(channels: int = 8) -> onnx.ModelProto:
     """A residual block, a depthwise and a grouped convolution, a concat, and a classifier."""
-    net = builder.Network("classifier", seed=9)
+    net = builder.NetworkBuilder("classifier", seed=9)
     x = net.input("image", (1, 3, 20, 18))
     x = x.conv("stem", channels, square(3, 2)).norm().relu()
     y = x.conv("inner", channels, square(3)).relu().conv("outer", channels, square(3))
@@ -127,7 +127,7 @@ def weights(network: Network, plan: Plan) -> dict[str, int]:
 
 def test_devices_hold_only_their_slice_of_a_split_layer() -> None:
     """Fully connected layers of 40 MB on devices that are slow to read weights."""
-    net = builder.Network("dense", seed=2)
+    net = builder.NetworkBuilder("dense", seed=2)
     x = net.input("image", (1, 512))
     x = x.gemm("fc1", 4096).relu().gemm("fc2", 1024)
     model = net.model(x)
@@ -141,7 +141,7 @@ def test_devices_hold_only_their_slice_of_a_split_layer() -> None:
 
 
 def test_memory_caps_move_layers_to_other_devices() -> None:
-    net = builder.Network("dense", seed=2)
+    net = builder.NetworkBuilder("dense", seed=2)
     x = net.input("image", (1, 1024))
     x = x.gemm("fc1", 4096).relu().gemm("fc2", 2048).relu().gemm("fc3", 16)
     network = network_of(net.model(x))
@@ -157,7 +157,7 @@ def test_memory_caps_move_layers_to_other_devices() -> None:
 
 def test_memory_that_is_unlike_speed() -> None:
     """Tiles in proportion to rate would overfill the fast device, which has little memory."""
-    net = builder.Network("dense", seed=2)
+    net = builder.NetworkBuilder("dense", seed=2)
     network = network_of(net.model(net.input("x", (1, 1024)).gemm("fc", 16384)))
     devices = Cluster((device("fast", 8.0, memory_mb=150), device("slow", 1.0, memory_mb=250)))
     for planner in (elimination, kcut):

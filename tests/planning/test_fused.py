@@ -135,7 +135,7 @@ class TestFullyConnected:
         assert len(whole.blocks[-1].tiles) == 1
 
     def test_its_answer_is_the_network_s(self) -> None:
-        from models.zoo.builder import Network as Builder
+        from models.zoo.builder import NetworkBuilder as Builder
         from models.zoo.builder import square
 
         net = Builder("connected", seed=5)

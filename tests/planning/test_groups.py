@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.planning.groups import Grouping, Service, counts, divided, grouping
+from coordinator.planning.groups import Grouping, ServiceTimes, counts, divided, grouping
 from coordinator.runtime.planners import strategy
 from tests.planning.support import CLUSTERS, cluster, real, small
 
 
 def alike(count: int, latency_s: float, period_s: float, shared_s: float = 0.0) -> Grouping:
-    return Grouping((), (Service(latency_s, period_s, shared_s),) * count)
+    return Grouping((), (ServiceTimes(latency_s, period_s, shared_s),) * count)
 
 
 def test_numbers_of_groups_are_powers_of_two_and_a_device_each() -> None:
@@ -40,7 +40,7 @@ def test_groups_share_the_devices_out(speeds: list[float], data: st.DataObject) 
 
 
 def test_a_lone_image_gets_the_quickest_group() -> None:
-    unlike = Grouping((), (Service(3.0, 3.0, 0.0), Service(1.0, 1.0, 0.0)))
+    unlike = Grouping((), (ServiceTimes(3.0, 3.0, 0.0), ServiceTimes(1.0, 1.0, 0.0)))
     assert unlike.response_s(1) == 1.0
     assert isclose(unlike.capacity_per_s, 4 / 3)
     assert isclose(unlike.response_s(2), 1.5)  # three of four go to the quicker

@@ -25,7 +25,7 @@ from models.importer import load_graph
 from models.reference import WholeModel, compare, random_inputs
 from models.tiles import MapTile
 from models.units import Network, divide
-from models.zoo.builder import Network as Builder
+from models.zoo.builder import NetworkBuilder as Builder
 from models.zoo.builder import square
 from tests.planning.run_plan import difference, run_plan
 from tests.planning.support import MEMORY, cluster, device, real, small, small_model

@@ -65,7 +65,7 @@ def test_devices_together_make_everything_once(model, weights) -> None:
 
 
 def halo_chain(layers: int = 3) -> Network:
-    net = builder.Network("chain", seed=4)
+    net = builder.NetworkBuilder("chain", seed=4)
     x = net.input("image", (1, 4, 32, 8))
     for layer in range(layers):
         x = x.conv(f"conv{layer}", 4, square(3))
@@ -87,7 +87,7 @@ def test_uneven_devices_get_uneven_shares() -> None:
 
 def test_fully_connected_layers_alternate_between_output_and_input() -> None:
     """C, then partial sums: what is moved is the input to all, and the sums of the last layer."""
-    net = builder.Network("dense", seed=2)
+    net = builder.NetworkBuilder("dense", seed=2)
     x = net.input("vector", (1, 64))
     x = x.gemm("fc1", 256).gemm("fc2", 8)
     model = net.model(x)
@@ -153,7 +153,7 @@ def test_devices_that_cost_more_than_they_help_are_left_out() -> None:
 
 
 def test_memory_caps() -> None:
-    net = builder.Network("dense", seed=2)
+    net = builder.NetworkBuilder("dense", seed=2)
     x = net.input("image", (1, 1024)).gemm("fc1", 8192).relu().gemm("fc2", 1024)
     network = network_of(net.model(x))
     tight = cluster(1.0, 1.0, mbps=1.0, memory_mb=170.0)

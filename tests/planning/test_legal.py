@@ -13,7 +13,7 @@ from coordinator.tasks.plan import Block, Plan, Tile
 from models.boxes import Box, Span
 from models.importer import load_graph
 from models.units import divide
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 from protos.errors import Infeasible
 from protos.facts import DeviceId
 from tests.planning.support import CLUSTERS, small
@@ -118,7 +118,7 @@ def test_wasteful_is_not_illegal() -> None:
 
 
 def test_rows_of_an_unsplittable_unit() -> None:
-    net = Network("mixed", seed=1)
+    net = NetworkBuilder("mixed", seed=1)
     x = net.input("image", (1, 3, 8, 8)).conv("conv", 3, square(3))
     x = net.node("Softmax", "mixed", [x.name], (1, 3, 8, 8), axis=2)
     network = divide(load_graph(net.model(x), "mixed"))

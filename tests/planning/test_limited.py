@@ -11,7 +11,7 @@ from coordinator.planning.limited import without_others
 from coordinator.planning.planners.propose import propose
 from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.simulate.simulator import simulate
-from models.whole import Whole
+from models.whole import NetworkKey
 from protos.errors import Infeasible
 from protos.limits import Limits
 from tests.planning.support import cluster, real, small
@@ -104,7 +104,7 @@ def test_it_is_a_group_of_its_own() -> None:
 
 
 def test_what_is_taken() -> None:
-    whole = Whole.of(small().graph)
+    whole = NetworkKey.of(small().graph)
     assert whole == ("", {"1x3x32x32"}, {"float32"})
     assert Limits().take(*whole)
     assert Limits(shapes=["1x3x32x32"], dtypes=["float32", "uint8"]).take(*whole)

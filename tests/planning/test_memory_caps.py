@@ -14,7 +14,7 @@ from coordinator.runtime.planners import strategy
 from coordinator.tasks.graph import compile_plan
 from models import catalogue
 from models.loading import network_of
-from models.mapped import MappedWeights, place_of
+from models.mapped import MappedWeights, location_of
 from models.program import BlobSource
 from protos.errors import Infeasible
 from tests.planning.support import MEMORY, PERSISTENT, cluster, device, real
@@ -100,5 +100,5 @@ def test_no_plan_holds_weights_beside_the_mapped_file(tmp_path: Path) -> None:
     programs = compile_plan(plan, network, blobs).programs.values()
     named = {each.sha256 for program in programs for each in program.weights}
     held = [blobs.array_of(each) for each in named]
-    beside = [each.nbytes for each in held if place_of(each) is None]
+    beside = [each.nbytes for each in held if location_of(each) is None]
     assert sum(beside) < 1e-3 * sum(each.nbytes for each in held)

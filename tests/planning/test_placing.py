@@ -21,7 +21,7 @@ from models.boxes import Box
 from models.importer import load_graph
 from models.memory import PROCESS_BYTES, PROGRAM_BYTES
 from models.units import Network, divide
-from models.zoo.builder import Network as Builder
+from models.zoo.builder import NetworkBuilder as Builder
 from models.zoo.builder import square
 from protos.errors import Infeasible, TooLittleMemory
 from protos.facts import DeviceId

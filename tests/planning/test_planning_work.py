@@ -15,7 +15,7 @@ from models.geometry import Extent
 from models.graph import Graph, Node
 from models.importer import load_graph
 from models.units import Network, Unit, divide
-from models.zoo.builder import Network as Builder
+from models.zoo.builder import NetworkBuilder as Builder
 from models.zoo.builder import square
 from tests.planning.support import CLUSTERS
 

@@ -18,7 +18,7 @@ from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.stage_groups import staged_in_groups
 from models.importer import load_graph
 from models.units import Network, divide
-from models.zoo.builder import Network as Builder
+from models.zoo.builder import NetworkBuilder as Builder
 from models.zoo.builder import square
 from tests.planning.run_plan import difference
 from tests.planning.support import device

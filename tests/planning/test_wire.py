@@ -18,7 +18,7 @@ from models.importer import load_graph
 from models.reference import WholeModel, compare, random_inputs
 from models.units import Network, divide
 from models.wire import Wire
-from models.zoo.builder import Network as Builder
+from models.zoo.builder import NetworkBuilder as Builder
 from models.zoo.builder import square
 from protos.errors import BadRequest
 from tests.planning.run_plan import run_plan

@@ -12,7 +12,7 @@ from models import catalogue
 from models.vision import sidecar
 from models.vision.image_input import ImageInput
 from models.vision.yolov2 import YoloV2
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 
 LABELS = ("person", "tvmonitor", "sofa", "car")
 ANCHORS = ((1.0, 1.0), (2.0, 2.0), (1.0, 2.0))
@@ -20,7 +20,7 @@ ANCHORS = ((1.0, 1.0), (2.0, 2.0), (1.0, 2.0))
 
 def save_camera(folder: Path) -> Path:
     """`camera.onnx` and its sidecar."""
-    net = Network("camera", seed=4)
+    net = NetworkBuilder("camera", seed=4)
     x = net.input("image", (1, 3, 96, 96))
     for number, channels in enumerate((8, 16, 16), start=1):
         x = x.conv(f"conv{number}", channels, square(3)).relu().max_pool(f"p{number}", square(2, 2))

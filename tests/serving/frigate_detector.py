@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import zmq
 
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 
 ZEROS = np.zeros((20, 6), np.float32)
 MODEL_TIMEOUT_MS = 30_000
@@ -93,7 +93,7 @@ class Detector:
 
 def save_detector(folder: Path, side: int = 32, classes: int = 3) -> Path:
     """A network whose output is that of a YOLOv8: (1, 4 + classes, boxes) of two maps."""
-    net = Network("crops", seed=5)
+    net = NetworkBuilder("crops", seed=5)
     x = net.input("images", (1, 3, side, side))
     parts, boxes = [], 0
     for number in (1, 2):

@@ -37,7 +37,7 @@ from models.units import Network, divide
 from models.vision.class_scores import ClassScores
 from models.vision.image_input import ImageInput
 from models.vision.sidecar import Sidecar
-from models.zoo.builder import Network as Builder
+from models.zoo.builder import NetworkBuilder as Builder
 from models.zoo.builder import square
 from protos.errors import ImbrexError, NotFound, Unavailable
 from protos.facts import DeviceId
@@ -86,7 +86,7 @@ class InPlace:
         proto = tiny_model()
         self.names = Names(self.settings.models)
         self.journal = Journal()
-        self.served = self
+        self.served = self.plans = self.doctor = self
         graph = load_graph(proto, "tiny")
         self.network, self.bare = divide(with_pixels(graph, SIDECAR)), divide(graph)
         self.whole = WholeModel(proto, threads=1)
@@ -146,10 +146,10 @@ class InPlace:
     def members(self) -> list[Member]:
         return [Member(DeviceId("a"), "pi", datetime.now(UTC), datetime.now(UTC))]
 
-    async def made_plan(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
-        return await self.plan(model, choice)
+    async def made(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
+        return await self.current(model, choice)
 
-    async def plan(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
+    async def current(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
         if self.no_workers:
             raise Unavailable(cause="no device is ready", cure="Start `imbrex worker` on one")
         await self.get(model)
@@ -157,7 +157,7 @@ class InPlace:
         return replace(made, version=3), self.network
 
     async def now(self, model: str, choice: Choice = IN_FORCE) -> PlanNow:
-        plan, _ = await self.made_plan(model, choice)
+        plan, _ = await self.made(model, choice)
         return PlanNow(model, plan.version, plan.predicted_latency_s, 0.5)
 
     async def infer(

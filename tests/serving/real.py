@@ -14,7 +14,7 @@ from coordinator.cluster import children
 from coordinator.service import Coordinator
 from coordinator.serving.app import create_app
 from coordinator.settings import CoordinatorSettings
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 from tests.waiting import until
 
 PACE = 0.5
@@ -22,7 +22,7 @@ PACE = 0.5
 
 def save_tiny(folder: Path) -> Path:
     """A network that is small but worth several tiles; over HTTP it is called `tiny`."""
-    net = Network("tiny", seed=3)
+    net = NetworkBuilder("tiny", seed=3)
     x = net.input("image", (1, 3, 64, 64))
     for number, channels in enumerate((8, 16, 16), start=1):
         x = x.conv(f"conv{number}", channels, square(3)).relu()
@@ -59,8 +59,8 @@ def _settled(coordinator: Coordinator) -> bool:
     """Links are measured and the first plan is there: no plan changes by itself any more."""
     return (
         not coordinator._live._probing.busy
-        and bool(coordinator._plans._entries)
-        and not coordinator._plans.is_busy()
+        and bool(coordinator._controller.plans._entries)
+        and not coordinator._controller.plans.is_busy()
     )
 
 

@@ -116,7 +116,7 @@ async def test_a_plan_is_held_until_it_is_released(real: Real, model: Path) -> N
     assert real.coordinator.served.statuses()[0].held
     await right(real, model)
     assert (await real.http.delete(PLAN)).status_code == 200
-    await until(lambda: real.coordinator._plans.graph(str(model)).plan.strategy == "ofl")
+    await until(lambda: real.coordinator._controller.plans.graph(str(model)).plan.strategy == "ofl")
     assert not real.coordinator.served.statuses()[0].held
     await refused(await real.http.delete(PLAN), 404)
 
@@ -217,7 +217,7 @@ async def test_chosen_plans_are_capped(
     monkeypatch.setattr(plans, "MOST_CHOSEN", 2)
     for strategy in ("lw", "efl", "single", "lw"):
         await planned(real, strategy=strategy)
-    kept = [choice.strategy for _, choice in real.coordinator._plans._entries]
+    kept = [choice.strategy for _, choice in real.coordinator._controller.plans._entries]
     assert sorted(kept) == ["", "lw", "single"]
 
 

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from coordinator.serving.app import create_app
 from coordinator.serving.common import connections
-from coordinator.serving.common.connections import Connection
+from coordinator.serving.common.connections import HttpConnection
 from tests.serving.in_place import InPlace
 
 ALIVE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -26,13 +26,13 @@ WAIT_S = 30.0
 async def listening(app=None) -> AsyncIterator[int]:
     """A port that answers."""
     config = uvicorn.Config(
-        app or create_app(InPlace()), http=Connection, lifespan="off", log_config=None
+        app or create_app(InPlace()), http=HttpConnection, lifespan="off", log_config=None
     )
     config.load()
     server = uvicorn.Server(config)
     loop = asyncio.get_running_loop()
     made = await loop.create_server(
-        lambda: Connection(config, server.server_state, {}, most_of_address=3), "127.0.0.1", 0
+        lambda: HttpConnection(config, server.server_state, {}, most_of_address=3), "127.0.0.1", 0
     )
     try:
         yield made.sockets[0].getsockname()[1]

@@ -17,7 +17,7 @@ import zmq.asyncio
 
 from coordinator.serving.frigate import messages
 from coordinator.serving.frigate.connections import Connections
-from coordinator.serving.frigate.kept import MOST_MODELS, Kept
+from coordinator.serving.frigate.model_folder import MOST_MODELS, ModelFolder
 from coordinator.serving.frigate.outputs import rows_of, selections_of
 from coordinator.serving.frigate.server import MOST_PARTS, _received
 from models.reference import WholeModel
@@ -247,7 +247,7 @@ def test_a_message_beyond_the_limit_is_never_taken_in(
 
 
 def test_only_the_latest_models_are_kept(tmp_path: Path) -> None:
-    kept = Kept(tmp_path)
+    kept = ModelFolder(tmp_path)
     paths = [kept.add(f"model-{number}.onnx", bytes([number])) for number in range(MOST_MODELS + 2)]
     assert len(list(tmp_path.iterdir())) == MOST_MODELS
     assert not paths[0].exists()
@@ -256,7 +256,7 @@ def test_only_the_latest_models_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_detector_is_kept_with_what_is_known_of_its_boxes(tmp_path: Path, model: Path) -> None:
-    kept = Kept(tmp_path)
+    kept = ModelFolder(tmp_path)
     path = kept.add("crops.onnx", model.read_bytes())
     sidecar = load_sidecar(sidecar_path(path))
     assert isinstance(sidecar.head, YoloBoxes)

@@ -16,7 +16,7 @@ import pytest
 from coordinator.cluster import children
 from coordinator.tasks.graph import TaskGraph
 from models.reference import WholeModel, compare
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 from tests.serving.real import Real, running
 from tests.waiting import until
 
@@ -32,7 +32,7 @@ async def real(tmp_path: Path, workers: list[children.Child], model: Path) -> As
 
 def another(folder: Path, seed: int) -> str:
     """A network whose weights take 37 kB."""
-    net = Network(f"net{seed}", seed)
+    net = NetworkBuilder(f"net{seed}", seed)
     x = net.input("image", (1, 3, 64, 64)).conv("conv1", 16, square(3)).relu()
     path = folder / f"net{seed}.onnx"
     onnx.save(net.model(x.conv("conv2", 64, square(3))), path)
@@ -52,7 +52,7 @@ async def test_a_plan_ends_with_its_last_request(real: Real, model: Path) -> Non
         reply = await real.http.post(f"/v1/models/tiny/plan?strategy={strategy}")
         put = await real.http.put("/v1/plans/tiny", content=reply.content)
         assert put.status_code == 200
-        graph = coordinator._plans.graph(name)
+        graph = coordinator._controller.plans.graph(name)
         assert graph is not None
         graphs.append(weakref.ref(graph))
         del graph
@@ -76,9 +76,9 @@ async def test_models_that_nobody_asks_for_are_let_go_of(
 ) -> None:
     first, second = another(tmp_path, 1), another(tmp_path, 2)
     assert await right(real, first)
-    assert set(real.coordinator._library.loaded()) == {str(model), first}
+    assert set(real.coordinator._runtime.library.loaded()) == {str(model), first}
     assert await right(real, second)
-    assert set(real.coordinator._library.loaded()) == {str(model), second}
+    assert set(real.coordinator._runtime.library.loaded()) == {str(model), second}
     told = (await real.http.get("/v1/models")).json()
     assert told["max_models_bytes"] == 60_000
     assert 37_000 < told["weight_bytes"] < 60_000
@@ -91,8 +91,8 @@ async def test_models_that_nobody_asks_for_are_let_go_of(
         for device in real.coordinator._live._pool.ready().values()
         for sha in device.programs._ready
     }
-    await until(lambda: real.coordinator._plans.graph(first) is None)
-    assert real.coordinator._plans.programs() <= held
+    await until(lambda: real.coordinator._controller.plans.graph(first) is None)
+    assert real.coordinator._controller.plans.programs() <= held
     assert await right(real, first)
     assert await right(real, str(model))
 

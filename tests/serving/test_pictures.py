@@ -55,7 +55,7 @@ async def test_pixels_and_tensors_get_the_same_answer(real: Real, model: Path) -
     values = await ask(real, model, NO_PIXELS)
     assert compare(values.outputs, whole.run({"image": NO_PIXELS})).max_rel_error <= 1e-5
     assert pixels.plan_version == made.plan_version == values.plan_version
-    plan, _ = await real.coordinator.plan(str(model))
+    plan, _ = await real.coordinator.plans.current(str(model))
     assert len(pixels.devices) == 2
     assert pixels.traffic == plan.traffic
     # The image goes once to each tile of the first block; nothing else is scattered in one block.
@@ -93,7 +93,7 @@ async def test_tensors_of_pixels_travel_as_pixels_without_a_sidecar(
             answer = await ask(real, path, image)
             expected = whole.run({"image": image})
             assert compare(answer.outputs, expected).max_rel_error <= 1e-5
-            plan, _ = await real.coordinator.plan(str(path))
+            plan, _ = await real.coordinator.plans.current(str(path))
             assert plan.traffic.scatter == share * answer.traffic.scatter
 
 

@@ -35,7 +35,7 @@ async def test_a_quarter_is_sent_and_every_bit_comes_back(
     async with running(tmp_path, workers, path, strategy="efl") as real:
         answer = await real.coordinator.infer(str(path), {"x": values})
         assert compare(answer.outputs, expected) == EQUAL
-        plan, network = await real.coordinator.plan(str(path))
+        plan, network = await real.coordinator.plans.current(str(path))
         (block,) = plan.blocks
         assert len(block.tiles) == 2
         assert answer.traffic == plan.traffic

@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.cluster import children
 from coordinator.runtime import settling
-from coordinator.runtime.journal import Ended, Planned
+from coordinator.runtime.journal import Ended, PlanSwapped
 from coordinator.serving.app import create_app
 from coordinator.serving.common.tensors import write_tensors
 from tests.serving.real import Real, running
@@ -34,7 +34,7 @@ async def test_the_answer_is_sent_before_the_journal_is_told(
     monkeypatch.setattr(settling, "SETTLE_AFTER_S", 60.0)
     app, happened = create_app(real.coordinator), []
 
-    def heard(entry: Ended | Planned) -> None:
+    def heard(entry: Ended | PlanSwapped) -> None:
         if isinstance(entry, Ended):
             happened.append("learnt")
 

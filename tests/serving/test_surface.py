@@ -25,15 +25,17 @@ from tests.serving.routes import READING, every_route, filled
 LOOKING = {
     "described",
     "devices",
+    "doctor",
     "examine",
     "get",
     "in_flight",
     "is_loaded",
     "journal",
-    "made_plan",
+    "made",
     "members",
     "names",
     "now",
+    "plans",
     "profile_of",
     "queue_depth",
     "readiness",
@@ -56,7 +58,7 @@ class Watched:
 
     def __getattr__(self, name: str):
         self.asked.add(name)
-        if name == "served":  # what is asked of it is noted too
+        if name in ("served", "plans", "doctor"):  # what is asked of them is noted too
             return self
         if hasattr(self._inner, name):
             return getattr(self._inner, name)
@@ -104,7 +106,7 @@ async def test_an_order_by_get_would_be_found() -> None:
 
     @app.get("/planted")
     def planted() -> None:
-        watched.release_plan("tiny")
+        watched.plans.release("tiny")
 
     assert not await asked_by(app, watched, "/planted") <= LOOKING
 

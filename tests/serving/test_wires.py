@@ -25,7 +25,7 @@ async def loss(coordinator: Coordinator, model: Path, choice: Choice, wire: Wire
     """How far an answer is from the whole model's, after comparing it with what encoding its
     plan's boundaries must give, and its bytes with the plan's.
     """
-    plan, network = await coordinator.plan(str(model), choice)
+    plan, network = await coordinator.plans.current(str(model), choice)
     assert plan.wire == wire
     answer = await coordinator.infer(str(model), FEEDS, choice=choice)
     assert answer.traffic == plan.traffic

@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 
 from coordinator.sharing import borrowing
-from coordinator.sharing.borrowing import Source, fetch
+from coordinator.sharing.borrowing import LendingCoordinator, fetch
 from coordinator.sharing.lender import Lender
 from coordinator.sharing.listed import File
 from models.installed import SPARE_BYTES
@@ -49,7 +49,7 @@ async def lent(trust, tmp_path):
     lender = Lender(trust.certified.credentials, "127.0.0.1", 0, {WANTED.sha256: path}.get)
     lender.allow([own_id(trust), SECOND])
     port = await lender.start()
-    yield lender, Source(own_id(trust), "pi-1", f"127.0.0.1:{port}"), path
+    yield lender, LendingCoordinator(own_id(trust), "pi-1", f"127.0.0.1:{port}"), path
     await lender.stop()
 
 
@@ -118,13 +118,13 @@ async def test_nobody_but_the_clusters_coordinators_gets_a_file(lent, trust, tmp
 
 async def test_only_the_coordinator_that_is_meant_is_asked(lent, trust, tmp_path):
     _, source, _ = lent
-    meant = Source(SECOND, "pi-2", source.address)
+    meant = LendingCoordinator(SECOND, "pi-2", source.address)
     with pytest.raises(BadConfiguration, match="another device answers"):
         await fetch(meant, another(trust, tmp_path), WANTED, tmp_path / "part")
 
 
 async def test_nobody_there_is_said(trust, tmp_path):
-    source = Source(own_id(trust), "pi-1", "127.0.0.1:9")
+    source = LendingCoordinator(own_id(trust), "pi-1", "127.0.0.1:9")
     with pytest.raises(Unavailable, match="no answer from"):
         await fetch(source, another(trust, tmp_path), WANTED, tmp_path / "part")
 
@@ -203,7 +203,7 @@ async def hostile(trust, messages):
     port = server.add_secure_port("127.0.0.1:0", trust.certified.credentials.of_server())
     await server.start()
     try:
-        yield Source(own_id(trust), "pi-1", f"127.0.0.1:{port}")
+        yield LendingCoordinator(own_id(trust), "pi-1", f"127.0.0.1:{port}")
     finally:
         await server.stop(0)
 
@@ -230,7 +230,7 @@ async def test_one_that_is_silent_is_given_up(trust, tmp_path, monkeypatch):
     add_LibraryServicer_to_server(Silent(), server)
     port = server.add_secure_port("127.0.0.1:0", trust.certified.credentials.of_server())
     await server.start()
-    source = Source(own_id(trust), "pi-1", f"127.0.0.1:{port}")
+    source = LendingCoordinator(own_id(trust), "pi-1", f"127.0.0.1:{port}")
     try:
         with pytest.raises(Unavailable, match="silent"):
             await fetch(source, another(trust, tmp_path), WANTED, tmp_path / "part")

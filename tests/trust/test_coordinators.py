@@ -197,7 +197,7 @@ async def test_both_work_with_the_same_devices_and_one_is_removed(first, tmp_pat
                 await two.resume(HALL)
                 await until(lambda: state_of(one, HALL) == "ready")
 
-                one._withdrawal.wrong(KITCHEN, "task 4 is off", proven=True)
+                one._runtime.withdrawal.wrong(KITCHEN, "task 4 is off", proven=True)
                 await until(lambda: state_of(two, KITCHEN) == "quarantined")
                 await two.resume(KITCHEN)
                 await until(lambda: state_of(one, KITCHEN) == "ready")
@@ -257,7 +257,9 @@ async def test_it_answers_without_the_store_and_refuses_changes(first, tmp_path)
             with pytest.raises(Unavailable, match="cannot be changed"):
                 await one.drain(KITCHEN)
             assert state_of(one, KITCHEN) == "ready"
-            (found,) = [e for e in (await one.examine()).findings if e.code == "state_unavailable"]
+            (found,) = [
+                e for e in (await one.doctor.examine()).findings if e.code == "state_unavailable"
+            ]
             assert "what is known here is" in found.cause
             for node in store.nodes[:2]:
                 node.start()

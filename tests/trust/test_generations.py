@@ -71,7 +71,9 @@ async def test_a_copy_lets_nobody_in_whom_the_original_removed(original, tmp_pat
         with structlog.testing.capture_logs() as logged:
             async with coordinator(copied, [worker.address], **OF_THE_CLUSTER) as copy:
                 await until(lambda: any("newer list" in each.reason for each in copy.devices()))
-                (found,) = [f for f in (await copy.examine()).findings if f.code == "stale_members"]
+                (found,) = [
+                    f for f in (await copy.doctor.examine()).findings if f.code == "stale_members"
+                ]
                 assert "imbrex cluster confirm" in found.cure
                 assert not await gets_in(trust, worker, tmp_path)
 

@@ -8,7 +8,7 @@ from benchmarks.store import stored
 from coordinator.cluster import replicated
 from coordinator.cluster.backup import backup, restore
 from coordinator.cluster.joining import move
-from coordinator.cluster.replicated import Replicated, place_of, record
+from coordinator.cluster.replicated import Replicated, address_of, record
 from coordinator.cluster.shared_value import MOST_BYTES, Shared, dumped, parsed
 from coordinator.cluster.state import (
     COORDINATORS,
@@ -18,7 +18,7 @@ from coordinator.cluster.state import (
     Files,
     open_state,
 )
-from coordinator.cluster.store import Place
+from coordinator.cluster.store import StoreAddress
 from coordinator.cluster.trust import Trust
 from coordinator.serving.common.keys import Keys, Role
 from protos.errors import BadConfiguration, BadRequest, Infeasible, PeerViolation, Unavailable
@@ -90,7 +90,7 @@ def test_it_moves_there_and_back(tmp_path, state_dir, opened):
             move(state_dir, store.url, replace=False)
         first.close()
         move(state_dir, "files", replace=False)
-        assert place_of(state_dir) is None
+        assert address_of(state_dir) is None
         assert list(open_state(state_dir).entries(DRAINED)) == [HALL]
 
 
@@ -182,7 +182,7 @@ def test_wrong_credentials_are_said(tmp_path, state_dir, credentials):
         with pytest.raises(Unavailable, match=r"(?i)authorization") as caught:
             move(state_dir, store.url, replace=False)
         assert "wrong" not in str(caught.value)
-        assert place_of(state_dir) is None
+        assert address_of(state_dir) is None
         store.credentials = "coordinator:coordinator@"
         move(state_dir, store.url, replace=False)
 
@@ -190,7 +190,7 @@ def test_wrong_credentials_are_said(tmp_path, state_dir, credentials):
 def test_nobody_there_is_said(state_dir):
     with pytest.raises(Unavailable, match="cannot be changed"):
         move(state_dir, "nats://127.0.0.1:9", replace=False)
-    assert place_of(state_dir) is None
+    assert address_of(state_dir) is None
 
 
 # ---------------------------------------------------------------- losing servers
@@ -222,7 +222,7 @@ def test_a_state_moves_there_while_a_server_is_restarted(tmp_path, state_dir, nu
             move(state_dir, store.url, replace=False)
         finally:
             starting.join()
-    assert place_of(state_dir) == Place(store.url)
+    assert address_of(state_dir) == StoreAddress(store.url)
 
 
 @needs_server

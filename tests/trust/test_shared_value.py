@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.cluster.shared_value import MOST_BYTES, Shared, dumped, parsed
 from coordinator.cluster.state import COORDINATORS, DEVICES, KEYS
-from coordinator.cluster.store import Place
+from coordinator.cluster.store import StoreAddress
 from protos.errors import BadRequest, PeerViolation
 from tests.trust.support import KITCHEN
 
@@ -20,11 +20,11 @@ MEMBER = {"name": "kitchen", "since": A_DATE, "expires": A_DATE}
 )
 def test_a_place_that_is_none_is_named(url):
     with pytest.raises(BadRequest, match="does not say where"):
-        Place(url).servers  # noqa: B018
+        StoreAddress(url).servers  # noqa: B018
 
 
 def test_a_password_is_not_shown():
-    place = Place("nats://me:secret@pi-1:4222,me:secret@pi-2:4222")
+    place = StoreAddress("nats://me:secret@pi-1:4222,me:secret@pi-2:4222")
     assert place.servers == ["nats://me:secret@pi-1:4222", "nats://me:secret@pi-2:4222"]
     assert place.without_password == "nats://pi-1:4222,pi-2:4222"
 
@@ -38,7 +38,7 @@ def test_a_password_is_not_shown():
     ],
 )
 def test_only_this_machine_is_spoken_to_in_plain_text(url, secured):
-    assert Place(url).is_secured is secured
+    assert StoreAddress(url).is_secured is secured
 
 
 def test_a_value_is_read_as_it_was_written():

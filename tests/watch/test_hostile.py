@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 
 from imbrex.cli import download as module
-from imbrex.cli.download import Wanted, download
+from imbrex.cli.download import RemoteFile, download
 from imbrex.watch import folder as folder_module
 from imbrex.watch.folder import Folder
 from imbrex.watch.run import MOST_MEMORY_BYTES
@@ -236,7 +236,7 @@ def pulled(monkeypatch, tmp_path: Path, handler, url: str = "https://models.exam
     monkeypatch.setattr(
         module.httpx, "Client", functools.partial(httpx.Client, transport=transport)
     )
-    wanted = Wanted(url, 1000, hashlib.sha256(bytes(1000)).hexdigest())
+    wanted = RemoteFile(url, 1000, hashlib.sha256(bytes(1000)).hexdigest())
     download(wanted, tmp_path / "a.onnx", lambda _: None, wait=lambda _: None)
 
 

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from imbrex.watch.folder import Folder
-from imbrex.watch.frames import Frame, Source, Waiting
+from imbrex.watch.frames import Frame, FrameSource, Waiting
 from imbrex.watch.run import source_of
 from imbrex.watch.stream import Stream
 from models.vision.preprocess import decode_image
@@ -48,7 +48,7 @@ def test_closed_at_once_nothing_is_left() -> None:
 
 
 @contextmanager
-def running(source: Source) -> Iterator[Queue[Frame | ImbrexError]]:
+def running(source: FrameSource) -> Iterator[Queue[Frame | ImbrexError]]:
     """Frames as the source gives them, or the error that it ends with."""
     found: Queue[Frame | ImbrexError] = Queue()
     stopped = threading.Event()

@@ -60,7 +60,7 @@ def ready(of: Coordinator) -> int:
 
 async def settled(host: Coordinator) -> None:
     """Exams and audits that were begun have ended."""
-    await until(lambda: not host._auditor._at_work and not host._live.examiner._at_work)
+    await until(lambda: not host._runtime.auditor._at_work and not host._live.examiner._at_work)
 
 
 def state_of(of: Coordinator, device: str) -> str:
@@ -80,5 +80,5 @@ def running(of: Coordinator) -> set[str]:
 
 
 def plan_devices(of: Coordinator, model: str) -> tuple[str, ...]:
-    graph = of._plans.graph(model)
+    graph = of._controller.plans.graph(model)
     return graph.plan.devices if graph else ()

@@ -15,7 +15,7 @@ import structlog
 
 from coordinator.service import Coordinator
 from models.reference import WholeModel, compare
-from models.zoo.builder import Network, square
+from models.zoo.builder import NetworkBuilder, square
 from tests.cluster.support import worker_process
 from tests.waiting import until
 from tests.whole.cluster import (
@@ -48,7 +48,7 @@ def zeroed(array: np.ndarray) -> np.ndarray:
 
 def network(folder: Path) -> tuple[str, Feeds, Feeds]:
     """A network worth dividing among slow devices; an input and the right answer."""
-    net = Network("net", seed=3)
+    net = NetworkBuilder("net", seed=3)
     x = net.input("image", (1, 3, 64, 64))
     for number, channels in enumerate((16, 32, 32), start=1):
         x = x.conv(f"conv{number}", channels, square(3)).relu()
@@ -185,9 +185,13 @@ async def test_the_doctor_finds_a_liar_at_once(liar: Liar, tmp_path: Path) -> No
     async with beside_an_honest_one(tmp_path, "halo", audit_every=0) as (host, good, bad):
         assert_right(await host.infer(model, feeds), whole)
         await settled(host)
-        assert not [each for each in (await host.examine()).findings if each.code == "quarantined"]
+        assert not [
+            each for each in (await host.doctor.examine()).findings if each.code == "quarantined"
+        ]
         liar.spoil = zeroed
-        found = [each for each in (await host.examine()).findings if each.code == "quarantined"]
+        found = [
+            each for each in (await host.doctor.examine()).findings if each.code == "quarantined"
+        ]
         assert [each.severity for each in found] == ["error"]
         assert "of the largest magnitude" in found[0].cause
         assert state_of(host, bad) == "quarantined"

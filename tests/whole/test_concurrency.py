@@ -20,5 +20,5 @@ async def test_two_at_once_answer_right(tmp_path) -> None:
             answer = await host.infer(MODEL, feeds)
             assert_right(answer, whole)
             assert not answer.retried_tasks
-        plan = host._plans.graph(MODEL).plan
+        plan = host._controller.plans.graph(MODEL).plan
         assert any(sum(t.device == two.id for t in block.tiles) > 1 for block in plan.blocks)

@@ -16,7 +16,7 @@ from worker.machine import Machine
 
 async def codes(host) -> dict[str, str]:
     """What is found, and how bad that is."""
-    return {each.code: each.severity for each in (await host.examine()).findings}
+    return {each.code: each.severity for each in (await host.doctor.examine()).findings}
 
 
 def changed(monkeypatch, **values: object) -> None:
@@ -37,7 +37,7 @@ async def test_a_machine_in_a_bad_state(tmp_path, monkeypatch) -> None:
         in_process(tmp_path / "bad", name="bad") as bad,
         coordinator(tmp_path / "host", [sound.address, bad.address]) as host,
     ):
-        before = (await host.examine()).findings
+        before = (await host.doctor.examine()).findings
         assert not [each for each in before if each.severity == "error"], before
         changed(
             monkeypatch,
@@ -46,7 +46,7 @@ async def test_a_machine_in_a_bad_state(tmp_path, monkeypatch) -> None:
             clock_s=Machine().clock() + 3600,
             governor="powersave",
         )
-        found = (await host.examine()).findings
+        found = (await host.doctor.examine()).findings
         told = {each.code: each for each in found if each.device == "bad"}
         assert {"under_voltage", "full_disk", "clock_skew", "governor"} <= set(told)
         assert told["clock_skew"].severity == "error"
@@ -84,7 +84,9 @@ async def test_who_does_not_answer(tmp_path) -> None:
         nobody = "127.0.0.1:9"
         async with coordinator(tmp_path / "host", [good.address, nobody], at_least=1) as host:
             await until(lambda: any(each.state == "waiting" for each in host.devices()))
-            found = [each for each in (await host.examine()).findings if each.severity == "error"]
+            found = [
+                each for each in (await host.doctor.examine()).findings if each.severity == "error"
+            ]
     assert [(each.code, each.device) for each in found] == [("unreachable", nobody)]
 
 

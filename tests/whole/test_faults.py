@@ -220,14 +220,15 @@ async def test_a_worker_that_slows_to_a_third_gets_less_to_do(tmp_path, monkeypa
         for _ in range(8):  # corrections settle, and the plan with them
             await host.infer(MODEL, feeds)
 
+        plans = host._controller.plans
+
         def share() -> float:
-            tiles = [tile for block in host._plans.graph(MODEL).plan.blocks for tile in block.tiles]
+            blocks = plans.graph(MODEL).plan.blocks
+            tiles = [tile for block in blocks for tile in block.tiles]
             flop = sum(tile.flop for tile in tiles)
             return sum(tile.flop for tile in tiles if tile.device == here.id) / flop
 
-        await until(
-            lambda: host._plans.switching._watched[MODEL].looked_s < time.monotonic() - PERIOD_S
-        )
+        await until(lambda: plans.switching._watched[MODEL].looked_s < time.monotonic() - PERIOD_S)
         before = share()
         assert before > 0.2
         monkeypatch.setattr(Throttle, "run", throttled)  # of this process's worker alone

@@ -41,7 +41,7 @@ async def largest_error(host, model, feeds, whole):
             before = programs(host)
             answer = await host.infer(model, feeds)
             errors.append(compare(answer.outputs, whole).max_rel_error)
-            plan, _ = await host.plan(model)
+            plan, _ = await host.plans.current(model)
             if plan.version == answer.plan_version and not answer.retried_tasks:
                 assert moved(answer.traffic) == moved(plan.traffic)
             await asyncio.sleep(0.3)

@@ -19,7 +19,7 @@ from models.importer import load_graph
 from models.memory import megabytes
 from models.program import BlobSource
 from models.units import Network, divide
-from models.zoo.builder import Network as Builder
+from models.zoo.builder import NetworkBuilder as Builder
 from models.zoo.builder import square
 from protos.channels import Caller
 from protos.client import WorkerClient

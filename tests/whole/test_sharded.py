@@ -14,7 +14,7 @@ from coordinator.service import Coordinator
 from models.importer import load_graph
 from models.reference import WholeModel, compare, random_inputs
 from models.units import divide
-from models.zoo.builder import Network as Builder
+from models.zoo.builder import NetworkBuilder as Builder
 from models.zoo.builder import square
 from protos.errors import Infeasible, TooLittleMemory
 from tests.waiting import until
@@ -74,7 +74,7 @@ async def test_each_worker_holds_its_share_and_none_is_killed(tmp_path: Path) ->
             assert_right(await host.infer(path, feeds), whole)
             assert len(plan_devices(host, path)) == WORKERS
             with pytest.raises(Infeasible):
-                await host.plan(path, Choice(strategy="single"))
+                await host.plans.current(path, Choice(strategy="single"))
             broken = {name: np.roll(array, 1) for name, array in whole.items()}
             answer = await host.infer(path, feeds)
             assert compare(answer.outputs, broken).max_rel_error > 1e-3

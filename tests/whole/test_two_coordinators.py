@@ -42,7 +42,9 @@ async def test_two_that_use_the_same_workers_see_each_other(
                     assert told.shared_with == (other,)
                     assert f"another coordinator: {other}" in told.reason
                     (found,) = [
-                        f for f in (await host.examine()).findings if f.code == "shared_devices"
+                        f
+                        for f in (await host.doctor.examine()).findings
+                        if f.code == "shared_devices"
                     ]
                     assert other in found.cause
                     assert told.name in found.cause
@@ -141,7 +143,9 @@ async def test_a_copy_on_the_same_machine_is_told_from_the_original(
             (told,) = host.devices()
             assert told.shared_with == (copied,)
             assert copied in told.reason
-            (found,) = [f for f in (await host.examine()).findings if f.code == "shared_devices"]
+            (found,) = [
+                f for f in (await host.doctor.examine()).findings if f.code == "shared_devices"
+            ]
             assert "a copy of this coordinator" in found.cause
             assert "init --replace" in found.cure
 

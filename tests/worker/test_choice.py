@@ -12,7 +12,7 @@ from tests.worker.plugged import plant
 from tests.worker.support import in_process, process, terminate
 from worker.engines import choice
 from worker.engines.choice import FILE, MOST_RUNS, Choice
-from worker.engines.comparison import Case
+from worker.engines.comparison import ReferenceRun
 from worker.engines.trial import Tried
 
 MODEL = "digits"
@@ -116,7 +116,7 @@ def place(tmp_path):
 
 
 def case(number):
-    return Case(f"{number}", {}, {}, float(number))
+    return ReferenceRun(f"{number}", {}, {}, float(number))
 
 
 def settle(made):

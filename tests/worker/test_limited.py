@@ -24,7 +24,7 @@ from tests.worker.support import process
 from worker.engines.base import Place
 from worker.engines.choice import Choice
 from worker.engines.registry import engine_maker, raw_maker
-from worker.engines.trial import Job
+from worker.engines.trial import Trial
 from worker.programs.store import BlobStore
 
 TOY = "limited_engine"
@@ -86,7 +86,7 @@ def test_a_device_that_reports_nonsense_is_refused():
 def test_auto_leaves_it_out_and_says_how_to_use_it(tmp_path, monkeypatch, place):
     plug(tmp_path, monkeypatch, wholeonly=f"{TOY}:WholeOnly")
     choice = Choice(place, raw_maker, {"wholeonly": "0"}, "")
-    job = Job("wholeonly", place.store.blobs.parent, place.folder, 1, 1 << 40, [])
+    job = Trial("wholeonly", place.store.blobs.parent, place.folder, 1, 1 << 40, [])
     told = choice._tried(job)
     assert "it computes whole networks only. Set engine = wholeonly" in told
 

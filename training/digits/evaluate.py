@@ -19,7 +19,13 @@ from PIL import Image
 from models.digits import FOLDER, MODEL
 from models.digits.ink import Part, bank
 from models.digits.sheets import SHEETS, Sheet, held_out_sheets, truth_of
-from models.quality import MIN_SCORE, Picture, exactly_right, matched, mean_average_precision
+from models.quality import (
+    MIN_SCORE,
+    EvaluatedPicture,
+    exactly_right,
+    matched,
+    mean_average_precision,
+)
 from models.vision.yolov2 import YoloV2
 from training.digits.detector import Detector
 
@@ -44,9 +50,12 @@ class Quality:
     command: str
 
 
-def examine(detector: Detector, sheets: Iterator[Sheet]) -> list[Picture]:
+def examine(detector: Detector, sheets: Iterator[Sheet]) -> list[EvaluatedPicture]:
     """Each sheet's detections with its ground truth."""
-    return [Picture(detector.find(Image.fromarray(made.pixels)), truth_of(made)) for made in sheets]
+    return [
+        EvaluatedPicture(detector.find(Image.fromarray(made.pixels)), truth_of(made))
+        for made in sheets
+    ]
 
 
 def measure(model: Path, count: int = SHEETS) -> Quality:
@@ -80,7 +89,7 @@ def _used_min_score(model: Path) -> float:
     return head.min_score
 
 
-def _at_least(picture: Picture, min_score: float) -> Picture:
+def _at_least(picture: EvaluatedPicture, min_score: float) -> EvaluatedPicture:
     return replace(picture, found=[item for item in picture.found if item.score >= min_score])
 
 

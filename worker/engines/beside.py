@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from worker.engines.base import Ready, Runnable
-from worker.engines.comparison import Case
+from worker.engines.comparison import ReferenceRun
 
 # Shapes of one program: uneven tiles of a border class differ.
 _MOST_SHAPES = 8
@@ -24,7 +24,7 @@ class Owner(Protocol):
         """For what a run of this program is to be compared; empty: for nothing."""
         ...
 
-    def offer(self, program: "BesideProgram", case: Case) -> bool:
+    def offer(self, program: "BesideProgram", case: ReferenceRun) -> bool:
         """Takes a run to compare; False if it cannot."""
         ...
 
@@ -45,7 +45,7 @@ class BesideProgram(Runnable):
         # What has been offered, for which engine.
         self._offered: set[tuple[str, _Shapes]] = set()
 
-    def take(self, engine: str, case: Case, runnable: Runnable) -> None:
+    def take(self, engine: str, case: ReferenceRun, runnable: Runnable) -> None:
         """Has the engine of this name compute runs like this one."""
         self._checked[engine, self._shapes(case.inputs)] = runnable
 
@@ -78,7 +78,7 @@ class BesideProgram(Runnable):
         seconds = time.perf_counter() - began_s
         # The inputs are untouched until this returns; the outputs are read only.
         copies = {name: array.copy() for name, array in inputs.items()}
-        if self._owner.offer(self, Case(self._sha256, copies, outputs, seconds)):
+        if self._owner.offer(self, ReferenceRun(self._sha256, copies, outputs, seconds)):
             self._offered.add(key)
         return outputs
 

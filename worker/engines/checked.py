@@ -26,7 +26,7 @@ from protos.limits import ALL_TYPES, Limits
 from worker.engines.base import Engine, Maker, Place, Runnable, Traits
 from worker.engines.beside import BesideProgram, OrElse
 from worker.engines.choice import Choice
-from worker.engines.comparison import Case, compared
+from worker.engines.comparison import ReferenceRun, compared
 from worker.engines.given import Given
 from worker.engines.processor import settle_thread
 from worker.engines.suspects import Suspects
@@ -60,7 +60,7 @@ class Checked:
         self._given = Given(place.store)
         self._verdicts = Verdicts(engine_cap_bytes(place.memory_bytes), choice is not None)
         self._suspects = Suspects(place.folder / "suspects")
-        self._waiting: SimpleQueue[tuple[BesideProgram, Case]] = SimpleQueue()
+        self._waiting: SimpleQueue[tuple[BesideProgram, ReferenceRun]] = SimpleQueue()
         self._waiting_bytes = 0
         self._lock = threading.Lock()
         self._busy_s = time.monotonic()
@@ -139,7 +139,7 @@ class Checked:
             return "choice" if tries else ""
         return "" if self._verdicts.is_refused(sha256) else engine.traits.name
 
-    def offer(self, program: BesideProgram, case: Case) -> bool:
+    def offer(self, program: BesideProgram, case: ReferenceRun) -> bool:
         """Takes a run to compare; False if too many wait. Called in any thread."""
         with self._lock:
             most = min(_WAITING_BYTES, self._place.memory_bytes // _LEAST_SHARE)
@@ -217,7 +217,7 @@ class Checked:
         file = whole_network(program)
         return file is not None and (not limits.networks or file in limits.networks)
 
-    def _check(self, engine: Engine, program: BesideProgram, case: Case) -> None:
+    def _check(self, engine: Engine, program: BesideProgram, case: ReferenceRun) -> None:
         given = self._given.get(case.sha256)
         if given is None or self._verdicts.is_refused(case.sha256):
             return

@@ -20,9 +20,9 @@ from models.memory import engine_cap_bytes, megabytes
 from models.program import Program, weight_bytes
 from protos.files import write_atomically
 from worker.engines.base import Maker, Place
-from worker.engines.comparison import Case
+from worker.engines.comparison import ReferenceRun
 from worker.engines.given import Given
-from worker.engines.trial import Job, Tried
+from worker.engines.trial import Trial, Tried
 
 _log = structlog.get_logger()
 
@@ -65,7 +65,7 @@ class Choice:
         self._place = place
         self._maker_of = maker_of
         self._names = sorted(versions)
-        self._cases: list[tuple[float, str, Case]] = []
+        self._cases: list[tuple[float, str, ReferenceRun]] = []
         text = json.dumps([basis, place.threads, sorted(versions.items())])
         key = hashlib.sha256(text.encode()).hexdigest()
         self._file = place.folder / FILE
@@ -94,7 +94,7 @@ class Choice:
         """Why engines are refused, by name."""
         return dict(self._chosen.refused)
 
-    def add(self, case: Case) -> None:
+    def add(self, case: ReferenceRun) -> None:
         """Remembers the run if it is one of those that took longest, each of another program."""
         if any(case.sha256 == sha256 for _, sha256, _ in self._cases):
             return
@@ -135,11 +135,11 @@ class Choice:
             self._process.kill()
 
     def _try(
-        self, name: str, runs: Sequence[tuple[Program, Case]], programs: Sequence[Program]
+        self, name: str, runs: Sequence[tuple[Program, ReferenceRun]], programs: Sequence[Program]
     ) -> str:
         """Chooses this engine if it is the fastest so far; returns why it is refused, or ""."""
         place = self._place
-        job = Job(
+        job = Trial(
             name, place.store.blobs.parent, place.folder, place.threads, place.memory_bytes, runs
         )
         seen = self._tried(job)
@@ -160,7 +160,7 @@ class Choice:
             self._chosen.engine, self._chosen.speedup = name, speedup
         return ""
 
-    def _tried(self, job: Job) -> Tried | str:
+    def _tried(self, job: Trial) -> Tried | str:
         """The findings of a process, or why there are none."""
         data = pickle.dumps(job, protocol=5)
         self._process = subprocess.Popen(

@@ -23,7 +23,7 @@ MOST_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ReferenceRun:
     """A run of a program that onnxruntime made in `seconds`."""
 
     sha256: str
@@ -54,7 +54,9 @@ class Compared:
         return self.difference <= self.allowed
 
 
-def compared(engine: Runnable, reference: Runnable, program: Program, case: Case) -> Compared:
+def compared(
+    engine: Runnable, reference: Runnable, program: Program, case: ReferenceRun
+) -> Compared:
     """Runs the program with both on the same inputs, in turn.
 
     Raises:

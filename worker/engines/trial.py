@@ -18,7 +18,7 @@ from models.program import Program
 from protos.errors import BadConfiguration
 from protos.memory import cap_memory
 from worker.engines.base import Engine, Place, Runnable
-from worker.engines.comparison import Case, compared
+from worker.engines.comparison import ReferenceRun, compared
 from worker.engines.given import Given
 from worker.engines.onnxruntime import OnnxRuntime
 from worker.programs.store import BlobStore
@@ -28,7 +28,7 @@ _NICE = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Trial:
     """Runs of programs to make with the engine of this name. `store` is the folder of the worker's
     weights, `folder` that of its engines, `memory_bytes` what it may use.
     """
@@ -38,7 +38,7 @@ class Job:
     folder: Path
     threads: int
     memory_bytes: int
-    runs: Sequence[tuple[Program, Case]]
+    runs: Sequence[tuple[Program, ReferenceRun]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Tried:
     programs_bytes: int
 
 
-def tried(job: Job) -> Tried:
+def tried(job: Trial) -> Tried:
     """Makes the runs.
 
     Raises:
@@ -95,7 +95,7 @@ def tried(job: Job) -> Tried:
         )
 
 
-def _run(engine: Engine, program: Program, case: Case) -> Runnable:
+def _run(engine: Engine, program: Program, case: ReferenceRun) -> Runnable:
     engine.prepare(program)
     loaded = engine.load(program.sha256)
     assert loaded is not None, "it was just prepared"

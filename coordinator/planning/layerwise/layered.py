@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Places:
+class LayoutBoxes:
     """Boxes of one tensor, [layout, device, axis, start or stop]; empty ones are zeros.
 
     `sums[layout]`: every device has a partial sum of the whole tensor, and owns none of it yet.
@@ -82,17 +82,17 @@ def compute_s(layouts: Sequence[Layout], devices: Sequence[Device]) -> Floats:
     )
 
 
-def owned(layouts: Sequence[Layout], tensor: str, devices: int) -> Places:
+def owned(layouts: Sequence[Layout], tensor: str, devices: int) -> LayoutBoxes:
     """The boxes of a tensor that devices own after computing the unit."""
     boxes = _by_device(layouts, devices, lambda tile: tile.boxes.get(tensor))
     sums = np.array([each.configuration.inputs > 1 for each in layouts])
-    return Places(boxes, sums)
+    return LayoutBoxes(boxes, sums)
 
 
-def needed(layouts: Sequence[Layout], tensor: str, devices: int) -> Places:
+def needed(layouts: Sequence[Layout], tensor: str, devices: int) -> LayoutBoxes:
     """The boxes of a tensor that devices need to compute the unit."""
     boxes = _by_device(layouts, devices, lambda tile: tile.reads.get(tensor))
-    return Places(boxes, np.zeros(len(layouts), dtype=np.bool_))
+    return LayoutBoxes(boxes, np.zeros(len(layouts), dtype=np.bool_))
 
 
 def _by_device(
@@ -123,7 +123,7 @@ class Transfers:
         return wire.seconds(self.sent) + wire.seconds(self.received)
 
 
-def exchanged(own: Places, need: Places, *, credit: bool = True) -> tuple[Ints, Ints]:
+def exchanged(own: LayoutBoxes, need: LayoutBoxes, *, credit: bool = True) -> tuple[Ints, Ints]:
     """Elements that each device sends and receives, so that each gets what it needs.
 
     Without `credit` a device is also sent what it owns, as in an exchange of whole tiles through
@@ -184,12 +184,12 @@ class _Exchanges:
 
     def __init__(self, devices: int, credit: bool) -> None:
         self.devices, self.credit = devices, credit
-        self._places: dict[object, Places] = {}
+        self._places: dict[object, LayoutBoxes] = {}
         self._moved: dict[object, tuple[Ints, Ints]] = {}
 
     def places(
-        self, find: Callable[[Sequence[Layout], str, int], Places], layouts: Layouts, name: str
-    ) -> Places:
+        self, find: Callable[[Sequence[Layout], str, int], LayoutBoxes], layouts: Layouts, name: str
+    ) -> LayoutBoxes:
         """The boxes of a unit's tensor that devices own or need."""
         there = layouts.there.get(name, name)
         key = (find, id(layouts.shared), there)
@@ -197,7 +197,7 @@ class _Exchanges:
             self._places[key] = find(layouts.shared, there, self.devices)
         return self._places[key]
 
-    def moved(self, own: Places, need: Places, itemsize: int) -> tuple[Ints, Ints]:
+    def moved(self, own: LayoutBoxes, need: LayoutBoxes, itemsize: int) -> tuple[Ints, Ints]:
         """Bytes that each device sends and receives."""
         key = (id(own), id(need), itemsize)
         if key not in self._moved:

@@ -15,7 +15,7 @@ import numpy as np
 from coordinator.planning.geometry.shapes import shapes_of
 from coordinator.planning.geometry.sweeps import Floats
 from coordinator.planning.planners.aofl import options_by_count
-from coordinator.planning.search.connected import Divided, divided
+from coordinator.planning.search.connected import DividedUnit, divided
 from coordinator.planning.search.cuts import best_cuts, cheapest
 from coordinator.planning.search.options import Option, Tiled, alone, strips, tiled
 from coordinator.planning.search.slots import Form, Slot, Slots
@@ -102,7 +102,7 @@ class Starts:
         devices = tuple(d for d, _ in shares)
         if len(devices) == 1:
             return Slot(start, end, Form(devices))
-        if isinstance(option, Divided):
+        if isinstance(option, DividedUnit):
             return Slot(start, end, Form(devices, "inputs" if option.sums else "outputs"))
         form = Form(devices)
         if isinstance(option, Tiled) and len(devices) == option.shape.count:

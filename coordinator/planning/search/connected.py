@@ -30,7 +30,7 @@ from models.units import Network, Unit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Divided:
+class DividedUnit:
     """One unit divided over devices, by output channels or (`sums`) by input."""
 
     tiles: Shares
@@ -85,9 +85,11 @@ def where_tiles_lie(
     return tuple(divider.partial_tile(unit, whole.replace(ROWS, span)) for span in rows)
 
 
-def divided(network: Network, tables: Tables, subsets: Sequence[Sequence[int]]) -> list[Divided]:
+def divided(
+    network: Network, tables: Tables, subsets: Sequence[Sequence[int]]
+) -> list[DividedUnit]:
     """Every fully connected layer, divided over every subset of the tables' devices."""
-    found: list[Divided] = []
+    found: list[DividedUnit] = []
     for start, unit in connected_units(network, tables.geometry.marks).items():
         work = divider_of(network).whole(unit).work
         for subset in subsets:
@@ -100,12 +102,12 @@ def divided(network: Network, tables: Tables, subsets: Sequence[Sequence[int]]) 
     return found
 
 
-def channel_slices(network: Network, tables: Tables) -> list[Divided]:
+def channel_slices(network: Network, tables: Tables) -> list[DividedUnit]:
     """Every unit between two marks whose channels can be computed separately, in equal slices over
     all devices, which hold only their slice of the weights.
     """
     count, divider = len(tables.devices), divider_of(network)
-    found: list[Divided] = []
+    found: list[DividedUnit] = []
     for start, (mark, after) in enumerate(itertools.pairwise(tables.geometry.marks)):
         unit = network.units[mark]
         if count < 2 or after != mark + 1 or CHANNELS not in divider.splits(unit):
@@ -123,11 +125,11 @@ def _costed(
     start: int,
     devices: Sequence[Device],
     tiles: Sequence[UnitTile],
-) -> Divided:
+) -> DividedUnit:
     """With the cost of Eq. 3: the sum of its transfers, and the slowest device's computation."""
     costs = np.full((2, tables.marks, tables.marks), np.inf)
     costs[:, start, start + 1] = _divided_s(network, devices, tiles)
-    return Divided(tuple(zip(devices, tiles, strict=True)), tiles[0].part is not None, *costs)
+    return DividedUnit(tuple(zip(devices, tiles, strict=True)), tiles[0].part is not None, *costs)
 
 
 def _divided_s(

@@ -29,7 +29,7 @@ Shares = tuple[tuple[int, Part], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Load:
+class TileLoad:
     """What one tile computes, and the bytes that it reads and owns, and of its weights, of which
     engines lay out `relaid_bytes` anew; `summed` if it owns a partial sum.
     """
@@ -48,7 +48,7 @@ class BlockLoads:
     start or stop], all zeros where a tile has none.
     """
 
-    tiles: tuple[Load, ...]
+    tiles: tuple[TileLoad, ...]
     reads: Mapping[str, Ints]
     owns: Mapping[str, Ints]
 
@@ -177,7 +177,7 @@ class Loads:
         read_bytes, own_bytes = self._by_tile(reads), self._by_tile(owns)
         none: Mapping[str, int] = {}
         tiles = tuple(
-            Load(
+            TileLoad(
                 seconds,
                 read_bytes.get(k, none),
                 own_bytes.get(k, none),
@@ -232,7 +232,7 @@ class Loads:
             found = self._wholes[start, end] = tile
         return found
 
-    def live_bytes(self, start: int, end: int, part: Part, load: Load) -> float:
+    def live_bytes(self, start: int, end: int, part: Part, load: TileLoad) -> float:
         """Bytes that a tile's task reads and yields, and that its largest node needs."""
         moved = sum(load.read_bytes.values()) + sum(load.own_bytes.values())
         if isinstance(part, UnitTile):

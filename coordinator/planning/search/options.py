@@ -51,7 +51,7 @@ class Option(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Alone:
+class Untiled:
     """The whole block on one device [Algorithm 2 with one device; the second part of EFL]."""
 
     device: Device
@@ -122,7 +122,7 @@ def alone(tables: Tables) -> list[Option]:
     """Every device alone; the host first, so that it wins ties."""
     order = sorted(range(len(tables.devices)), key=lambda d: not tables.devices[d].host)
     return [
-        Alone(
+        Untiled(
             tables.devices[d],
             tables.geometry.sizes,
             np.where(tables.fits[d], tables.alone_s[d], np.inf),
@@ -211,7 +211,7 @@ def _strips(tables: Tables, subsets: Members) -> list[Option]:
             ends[:, part, end] = where[:, solved]
             first = solved.stop
     fits = np.where(subsets[:, :, None, None], tables.fits[None], True).all(axis=1)
-    # With a single non-empty strip it would be `Alone`, a separate option.
+    # With a single non-empty strip it would be `Untiled`, a separate option.
     shared = (np.diff(ends, axis=3) > 0).sum(axis=3) > 1
     seconds = np.where(fits & shared, seconds, np.inf)
     sizes = tables.geometry.sizes

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from coordinator.costs.devices import Cluster
 from coordinator.planning.finish import block_of
 from coordinator.planning.geometry.layouts import Computing, UnitTile
-from coordinator.planning.search.loads import BlockLoads, Load, Loads, Shares
+from coordinator.planning.search.loads import BlockLoads, Loads, Shares, TileLoad
 from coordinator.planning.search.tables import Tables
 from coordinator.planning.simulate.media import Machines
 from coordinator.planning.simulate.pipeline import REQUEST, Read, Step, latency_s
@@ -40,7 +40,7 @@ class Stage:
         return tuple(d for d, _ in self.shares)
 
     @property
-    def loads(self) -> tuple[Load, ...]:
+    def loads(self) -> tuple[TileLoad, ...]:
         """What its tiles compute, and the bytes that they read and own."""
         return self.block.tiles
 

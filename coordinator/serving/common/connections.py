@@ -28,7 +28,7 @@ _PROXIES = frozenset({"127.0.0.1", "::1"})
 log = structlog.get_logger(__name__)
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """One client's connection; closed if a request's head is not complete in time."""
 
     _due: asyncio.TimerHandle | None = None
@@ -80,10 +80,10 @@ class Connection(H11Protocol):
         """Whether a complete request waits for its answer."""
         return not self.idle and not self.cycle.more_body
 
-    def _excess(self) -> Connection | None:
+    def _excess(self) -> HttpConnection | None:
         """The connection to close for a new one; None if there is room."""
-        everybody: list[Connection] = [
-            each for each in self.connections if isinstance(each, Connection)
+        everybody: list[HttpConnection] = [
+            each for each in self.connections if isinstance(each, HttpConnection)
         ]
         own = [each for each in everybody if each.address == self.address]
         if self.address not in _PROXIES and len(own) > self._most_of_address:
@@ -113,7 +113,7 @@ class Connection(H11Protocol):
         self.transport.close()
 
 
-def _idlest(connections: Iterable[Connection]) -> Connection | None:
+def _idlest(connections: Iterable[HttpConnection]) -> HttpConnection | None:
     """Idle connections come first, then those whose request is still arriving; among these, those
     of the address that has the most, and of its connections the one in this state for longest.
     """

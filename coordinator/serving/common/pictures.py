@@ -52,7 +52,7 @@ async def beside(work: Callable[..., Result], *arguments: object) -> Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestInput:
     """A request's input tensors, and the file of the picture that they were made from, if any."""
 
     feeds: Mapping[str, np.ndarray]
@@ -115,7 +115,7 @@ def at_least(served: ServedModel, score: float) -> ServedModel:
     return replace(served, sidecar=replace(sidecar, head=head))
 
 
-def asked_of(body: bytes, served: ServedModel) -> Asked:
+def asked_of(body: bytes, served: ServedModel) -> RequestInput:
     """The input of a model that takes pictures, from the bytes of one.
 
     Raises:
@@ -131,10 +131,10 @@ def asked_of(body: bytes, served: ServedModel) -> Asked:
     else:
         tensor, placement = image_to_tensor(picture, sidecar.input)
         tensor = tensor.astype(info.dtype, copy=False)
-    return Asked({name: tensor}, body, placement)
+    return RequestInput({name: tensor}, body, placement)
 
 
-def found(served: ServedModel, asked: Asked, answer: Answer) -> list[Prediction]:
+def found(served: ServedModel, asked: RequestInput, answer: Answer) -> list[Prediction]:
     """What the model found, best first; the raw outputs if no picture was sent."""
     if served.sidecar is None or asked.placement is None:
         return [Tensor(name, output) for name, output in answer.outputs.items()]

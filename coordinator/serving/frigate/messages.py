@@ -48,14 +48,14 @@ class ModelSent:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Picture:
+class DetectionRequest:
     """A tensor to detect objects in, in the layout and type of Frigate's configuration."""
 
     tensor: np.ndarray
     model_type: ModelType
 
 
-Message: TypeAlias = ModelWanted | ModelSent | Picture
+Message: TypeAlias = ModelWanted | ModelSent | DetectionRequest
 
 
 class _Header(BaseModel):
@@ -92,7 +92,7 @@ def read(frames: Sequence[bytes]) -> Message:
     data, dtype = _second(frames), np.dtype(header.dtype)
     if not header.shape or len(data) != math.prod(header.shape) * dtype.itemsize:
         raise _bad(f"{len(data)} bytes for a tensor of shape {header.shape} and {dtype}")
-    return Picture(np.frombuffer(data, dtype).reshape(header.shape), header.model_type)
+    return DetectionRequest(np.frombuffer(data, dtype).reshape(header.shape), header.model_type)
 
 
 def availability(*, available: bool, loaded: bool) -> list[bytes]:
@@ -106,7 +106,7 @@ def receipt(*, saved: bool, loaded: bool) -> list[bytes]:
 
 
 def detections(rows: np.ndarray) -> list[bytes]:
-    """The answer to `Picture`: (n, 6) rows, of which the first 20 are sent."""
+    """The answer to `DetectionRequest`: (n, 6) rows, of which the first 20 are sent."""
     padded = np.zeros((ROWS, COLUMNS), np.float32)
     padded[: len(rows)] = rows[:ROWS]
     return [_json({"shape": [ROWS, COLUMNS], "dtype": "float32"}), padded.tobytes()]

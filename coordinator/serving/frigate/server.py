@@ -18,8 +18,8 @@ from coordinator.answers import ServedModel
 from coordinator.doctor.frigate import InTime
 from coordinator.serving.frigate import messages
 from coordinator.serving.frigate.connections import Connections
-from coordinator.serving.frigate.kept import Kept
-from coordinator.serving.frigate.messages import ModelSent, ModelWanted, Picture
+from coordinator.serving.frigate.messages import DetectionRequest, ModelSent, ModelWanted
+from coordinator.serving.frigate.model_folder import ModelFolder
 from coordinator.serving.frigate.outputs import rows_of, selections_of
 from models.graph import Graph
 from models.vision.head import Size
@@ -49,7 +49,7 @@ class FrigateServer:
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
-        self._kept = Kept(coordinator.settings.state_dir / FOLDER)
+        self._kept = ModelFolder(coordinator.settings.state_dir / FOLDER)
         self._context = zmq.asyncio.Context()
         self._tasks: set[asyncio.Task[None]] = set()
         self._free = asyncio.Semaphore(MOST_AT_ONCE)
@@ -123,7 +123,7 @@ class FrigateServer:
                     return await self._wanted(name)
                 case ModelSent(name, data):
                     return await self._sent(name, data)
-                case Picture():
+                case DetectionRequest():
                     return messages.detections(await self._detected(message))
         except ImbrexError as error:
             self._tell(error)
@@ -172,9 +172,9 @@ class FrigateServer:
         return True
 
     async def _say_whether_in_time(self) -> None:
-        log_in_time(await self._coordinator.frigate_in_time(self._source))
+        log_in_time(await self._coordinator.doctor.frigate_in_time(self._source))
 
-    async def _detected(self, picture: Picture) -> np.ndarray:
+    async def _detected(self, picture: DetectionRequest) -> np.ndarray:
         served = await self._served()
         graph = served.network.graph
         feeds, size = _feeds(graph, picture.tensor)

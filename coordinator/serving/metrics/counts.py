@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from coordinator.answers import DeviceStatus
 from coordinator.library.naming import Names
-from coordinator.runtime.journal import Ended, Planned
+from coordinator.runtime.journal import Ended, PlanSwapped
 from coordinator.tasks.timeline import TaskTimes
 
 # From a small network on a fast machine to a large one on a single Pi.
@@ -69,12 +69,12 @@ class Counts:
             registry=registry,
         )
 
-    def count(self, entry: Ended | Planned) -> None:
+    def count(self, entry: Ended | PlanSwapped) -> None:
         """Counts one entry."""
         match entry:
             case Ended():
                 self._ended(entry)
-            case Planned(model, causes=causes):
+            case PlanSwapped(model, causes=causes):
                 for kind in {cause_kind(cause) for cause in causes}:
                     self._replans.labels(self._names.public(model)[0], kind).inc()
 

@@ -13,7 +13,7 @@ from coordinator.serving.oip.request import (
     LONGEST_ID,
     InferAnswer,
     InferRequest,
-    Wanted,
+    RequestedOutput,
     class_count,
     refuse_unsupported,
     require_inputs,
@@ -102,7 +102,7 @@ def read_request(head: memoryview, raw: memoryview, graph: Graph) -> InferReques
     all_binary = _flag(parameters, "binary_data_output", default=False)
     asked = _objects(document, "outputs")
     wanted = tuple(_output(each, all_binary) for each in asked) or tuple(
-        Wanted(name, all_binary) for name in graph.outputs
+        RequestedOutput(name, all_binary) for name in graph.outputs
     )
     require_outputs(wanted, graph)
     return InferRequest(_id(document), feeds, wanted)
@@ -180,10 +180,10 @@ def _input(each: Mapping[str, Any], name: str, tail: _Tail, graph: Graph) -> np.
     return from_values(name, each["data"], info)
 
 
-def _output(each: Mapping[str, Any], all_binary: bool) -> Wanted:
+def _output(each: Mapping[str, Any], all_binary: bool) -> RequestedOutput:
     parameters = _object(each, "parameters")
     refuse_unsupported(parameters)
-    return Wanted(
+    return RequestedOutput(
         name=_text(each, "name"),
         binary=_flag(parameters, "binary_data", default=all_binary),
         classes=class_count(parameters.get("classification")),

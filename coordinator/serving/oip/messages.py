@@ -12,7 +12,7 @@ from coordinator.serving.oip.request import (
     LONGEST_ID,
     InferAnswer,
     InferRequest,
-    Wanted,
+    RequestedOutput,
     class_count,
     refuse_unsupported,
     require_inputs,
@@ -71,7 +71,7 @@ def read_request(message: pb.ModelInferRequest, graph: Graph) -> InferRequest:
         for index, each in enumerate(message.inputs)
     }
     wanted = tuple(_output(each) for each in message.outputs) or tuple(
-        Wanted(name, binary=True) for name in graph.outputs
+        RequestedOutput(name, binary=True) for name in graph.outputs
     )
     require_outputs(wanted, graph)
     return InferRequest(message.id, feeds, wanted)
@@ -115,10 +115,12 @@ def _input(
     return from_values(each.name, np.array(values), info)
 
 
-def _output(each: pb.ModelInferRequest.InferRequestedOutputTensor) -> Wanted:
+def _output(each: pb.ModelInferRequest.InferRequestedOutputTensor) -> RequestedOutput:
     parameters = _plain(each.parameters)
     refuse_unsupported(parameters)
-    return Wanted(each.name, binary=True, classes=class_count(parameters.get("classification")))
+    return RequestedOutput(
+        each.name, binary=True, classes=class_count(parameters.get("classification"))
+    )
 
 
 def _plain(parameters: Mapping[str, pb.InferParameter]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ LONGEST_ID = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedOutput:
     """A requested output; with `classes` > 0, that many of the best classes as text."""
 
     name: str
@@ -30,7 +30,7 @@ class InferRequest:
 
     id: str
     feeds: Mapping[str, np.ndarray] = field(repr=False)
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[RequestedOutput, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class InferAnswer:
     id: str
     model: str
     version: str
-    outputs: tuple[tuple[Wanted, np.ndarray], ...] = field(repr=False)
+    outputs: tuple[tuple[RequestedOutput, np.ndarray], ...] = field(repr=False)
 
 
 def require_inputs(names: Sequence[str], graph: Graph) -> None:
@@ -60,7 +60,7 @@ def require_inputs(names: Sequence[str], graph: Graph) -> None:
         )
 
 
-def require_outputs(wanted: Sequence[Wanted], graph: Graph) -> None:
+def require_outputs(wanted: Sequence[RequestedOutput], graph: Graph) -> None:
     """Refuses an output that the model does not have, or that is named twice.
 
     Raises:
@@ -109,7 +109,9 @@ def refuse_unsupported(parameters: Mapping[str, object]) -> None:
         )
 
 
-def wanted(outputs: Mapping[str, np.ndarray], each: Wanted, labels: Sequence[str]) -> np.ndarray:
+def wanted(
+    outputs: Mapping[str, np.ndarray], each: RequestedOutput, labels: Sequence[str]
+) -> np.ndarray:
     """A requested output in the requested form."""
     array = outputs[each.name]
     return classes(array, each.classes, labels) if each.classes else array

@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.runtime.journal import Ended, Planned
+from coordinator.runtime.journal import Ended, PlanSwapped
 
 _PHASES = ("queue", "compute_input", "compute_infer", "compute_output")
 
@@ -45,9 +45,9 @@ class Statistics:
     def __init__(self) -> None:
         self._models: defaultdict[str, _Model] = defaultdict(_Model)
 
-    def count(self, ended: Ended | Planned) -> None:
+    def count(self, ended: Ended | PlanSwapped) -> None:
         """Counts one request."""
-        if isinstance(ended, Planned):
+        if isinstance(ended, PlanSwapped):
             return
         model, seconds = self._models[ended.model], ended.ended_s - ended.arrived_s
         if ended.answer is None:

@@ -99,7 +99,7 @@ async def plan(model: ModelName, coordinator: TheCoordinator, chosen: Chosen) ->
     """
     source = coordinator.names.source(model)
     served = await coordinator.served.get(source)
-    made, network = await coordinator.plan(source, chosen)
+    made, network = await coordinator.plans.current(source, chosen)
     width, height = _size(network.graph)
     tiles = image_tiles(made, network, (width, height))
     form = served.sidecar.input if served.sidecar else None

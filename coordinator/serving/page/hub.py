@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from coordinator.answers import DeviceStatus
-from coordinator.runtime.journal import Ended, Planned
+from coordinator.runtime.journal import Ended, PlanSwapped
 from coordinator.serving.page.day import FILE, Day
 from coordinator.serving.page.recent import Recent, taken_ms
 from protos.errors import Unavailable
@@ -126,15 +126,15 @@ class Hub:
         return {"device": found.device, "ms": _ms(found.latency_s)} if found else None
 
     def _frigate(self) -> dict[str, Any] | None:
-        judged = self._coordinator.frigate
+        judged = self._coordinator.doctor.frigate
         if judged is None:
             return None
         return {"seen": judged.seen, "in_time": judged.holds, "cure": judged.cure}
 
     # ------------------------------------------------------------ from the journal
 
-    def _heard(self, entry: Ended | Planned) -> None:
-        if isinstance(entry, Planned):
+    def _heard(self, entry: Ended | PlanSwapped) -> None:
+        if isinstance(entry, PlanSwapped):
             return
         self.day.add(entry.ended_at, entry.ended_s - entry.arrived_s, answered=entry.error is None)
         self._ends.append((entry.ended_s, entry.ended_s - entry.arrived_s, entry.error is None))

@@ -66,7 +66,7 @@ async def doctor(coordinator: TheCoordinator) -> Diagnosis:
     every device, has devices try to reach each other, and listens for announcements; takes a few
     seconds.
     """
-    return await coordinator.examine()
+    return await coordinator.doctor.examine()
 
 
 @router.get("/v1/cluster")

@@ -21,7 +21,7 @@ from coordinator.serving.common.errors import NotAcceptable
 from coordinator.serving.common.forms import Form, pictures_of, read_form
 from coordinator.serving.common.intake import BodyKind
 from coordinator.serving.common.pictures import (
-    Asked,
+    RequestInput,
     answered,
     asked_of,
     at_least,
@@ -172,8 +172,8 @@ async def _tensors(
             cure=f"Accept {names.JSON} or {names.NPZ}",
         )
 
-    def read() -> Asked:
-        return Asked(read_tensors(body, served.network.graph))
+    def read() -> RequestInput:
+        return RequestInput(read_tensors(body, served.network.graph))
 
     asked, answer, decode_s = await answered(coordinator, served, read, chosen, raw=not sparse)
     return await asyncio.to_thread(_response, accepted, served, asked, answer, decode_s)
@@ -191,7 +191,7 @@ def _pictures(read: _Read, served: ServedModel) -> list[bytes]:
     return [read.body]
 
 
-async def _all(asking: list[Any]) -> list[tuple[Asked, Answer, float]]:
+async def _all(asking: list[Any]) -> list[tuple[RequestInput, Answer, float]]:
     """All answers; or the first error, once all requests have ended."""
     ended = await asyncio.gather(*asking, return_exceptions=True)
     for each in ended:
@@ -200,7 +200,9 @@ async def _all(asking: list[Any]) -> list[tuple[Asked, Answer, float]]:
     return [each for each in ended if not isinstance(each, BaseException)]
 
 
-def _document(served: ServedModel, asked: Asked, answer: Answer, decode_s: float) -> dict[str, Any]:
+def _document(
+    served: ServedModel, asked: RequestInput, answer: Answer, decode_s: float
+) -> dict[str, Any]:
     if asked.picture is None and not all(
         np.isfinite(each).all() for each in answer.outputs.values()
     ):
@@ -242,7 +244,7 @@ def _ms(seconds: float) -> float:
 
 
 def _response(
-    accepted: str, served: ServedModel, asked: Asked, answer: Answer, decode_s: float
+    accepted: str, served: ServedModel, asked: RequestInput, answer: Answer, decode_s: float
 ) -> Response:
     headers = {names.REQUEST_ID_HEADER: answer.request_id}
     if accepted == names.JSON:

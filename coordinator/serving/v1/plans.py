@@ -63,7 +63,7 @@ Chosen = Annotated[Choice, Depends(choice)]
 @asks
 async def get_plan(model: ModelName, coordinator: TheCoordinator, chosen: Chosen) -> dict[str, Any]:
     """The plan in force for a model, or the one that the query chooses, if it exists already."""
-    return plan_json(*await coordinator.made_plan(coordinator.names.source(model), chosen))
+    return plan_json(*await coordinator.plans.made(coordinator.names.source(model), chosen))
 
 
 @router.get("/v1/plans/{model}/now")
@@ -72,7 +72,7 @@ async def predict_now(model: ModelName, coordinator: TheCoordinator, chosen: Cho
     """What the same plan would be predicted to take if it were made now. The plan itself keeps the
     prediction that it was made with.
     """
-    return await coordinator.now(coordinator.names.source(model), chosen)
+    return await coordinator.plans.now(coordinator.names.source(model), chosen)
 
 
 @router.post("/v1/models/{model}/plan", **_PLAN)
@@ -81,7 +81,7 @@ async def make_plan(
     model: ModelName, coordinator: TheCoordinator, chosen: Chosen
 ) -> dict[str, Any]:
     """The same plan, made if necessary: the model is loaded, planned and sent to its devices."""
-    return plan_json(*await coordinator.plan(coordinator.names.source(model), chosen))
+    return plan_json(*await coordinator.plans.current(coordinator.names.source(model), chosen))
 
 
 @router.post(
@@ -96,7 +96,7 @@ async def send_plan(
 ) -> dict[str, Any]:
     """Keeps a plan for requests that choose it (`?plan=ID`); the plan in force stays."""
     body = await bodies.read_body(request)
-    name, plan, network = await coordinator.give_plan(
+    name, plan, network = await coordinator.plans.give(
         coordinator.names.source(model), body, hold=False
     )
     return {"plan_id": name, "plan": plan_json(plan, network)}
@@ -109,7 +109,8 @@ async def hold_plan(
 ) -> dict[str, Any]:
     """Puts a plan in force and holds it: nothing replaces it until it is deleted."""
     body = await bodies.read_body(request)
-    _, plan, network = await coordinator.give_plan(coordinator.names.source(model), body, hold=True)
+    source = coordinator.names.source(model)
+    _, plan, network = await coordinator.plans.give(source, body, hold=True)
     return plan_json(plan, network)
 
 
@@ -117,5 +118,5 @@ async def hold_plan(
 @orders
 async def release_plan(model: ModelName, coordinator: TheCoordinator) -> Released:
     """Releases a held plan: the coordinator plans for this model automatically again."""
-    await coordinator.release_plan(coordinator.names.source(model))
+    await coordinator.plans.release(coordinator.names.source(model))
     return Released(model=model)

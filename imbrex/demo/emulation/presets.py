@@ -87,7 +87,7 @@ def server(*, tls: bool) -> Software:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class NamedPreset:
     """A preset by its name."""
 
     name: str
@@ -99,7 +99,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
 
 
-def load_kind(name: str) -> Kind:
+def load_kind(name: str) -> NamedPreset:
     """A committed preset, a TOML file of one's own, or a report of `imbrex bench --report`, whose
     most numerous kind of device it is.
 
@@ -111,7 +111,7 @@ def load_kind(name: str) -> Kind:
     try:
         text = path.read_text()
         told = tomllib.loads(text) if path.suffix == ".toml" else _reported(text)
-        return Kind(path.stem, Preset.model_validate(told))
+        return NamedPreset(path.stem, Preset.model_validate(told))
     except FileNotFoundError:
         raise NotFound(
             cause=f"there is no preset {name!r}",

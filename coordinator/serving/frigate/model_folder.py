@@ -20,7 +20,7 @@ MOST_MODELS = 4
 _HASH_DIGITS = 16
 
 
-class Kept:
+class ModelFolder:
     """A folder of models. A file's name alone says nothing: what is kept is found by its hash."""
 
     def __init__(self, folder: Path) -> None:
