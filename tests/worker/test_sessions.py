@@ -25,9 +25,16 @@ from worker.sessions import Sessions
 class Room:
     """A store, its optimised programs and sessions, as one daemon has them."""
 
-    def __init__(self, directory, cap_bytes=1 << 20, disk_bytes=1 << 20, as_on_arm=False):
+    def __init__(
+        self,
+        directory,
+        cap_bytes=1 << 20,
+        disk_bytes=1 << 20,
+        as_on_arm=False,
+        memory_bytes=1 << 40,
+    ):
         self.store = BlobStore(directory, disk_bytes)
-        place = Place(directory / "optimised", self.store, 1)
+        place = Place(directory / "optimised", self.store, 1, memory_bytes)
         self.engine = OnnxRuntime(place, (BLOCKED_LAYOUT,) if as_on_arm else ())
         self.sessions = Sessions(self.engine, self.store, cap_bytes)
         self.store.in_use = self.sessions.blobs_in_use
@@ -336,10 +343,11 @@ def test_a_packed_weight_that_is_damaged_on_disk_is_packed_again(tmp_path):
     assert kept.read_bytes() == sound
 
 
-def test_what_is_too_large_for_the_free_memory_is_not_packed(tmp_path, monkeypatch):
-    monkeypatch.setattr("worker.engines.packed.free_bytes", lambda: 20_000_000)
+@pytest.mark.parametrize(("free_mb", "memory_mb"), [(20, 1000), (1000, 31)])
+def test_what_is_too_large_for_the_memory_is_not_packed(tmp_path, monkeypatch, free_mb, memory_mb):
+    monkeypatch.setattr("worker.engines.packed.free_bytes", lambda: free_mb * 1_000_000)
     program, blobs, _ = dense_program()
-    room = Room(tmp_path, cap_bytes=20_000_000, disk_bytes=40_000_000)
+    room = Room(tmp_path, 20_000_000, 40_000_000, memory_bytes=memory_mb * 1_000_000)
     room.install(program, blobs)
     sent = {ref.sha256 for ref in program.weights}
     assert {file.name for file in room.store.blobs.iterdir()} == sent

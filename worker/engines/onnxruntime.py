@@ -89,6 +89,7 @@ class OnnxRuntime:
         self._directory = place.folder
         self._store = place.store
         self._threads = place.threads
+        self._memory_bytes = place.memory_bytes
         self._without = tuple(without)
         self._weights = SharedWeights()
         fingerprint = "|".join((ort.__version__, "packed", cpu_fingerprint(), *without))
@@ -136,7 +137,7 @@ class OnnxRuntime:
             del model
             model = self._split(built)
             inputs_to_weights(model, kept)
-            pack(model, self._store, built)
+            pack(model, self._store, built, self._memory_bytes)
         write_atomically(self._path(program.sha256), model.SerializeToString())
         give_back_memory()
         self._trim()

@@ -26,6 +26,9 @@ from worker.programs.store import BlobStore, hash_file
 # are: they belong to fully connected layers, whose single row is computed as fast without.
 _MOST_BYTES = 32_000_000
 _PEAK_OVER_WEIGHT = 3
+# A program's packed weights and those as they were, which are read while sessions are made, would
+# displace each other in the memory of a device that holds its share of a network larger than it.
+_SHARE_OF_MEMORY = 0.25
 # Weights that are packed together, and share a blob.
 _GROUP_BYTES = 4_000_000
 # onnxruntime's keys of a weight's packed forms begin with it.
@@ -35,15 +38,17 @@ _READ_AS_THEY_ARE = frozenset({"Conv", "FusedConv"})
 _SAVED, _SAVED_WEIGHTS = "packed.onnx", "packed.bin"
 
 
-def pack(model: onnx.ModelProto, store: BlobStore, folder: Path) -> None:
+def pack(model: onnx.ModelProto, store: BlobStore, folder: Path, memory_bytes: int) -> None:
     """Keeps the packed weights of an optimised graph in the store, and makes the graph refer to
-    them; its weights are in the store already. `folder` is for temporary files.
+    them; its weights are in the store already. `folder` is for temporary files, `memory_bytes` what
+    the worker may use.
 
     Raises:
         ImbrexError: memory or disk are short.
     """
-    most = min(_MOST_BYTES, free_bytes() // _PEAK_OVER_WEIGHT)
     weights = _packable(model)
+    fits = sum(map(length_of, weights)) <= memory_bytes * _SHARE_OF_MEMORY
+    most = min(_MOST_BYTES, free_bytes() // _PEAK_OVER_WEIGHT) if fits else 0
     for weight in weights:
         if length_of(weight) > most:
             _declare_input(model, weight)
