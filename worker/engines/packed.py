@@ -2,8 +2,8 @@
 
 onnxruntime's kernels for products of matrices and for quantised convolutions read weights in an
 order of their own. A session packs them when it is made, into memory of its own; if it is not
-allowed to, each run packs them again, which takes half of a quantised ResNet-50's time, and a third
-of that of a transformer's tile (docs/adr/0002-sessions.md). So what onnxruntime can keep packed
+allowed to, each run packs them again, which takes two thirds of a quantised ResNet-50's time, and a
+third of that of ViT-B's tiles (docs/adr/0002-sessions.md). So what onnxruntime can keep packed
 goes into the blob store when a program is prepared, and sessions map it.
 """
 
