@@ -152,6 +152,17 @@ class Measured:
             seen[device] = Observed(correction.log_factor, correction.surprise)
         return seen
 
+    def forget(self, device: DeviceId) -> None:
+        """Forgets what tasks and transfers showed of a device; its probe and its profile count
+        until there are new ones.
+        """
+        self._corrections = self._corrections.without(device)
+        for graph, own in list(self._of_plans.items()):
+            self._of_plans[graph] = own.without(device)
+        self._endpoints.pop(device, None)
+        if device in self._links:
+            self._links[device] = replace(self._links[device], transfers=())
+
     def profiled(self, device: DeviceId) -> None:
         """A new profile replaces the old one, whose predictions and corrections are void."""
         self._corrections = self._corrections.without(device)

@@ -6,7 +6,7 @@ import asyncio
 import math
 import platform
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 
@@ -26,6 +26,7 @@ from coordinator.cluster.roster import Member
 from coordinator.cluster.state import ClusterState
 from coordinator.cluster.trust import Trust
 from coordinator.control.plans import NO_WORKER
+from coordinator.control.retrials import Retrials
 from coordinator.control.switching import Observed
 from coordinator.control.withheld import Withheld
 from coordinator.costs.corrections import CorrectedCosts
@@ -89,6 +90,7 @@ class LiveCluster:
         )
         self._measured = Measured(near, load_links(settings.state_dir))
         self._reach = Reach()
+        self._retrials = Retrials()
         self._probing = Probing(self._measured, self._reach, idle, self._probed)
         self.expectations = LiveExpectations(self._measured, self._known, self._has)
         self._profiler = Profiler(
@@ -184,8 +186,11 @@ class LiveCluster:
         return [device for device, why in apart.items() if why is None or not why.is_out]
 
     def observe(self, graph: TaskGraph, times: Sequence[TaskTimes]) -> None:
-        """Corrects the costs of devices by the observed times of their tasks."""
-        self._measured.observe(graph, times, self._known, time.monotonic())
+        """Corrects the costs of devices by the observed times of their tasks; measures devices
+        again that have not been used for long.
+        """
+        now = time.monotonic()
+        self._measured.observe(graph, times, self._known, now)
         for each in times:
             if computed := self._connection(DeviceId(each.device)):
                 computed.others.computed(each.stop_s - each.start_s)
@@ -193,7 +198,17 @@ class LiveCluster:
             seen = self._measured.endpoint(device)
             if seen.observations in WORTH_KEEPING:
                 self._profiler.learned(connection.facts, seen.endpoint)
+        self._try_again({DeviceId(each.device) for each in times}, now)
         self._probing.ask_when_due(self._pool.ready())
+
+    def _try_again(self, used: Set[DeviceId], now: float) -> None:
+        present = self._present()
+        due = self._retrials.answered(used, present, now)
+        for device in due:
+            self._measured.forget(device)
+        if due:
+            cause = "devices without work measured again"
+            self._measure(cause, {device: present[device] for device in due})
 
     def observed(self, now: float) -> Mapping[str, Observed]:
         """The present speeds of devices and links, from observed tasks, and what others leave."""
@@ -350,12 +365,16 @@ class LiveCluster:
         for device, connection in self._pool.ready().items():
             if self._measured.is_new(device, connection):
                 self.examiner.joined(device)
-                self._measured.remember(device, self._profiler.profile(connection.facts))
-                self._probing.links(f"link of {device} measured", {device: connection})
+                self._measure(f"link of {device} measured", {device: connection})
                 if self._settings.profile:
                     self._profiler.want(connection)
         self._probing.ask_when_due(self._pool.ready())
         self._changed(cause)
+
+    def _measure(self, cause: str, connections: Mapping[DeviceId, Connection]) -> None:
+        for device, connection in connections.items():
+            self._measured.remember(device, self._profiler.profile(connection.facts))
+        self._probing.links(cause, connections)
 
     def members(self) -> list[Member]:
         """The members of the cluster; none if it has no authority."""

@@ -12,7 +12,7 @@ from coordinator.costs.corrections import CorrectedCosts
 from coordinator.costs.devices import Device
 from coordinator.costs.endpoints import DEVICE_ENDPOINT, HOST_ENDPOINT
 from coordinator.costs.sketch import ProgramBuilder
-from coordinator.measuring.measured import Measured
+from coordinator.measuring.measured import TYPICAL_BYTES, Measured
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes
 from protos.facts import DeviceId
@@ -109,3 +109,15 @@ def test_what_slows_one_plan_slows_the_others_of_a_device_before_long() -> None:
         seen.append(measured.correction(A, other))
     assert seen == sorted(seen)
     assert seen[-1] == pytest.approx(2.0, rel=0.05)
+
+
+async def test_what_is_forgotten_of_a_device_leaves_its_probe() -> None:
+    measured, graph = Measured(), one_task()
+    await measured.probe(A, Probed(probe(WIRE_BYTE_S)))  # type: ignore[arg-type]
+    fresh_s = measured.link(A).transfer_s(TYPICAL_BYTES)
+    ran(measured, graph, 5.0, now=0.0)
+    ran(measured, graph, 5.0, now=1.0)
+    assert measured.correction(A, graph) > 2
+    measured.forget(A)
+    assert measured.correction(A) == measured.correction(A, graph) == 1
+    assert measured.link(A).transfer_s(TYPICAL_BYTES) == pytest.approx(fresh_s)

@@ -50,7 +50,7 @@ def test_no_request_is_lost_with_a_coordinator_or_a_server_of_the_store(made: Pa
         more(seen)
         node.start()
         more(seen)
-    assert (set(seen.statuses), seen.wrong) == ({200}, 0)
+    assert (set(seen.statuses), seen.wrong) == ({200}, 0), seen.errors
 
 
 def test_the_client_asks_again_when_its_coordinator_is_gone(made: Pair) -> None:
