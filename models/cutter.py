@@ -90,6 +90,8 @@ class TileBuilder:
         self.weights: list[WeightRef] = []
         self._constants: dict[tuple[str, Box], str] = {}
         self._crops: dict[tuple[str, Box], str] = {}
+        # Tensors that are added to each other, as the network and as the program's nodes name them.
+        self._added: list[dict[str, tuple[str, Box]]] = []
         self.is_whole = False
         self._outputs = tuple(outputs)
         # Encoded tensors, under the names that the program's own nodes use for them.
@@ -108,6 +110,8 @@ class TileBuilder:
             else:
                 names.append(self._cropped(name, box))
         box = self.reach.computed[node.outputs[0]]
+        if node.op == "Add":
+            self._note_equal(node, self.reach.reads[position], names)
         piece = Piece(self.graph, node, box, self.reach.reads[position], tuple(names))
         operator(node).build(piece, self)
 
@@ -233,6 +237,7 @@ class TileBuilder:
             [self._value(name, box) for name, box in self.reach.inputs.items()],
             [self._value(name, self.reach.computed[name]) for name in self._outputs],
             [numpy_helper.from_array(array, name) for name, array in self.inline.items()],
+            value_info=self._equal_values(),
         )
         # Workers refuse unknown domains, and models import some that they do not use.
         used = {"", "ai.onnx", *(node.domain for node in self.nodes)}
@@ -248,6 +253,19 @@ class TileBuilder:
             write_file(model, self.graph.file)
         return Program(model.SerializeToString(deterministic=True), tuple(self.weights))
 
+    def _note_equal(self, node: Node, reads: Sequence[Box | None], names: Sequence[str]) -> None:
+        """Tensors of one size that are added. onnxruntime computes a convolution, an addition and
+        what follows as one kernel, but only if it knows that the sizes are equal.
+        """
+        one, other = reads
+        if one is None or one != other or not self.graph.constants.keys().isdisjoint(node.inputs):
+            return
+        told = {name: (of, one) for name, of in zip(names, node.inputs, strict=True)}
+        for known in [each for each in self._added if not told.keys().isdisjoint(each)]:
+            self._added.remove(known)
+            told = known | told
+        self._added.append(told)
+
     def _rename(self, names: Mapping[str, str]) -> None:
         """Renames the outputs of nodes for use inside the program."""
         made = {name: plain for name, plain in names.items() if name in self.reach.computed}
@@ -255,12 +273,32 @@ class TileBuilder:
             node.input[:] = [made.get(name, name) for name in node.input]
             node.output[:] = [made.get(name, name) for name in node.output]
 
+    def _equal_values(self) -> list[onnx.ValueInfoProto]:
+        """The shapes of tensors that are added, except those that the graph declares anyway."""
+        declared = {*self.reach.inputs, *self._outputs}
+        return [
+            helper.make_tensor_value_info(
+                name, self.graph.tensors[of].data_type, self._dims(of, box, self._label(name))
+            )
+            for equal in self._added
+            for name, (of, box) in equal.items()
+            if name not in declared and not self.graph.tensors[of].is_dynamic
+        ]
+
+    def _label(self, name: str) -> str:
+        """What names the sizes of a tensor, which all tensors that are added to it share."""
+        return next((min(equal) for equal in self._added if name in equal), name)
+
     def _value(self, name: str, box: Box) -> onnx.ValueInfoProto:
         info = self.graph.tensors[name].on_wire
         if info.is_dynamic:
             return helper.make_tensor_value_info(name, info.data_type, None)
+        dims = self._dims(name, box, self._label(name))
+        return helper.make_tensor_value_info(name, info.data_type or TensorProto.FLOAT, dims)
+
+    def _dims(self, name: str, box: Box, label: str) -> list[int | str]:
         dims: list[int | str] = list(box.shape)
         first = self.graph.axis(name, ROWS)
         if not self.static and first is not None:
-            dims[first:] = [f"{name}_d{axis}" for axis in range(first, len(dims))]
-        return helper.make_tensor_value_info(name, info.data_type or TensorProto.FLOAT, dims)
+            dims[first:] = [f"{label}_d{axis}" for axis in range(first, len(dims))]
+        return dims
