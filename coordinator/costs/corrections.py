@@ -127,6 +127,16 @@ class CorrectedCosts(AffineCosts):
 
 def is_measured(costs: Costs) -> bool:
     """Whether they come from a profile; otherwise they are assumed, from a rate."""
+    return isinstance(_uncorrected(costs), RegressionCosts)
+
+
+def block_error(costs: Costs) -> float:
+    """The mean relative error of a profile for blocks that it had not seen; 0 without a profile."""
+    measured = _uncorrected(costs)
+    return measured.profile.block_mape if isinstance(measured, RegressionCosts) else 0.0
+
+
+def _uncorrected(costs: Costs) -> Costs:
     while isinstance(costs, CorrectedCosts):
         costs = costs.costs
-    return isinstance(costs, RegressionCosts)
+    return costs

@@ -2,12 +2,13 @@
 
 All candidates are ranked by the event simulator's rules (`pipeline`), and the best ones by the
 simulator itself. `single` is always among these, so that no plan is predicted slower than one
-device. Slow searches run only where they can win: `halo` unless a plan is already close to the
-ideal of all devices together; `elimination` and `kcut`, which divide every layer and exchange
-through the host, only if `lw`, the simplest of that family, is not far behind the best. The best
-plans are also tried with branches on different devices, and over fewer devices where all of them
-leave much unused. For networks larger than a device, stages on groups of devices take the place of
-`elimination` and `kcut`.
+device; it is also chosen if another plan's gain is within the error of the devices' profiles. Slow
+searches run only where they can win: `halo` unless a plan is already close to the ideal of all
+devices together; `elimination` and `kcut`, which divide every layer and exchange through the host,
+only if `lw`, the simplest of that family, is not far behind the best. The best plans are also tried
+with branches on different devices, and over fewer devices where all of them leave much unused. For
+networks larger than a device, stages on groups of devices take the place of `elimination` and
+`kcut`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from coordinator.costs.corrections import block_error
 from coordinator.costs.devices import Cluster, fastest
 from coordinator.planning.memory import larger_than_a_device
 from coordinator.planning.placing import within_memory
@@ -54,6 +56,9 @@ _LIGHT = ("halo", "lw")
 # Numbers of devices that divide most maps evenly. If a power of two is clearly worse, so are
 # all after it.
 _FEWER = (48, 32, 24, 16, 12, 8, 4, 2)
+# The share of a profile's error by which a plan has to be better than one device alone: errors of
+# blocks partly cancel. Of a device whose blocks were 24 % off, a whole plan was 18 % off.
+_ERROR_SHARE = 0.5
 # With more devices than this, a search takes most of the time that a plan may take.
 _MANY = 16
 
@@ -225,7 +230,12 @@ class _Candidates:
         if not self.found:
             assert self.refused is not None
             raise self.refused
-        best = min(self._finalists(), key=lambda each: each.plan.predicted_latency_s)
+        finalists = list(self._finalists())
+        best = min(finalists, key=lambda each: each.plan.predicted_latency_s)
+        alone = next((each for each in finalists if each.strategy == "single"), best)
+        doubt = _ERROR_SHARE * max(block_error(each.costs) for each in self.cluster.devices)
+        if best.plan.predicted_latency_s > alone.plan.predicted_latency_s * (1.0 - doubt):
+            best = alone
         compared = ", ".join(
             f"{each.name} {each.latency_s / best.latency_s - 1:+.0%}"
             for each in self.found
