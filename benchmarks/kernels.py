@@ -1,7 +1,7 @@
 """How much sooner kernels compute with packed weights, with subnormal numbers taken as zero, and
 with additions as part of convolutions: CPU time of one thread, in turns in one run.
 
-    python -m benchmarks.kernels [--networks resnet50,FILE.onnx] [--devices 4] [--json] [-o FILE]
+    python -m benchmarks.kernels [--networks resnet50,FILE.onnx] [--rounds 7] [--json]
 
 `single`'s and `auto`'s plans of each network for so many Raspberry Pi 4s are cut, and four sessions
 of each task run in turns: as workers compute; with weights that each run packs anew; with subnormal
@@ -72,7 +72,8 @@ WAYS = {"packed": Way(), **OTHERS}
 class Timer:
     """Times runs in two threads: one as workers have them, one that computes with subnormals."""
 
-    def __init__(self) -> None:
+    def __init__(self, rounds: int) -> None:
+        self._rounds = rounds
         self._settled = ThreadPoolExecutor(1, initializer=settle_thread, initargs=(0,))
         self._plain = ThreadPoolExecutor(1)
 
@@ -80,7 +81,7 @@ class Timer:
         """The fastest run in each way."""
         sessions = {name: _session(model, way) for name, way in WAYS.items()}
         found = dict.fromkeys(WAYS, float("inf"))
-        for _ in range(ROUNDS):
+        for _ in range(self._rounds):
             for name, way in WAYS.items():
                 pool = self._settled if way.settled else self._plain
                 found[name] = min(found[name], pool.submit(_run_s, sessions[name], feeds).result())
@@ -179,8 +180,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = command_line(__doc__)
     parser.add_argument("--networks", default=NETWORKS)
     parser.add_argument("--devices", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="more where others compute, too")
     given = parser.parse_args(arguments)
-    timer, rows = Timer(), []
+    timer, rows = Timer(given.rounds), []
     for name in given.networks.split(","):
         rows.append(measure(name, given.devices, timer))
         print(_line(rows[-1]), file=sys.stderr, flush=True)
