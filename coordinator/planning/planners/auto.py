@@ -233,8 +233,10 @@ class _Candidates:
         finalists = list(self._finalists())
         best = min(finalists, key=lambda each: each.plan.predicted_latency_s)
         alone = next((each for each in finalists if each.strategy == "single"), best)
-        doubt = _ERROR_SHARE * max(block_error(each.costs) for each in self.cluster.devices)
-        if best.plan.predicted_latency_s > alone.plan.predicted_latency_s * (1.0 - doubt):
+        used = (each for each in self.cluster.devices if each.id in best.plan.devices)
+        error = max(block_error(each.costs) for each in used)
+        least_s = (1.0 - _ERROR_SHARE * error) * alone.plan.predicted_latency_s
+        if best.plan.predicted_latency_s > least_s:
             best = alone
         compared = ", ".join(
             f"{each.name} {each.latency_s / best.latency_s - 1:+.0%}"
