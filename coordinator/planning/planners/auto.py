@@ -57,7 +57,7 @@ _LIGHT = ("halo", "lw")
 # all after it.
 _FEWER = (48, 32, 24, 16, 12, 8, 4, 2)
 # The share of a profile's error by which a plan has to be better than one device alone: errors of
-# blocks partly cancel. Of a device whose blocks were 24 % off, a whole plan was 18 % off.
+# blocks partly cancel. Assumed.
 _ERROR_SHARE = 0.5
 # With more devices than this, a search takes most of the time that a plan may take.
 _MANY = 16
