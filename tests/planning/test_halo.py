@@ -89,6 +89,13 @@ def test_an_exchange_stays_however_dear_it_is() -> None:
     assert plan.traffic.halo > 0
 
 
+def test_neighbours_that_are_not_divided_may_become_one_block() -> None:
+    alone, rows = Form(()), Form((0, 1), "rows")
+    slots = (Slot(0, 1, alone, peers=True), Slot(1, 3, alone, peers=True), Slot(3, 4, rows))
+    assert [*peer_moves.merged(slots, 0)] == [(Slot(0, 3, alone, peers=True), slots[2])]
+    assert not [*peer_moves.merged(slots, 1)]
+
+
 def test_one_device_needs_no_halo() -> None:
     network = real("digits")
     plan = halo(network, pis(1))

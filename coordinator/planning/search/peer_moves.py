@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from coordinator.planning.search.slots import SUMS, How, Slot, Slots, put
+from coordinator.planning.search.slots import SUMS, Form, How, Slot, Slots, put
 
 # By how many units an exchange is moved.
 _SHIFTS = (-1, 1, -2, 2)
@@ -68,10 +68,10 @@ def _are_alike(one: Slot, other: Slot) -> bool:
 
 
 def merged(slots: Slots, index: int) -> Iterator[Slots]:
-    """Tries fusing the block with the next."""
+    """Tries fusing the block with the next, if both are in strips or each is on one device."""
     if index + 1 < len(slots):
         one, other = slots[index : index + 2]
-        if _are_alike(one, other):
+        if _are_alike(one, other) or one.form == other.form == Form(()):
             fused = replace(other, start=one.start, peers=one.peers)
             yield (*slots[:index], fused, *slots[index + 2 :])
 
