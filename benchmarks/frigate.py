@@ -1,7 +1,7 @@
 """Frigate's `zmq` detectors on four emulated Raspberry Pi 4s, one of which is killed.
 
     python -m benchmarks.frigate [--crops 10000] [--detectors 2] [--fps 0] [--timeout-ms 200]
-        [--like pi4] [--scale 0.25] [--json]
+        [--like pi4] [--json]
 
 Every detector follows the plugin's protocol to the letter: one request at a time, and after a
 timeout a new socket and the model again. The network is YOLOv8n at 320 x 320 with random weights.
@@ -9,8 +9,7 @@ Devices are emulated in slow motion, as the demo's are; all times, Frigate's tim
 as on the devices. Half of the crops are sent while all is well; then a worker is killed, and the
 other half is sent. The exit code is 1 if an answer is empty or less than 99.9 % are in time
 while all is well, if more than five are empty afterwards or one of them later than two seconds
-after the kill, or if an answer is wrong. Ten thousand crops take about two hours; twice the scale
-halves that on a machine that does nothing else.
+after the kill, or if an answer is wrong. Ten thousand crops take about two hours.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ def save_model(folder: Path) -> Path:
 def main() -> int:
     """The exit code."""
     arguments = _arguments()
-    like = likeness(arguments.like, WORKERS, CACHE, arguments.scale)
+    like = likeness(arguments.like, WORKERS, CACHE)
     endpoint = f"tcp://127.0.0.1:{free_port()}"
     served = {"frigate_zmq": [endpoint]}
     with tempfile.TemporaryDirectory() as folder:
@@ -253,9 +252,6 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--timeout-ms", type=float, default=200, help="request_timeout_ms")
     parser.add_argument("--like", default="pi4", help="as the demo's")
-    parser.add_argument(
-        "--scale", type=float, default=0.0, help="of time; 0: the one that the demo would take"
-    )
     return parser.parse_args()
 
 

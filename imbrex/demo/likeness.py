@@ -66,16 +66,16 @@ class Likeness:
         return KINDS[self.name]
 
 
-def likeness(name: str, devices: int, cache: Path, scale: float = 0.0) -> Likeness:
+def likeness(name: str, devices: int, cache: Path) -> Likeness:
     """So many devices of a kind on this machine, whose rate is measured: the best ever, as beside
-    other programs cores are slower for a while. Without a `scale`, that of `scale_of`.
+    other programs cores are slower for a while.
     """
     preset = load_kind(KINDS[name].preset).preset
     turns = Turns(turns_in(cache))
     with turns.turn():
         core = GFLOP / turns.least(("this machine's core", SIDE), GFLOP / core_gflops(_RUNS))
     turns.close()
-    return told(name, preset, scale or scale_of(preset, devices, core), core)
+    return told(name, preset, scale_of(preset, devices, core), core)
 
 
 def turns_in(cache: Path) -> Path:
