@@ -32,7 +32,7 @@ demo: setup ## one image through a real cluster on this machine
 
 test: check ## check, then the tests
 	-@$(MAKE) --silent $(TRITON)/ready
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 $(TRITON)/ready: # its gRPC client needs an older protobuf than ours; without it its test skips
 	$(PYTHON) -m venv $(TRITON)

@@ -6,6 +6,7 @@ import asyncio
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,9 @@ from protos.client import WorkerClient
 # What the coordinator had found out about each device when it planned.
 BELIEVED = ("name", "gflops", "mbps", "correction")
 WAYS = ("scatter", "gather", "halo")
+# A round in which nothing is faster than before by more than this is steady; it may take so many
+# times the rounds that count until they are.
+_FASTER, _MOST = 0.01, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +85,17 @@ def chosen(name: str) -> Choice:
 
 
 def steps(strategies: Sequence[str], repeat: int) -> int:
-    """How often `measure` says something of one model."""
+    """How often `measure` says something of one model, at least."""
     return len(strategies) + repeat * (len(strategies) + 1)
 
 
 def measure(
     lab: Lab, question: Question, strategies: Sequence[str], repeat: int, say: Say
 ) -> dict[str, Any]:
-    """Rounds of the baseline and each strategy, after every plan is warm: a b c a b c."""
+    """Rounds of the baseline and each strategy, after every plan is warm: a b c a b c. Emulated
+    devices charge the least time that their kernels have taken, so the rounds go on until `repeat`
+    in a row are steady; these count.
+    """
     rounds = Rounds(lab.client, question.name, question.body, question.expected)
     boxes = question.loaded.served.selections
     cases = [
@@ -103,8 +110,11 @@ def measure(
     seen: dict[str, list[Seen]] = {case.label: [] for case in able}
     baselines_s: list[float] = []
     coordinator = psutil.Process(lab.coordinator.process.pid)
-    for number in range(1, repeat + 1):
-        turn = f"{question.name}, round {number} of {repeat}"
+    number = steady = 0
+    least_s: dict[str, float] = {}
+    while steady < repeat and number < _MOST * repeat:
+        number += 1
+        turn = f"{question.name}, round {number}"
         say(f"{turn}: the whole model on one device")
         baselines_s.append(alone_s(lab, question))
         before_s, dropped = _cpu_s(coordinator), lab.network.dropped()
@@ -118,11 +128,18 @@ def measure(
             say(f"{turn}: {case.label} {sample.latency_s:.3f} s")
             before_s, dropped = _cpu_s(coordinator), lab.network.dropped()
             psutil.cpu_percent()
+        last_s = {"": baselines_s[-1]} | {case.label: case.samples[-1].latency_s for case in able}
+        steady = 1 if _is_faster(last_s, least_s) else steady + 1
+        least_s = {each: min(time_s, least_s.get(each, inf)) for each, time_s in last_s.items()}
+    del baselines_s[:-repeat]
+    for case in able:
+        del case.samples[:-repeat], seen[case.label][:-repeat]
     # How many boxes a picture has is not planned.
     exact = ("scatter", "halo") if boxes else WAYS
     # Each is the least that the kernels have taken until then.
     baseline_s = min(baselines_s)
     return {
+        "rounds": number,
         "baseline": {
             "latency_s": round(baseline_s, 4),
             "samples_s": [round(each, 4) for each in baselines_s],
@@ -136,6 +153,11 @@ def measure(
         },
         "believed": [{key: each[key] for key in BELIEVED} for each in plain(lab.client.devices())],
     }
+
+
+def _is_faster(last_s: Mapping[str, float], least_s: Mapping[str, float]) -> bool:
+    """Whether anything took clearly less time in the last round than ever before."""
+    return any(time_s < (1 - _FASTER) * least_s.get(each, inf) for each, time_s in last_s.items())
 
 
 def _result(
