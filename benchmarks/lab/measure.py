@@ -32,9 +32,10 @@ from protos.client import WorkerClient
 # What the coordinator had found out about each device when it planned.
 BELIEVED = ("name", "gflops", "mbps", "correction")
 WAYS = ("scatter", "gather", "halo")
-# A round in which nothing is faster than before by more than this is steady; it may take so many
-# times the rounds that count until they are.
-_FASTER, _MOST = 0.01, 4
+# In steady rounds nothing is faster than before, or than in the first of them, by this share.
+_FASTER = 0.01
+# How many rounds there may be, in units of those that count.
+_MOST = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,23 @@ def chosen(name: str) -> Choice:
     return Choice.of(strategy_name, None, wire)
 
 
+class Steady:
+    """How many `rounds` in a row nothing has become faster, beginning with the one that did."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+        self._least_s: list[float] = []
+
+    def add(self, seconds: Sequence[float]) -> None:
+        """A round, with the seconds that each case took."""
+        least_s = self._least_s or [inf] * len(seconds)
+        pairs = [*zip(seconds, least_s, strict=True)]
+        faster = any(new < (1 - _FASTER) * least for new, least in pairs)
+        self.rounds = 1 if faster else self.rounds + 1
+        if faster:
+            self._least_s = [min(pair) for pair in pairs]
+
+
 def steps(strategies: Sequence[str], repeat: int) -> int:
     """How often `measure` says something of one model, at least."""
     return len(strategies) + repeat * (len(strategies) + 1)
@@ -110,9 +128,8 @@ def measure(
     seen: dict[str, list[Seen]] = {case.label: [] for case in able}
     baselines_s: list[float] = []
     coordinator = psutil.Process(lab.coordinator.process.pid)
-    number = steady = 0
-    least_s: dict[str, float] = {}
-    while steady < repeat and number < _MOST * repeat:
+    number, steady = 0, Steady()
+    while steady.rounds < repeat and number < _MOST * repeat:
         number += 1
         turn = f"{question.name}, round {number}"
         say(f"{turn}: the whole model on one device")
@@ -128,9 +145,7 @@ def measure(
             say(f"{turn}: {case.label} {sample.latency_s:.3f} s")
             before_s, dropped = _cpu_s(coordinator), lab.network.dropped()
             psutil.cpu_percent()
-        last_s = {"": baselines_s[-1]} | {case.label: case.samples[-1].latency_s for case in able}
-        steady = 1 if _is_faster(last_s, least_s) else steady + 1
-        least_s = {each: min(time_s, least_s.get(each, inf)) for each, time_s in last_s.items()}
+        steady.add([baselines_s[-1], *(case.samples[-1].latency_s for case in able)])
     del baselines_s[:-repeat]
     for case in able:
         del case.samples[:-repeat], seen[case.label][:-repeat]
@@ -153,11 +168,6 @@ def measure(
         },
         "believed": [{key: each[key] for key in BELIEVED} for each in plain(lab.client.devices())],
     }
-
-
-def _is_faster(last_s: Mapping[str, float], least_s: Mapping[str, float]) -> bool:
-    """Whether anything took clearly less time in the last round than ever before."""
-    return any(time_s < (1 - _FASTER) * least_s.get(each, inf) for each, time_s in last_s.items())
 
 
 def _result(
