@@ -112,7 +112,7 @@ def measure(
 ) -> dict[str, Any]:
     """Rounds of the baseline and each strategy, after every plan is warm: a b c a b c. Emulated
     devices charge the least time that their kernels have taken, so the rounds go on until `repeat`
-    in a row are steady; these count.
+    in a row are steady, or there were `_MOST` times as many; the last `repeat` count.
     """
     rounds = Rounds(lab.client, question.name, question.body, question.expected)
     boxes = question.loaded.served.selections
