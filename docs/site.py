@@ -4,7 +4,6 @@ is built, and links to files of the repository, which are not pages.
 
 from __future__ import annotations
 
-import inspect
 import re
 import sys
 from collections.abc import Iterator
@@ -146,23 +145,20 @@ def settings() -> str:
     parts = [
         "# Settings",
         "",
-        "From flags, else the environment (the prefix and the name in capitals), else the TOML "
-        "file that `--config` names.",
+        "From flags, else the environment (the prefix and the name in capitals; a list has commas, "
+        "or is JSON), else the TOML file that `--config` names.",
         "",
     ]
     for title, kind in (("Coordinator", CoordinatorSettings), ("Worker", WorkerSettings)):
-        prefix = kind.model_config.get("env_prefix", "")
-        parts += [f"## {title}", "", f"`{prefix}*`", ""]
-        parts += [inspect.getdoc(kind) or "", ""]
-        parts += ["| setting | type | default |", "|---|---|---|"]
+        parts += [f"## {title}", "", f"`{kind.prefix()}*`", ""]
+        parts += ["| setting | type | default | |", "|---|---|---|---|"]
         for name, field in kind.model_fields.items():
             shown = str(field.annotation).replace("<class '", "").replace("'>", "")
             shown = re.sub(r"\b(typing|pathlib|coordinator[\w.]*|worker[\w.]*)\.", "", shown)
-            default = (
-                "" if name == "state_dir" else repr(field.get_default(call_default_factory=True))
-            )
-            parts.append(
-                f"| `{name}` | `{shown.replace('|', 'or')}` | `{default or 'by the system'}` |"
-            )
+            default = "by the system"
+            if field.default_factory is None and name != "state_dir":
+                default = repr(field.default)
+            told = (field.description or "").replace("|", "or")
+            parts.append(f"| `{name}` | `{shown.replace('|', 'or')}` | `{default}` | {told} |")
         parts.append("")
     return "\n".join(parts)

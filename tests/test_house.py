@@ -66,7 +66,6 @@ SHORT = {
     "models/zoo/espcn.py": _NETWORK,
     "models/zoo/lenet.py": _NETWORK,
     "protos/endpoint.py": "both ends of every connection share it, and nothing else",
-    "protos/settings.py": "both daemons read their files by it",
     "protos/ports.py": "each daemon asks it, and it is no part of the wire",
     "worker/__main__.py": _PROGRAM,
 }

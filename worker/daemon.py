@@ -46,7 +46,7 @@ from worker.ports import listen
 from worker.programs.store import BlobStore
 from worker.service import Parts, Service
 from worker.sessions import Sessions
-from worker.settings import WorkerSettings, load
+from worker.settings import WorkerSettings
 from worker.tasks.state import Tasks
 
 READY_FILE = "ready.json"
@@ -153,7 +153,7 @@ def main(file: Path | None = None, overrides: Mapping[str, Any] | None = None) -
     Raises:
         BadConfiguration: a setting, the state directory or the port cannot be used.
     """
-    settings = load(file, overrides)
+    settings = WorkerSettings.load(file, overrides)
     return serve(settings, Hardware.of(settings))
 
 
@@ -175,7 +175,7 @@ def join_cluster(file: Path | None = None, overrides: Mapping[str, Any] | None =
     Raises:
         ImbrexError: the token or the state directory cannot be used, or the coordinator refuses.
     """
-    settings = load(file, overrides)
+    settings = WorkerSettings.load(file, overrides)
     log_to_stderr(as_json=settings.log_json, level=settings.log_level)
     own_id = device_id(settings.state_dir)
     with alone_in(settings.state_dir, "worker"):

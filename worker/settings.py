@@ -1,25 +1,17 @@
-"""A worker's settings: one frozen value, read once at start.
-
-Later sources win: defaults, a TOML file, the environment (`IMBREX_WORKER_*`), overrides from the
-command line. An unknown key anywhere is an error that names the key.
-"""
+"""A worker's settings."""
 
 import os
 import socket
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar, Literal
 
 import platformdirs
 import psutil  # type: ignore[import-untyped, unused-ignore]
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import Field, ValidationInfo, field_validator
 
-from protos.errors import BadConfiguration
-from protos.settings import read_settings
+from protos.settings import DaemonSettings
 from worker.engines.registry import AUTO
 
-ENV_PREFIX = "IMBREX_WORKER_"
 DEFAULT_PORT = 8470
 
 # A task at once for each core of the largest computers.
@@ -29,58 +21,70 @@ MOST_AT_ONCE = 256
 _SHARE_OF_MEMORY = 0.75
 
 
-class WorkerSettings(BaseSettings):
+class WorkerSettings(DaemonSettings):
     """The settings of a worker."""
 
-    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
-        env_prefix=ENV_PREFIX, extra="forbid", frozen=True
-    )
+    daemon: ClassVar[Literal["worker"]] = "worker"
 
     host: str = Field(
-        "127.0.0.1", description="address to listen on; others than loopback need a certificate"
+        "127.0.0.1", description="The address to listen on; other than loopback needs a certificate"
     )
-    port: int = Field(DEFAULT_PORT, ge=0, le=65535, description="0 takes any free port")
+    port: int = Field(
+        DEFAULT_PORT, ge=0, le=65535, description="The port to listen on; 0: any free one"
+    )
     data_port: int | None = Field(
         None,
         ge=0,
         le=65535,
-        description="port for neighbours' halos; default: the port after `port`, or a free one",
+        description="The port for tensors from other devices; by default the one after `port`",
     )
     state_dir: Path = Field(
         default_factory=lambda: platformdirs.user_state_path("imbrex") / "worker",
-        description="identity, weights, optimised programs",
+        description="The directory of its identity, weights and optimised programs",
     )
     name: str = Field(
-        "", max_length=60, description="display name; default: the machine's host name"
+        "", max_length=60, description="The name shown to people; by default the host name"
     )
-    pace: float = Field(1.0, gt=0, le=1, description="share of one core that computation may take")
     engine: str = Field(
         AUTO,
-        description="the engine that computes; auto: the fastest, as measured (docs/engines.md)",
+        description="The inference engine; auto: the fastest that computes correctly, as measured "
+        "(docs/engines.md)",
     )
-    cores: int = Field(0, ge=0, description="cores that computation may use; 0: all")
+    pace: float = Field(
+        1.0, gt=0, le=1, description="The share of one core that computation may take, such as 0.4"
+    )
+    cores: int = Field(0, ge=0, description="Cores that computation may use; 0: all")
     threads: int = Field(
-        0, ge=0, description="threads of one task; 0: as measured, with `concurrency`"
+        0, ge=0, description="Threads of one task; 0: as measured, with `concurrency`"
     )
     concurrency: int = Field(
-        0, ge=0, le=MOST_AT_ONCE, description="tasks computed at once; 0: as measured, else one"
+        0, ge=0, le=MOST_AT_ONCE, description="Tasks computed at once; 0: as measured, else one"
     )
-    memory_mb: int = Field(0, ge=0, description="memory the worker may use; 0: 3/4 of all")
-    disk_mb: int = Field(4096, ge=1, description="weights kept on disk")
-    nice: int = Field(5, ge=0, le=19, description="how much computation yields to other programs")
-    cluster: str = Field(
-        "home", max_length=60, description="advertised name; coordinators look for it"
+    memory_mb: int = Field(
+        0, ge=0, description="The memory it may use, in MB; 0: three quarters of all"
     )
+    disk_mb: int = Field(4096, ge=1, description="Weights kept on disk, in MB")
+    nice: int = Field(5, ge=0, le=19, description="How much computation yields to other programs")
+    cluster: str = Field("home", max_length=60, description="The cluster's name on mDNS")
     secret: str = Field(
-        "", repr=False, description="shared by every daemon of a cluster without certificates"
+        "",
+        repr=False,
+        description="A password shared by every daemon of a cluster without certificates",
     )
-    join: str = Field("", repr=False, description="a join token, used once to enrol")
-    mdns: bool = Field(True, description="advertise over multicast DNS")
+    join: str = Field(
+        "", repr=False, description="A token of `imbrex cluster invite`, to join a cluster once"
+    )
+    mdns: bool = Field(True, description="Whether to be found over multicast DNS")
     mdns_interfaces: tuple[str, ...] = Field(
-        (), description="addresses to advertise on; default: those listened on"
+        (),
+        description="The addresses of the interfaces to use mDNS on; by default those listened on",
     )
-    log_json: bool = Field(False, description="logs as JSON lines")
-    log_level: str = Field("info", pattern="^(debug|info|warning|error)$")
+    log_json: bool = Field(False, description="Whether log lines are JSON")
+    log_level: str = Field(
+        "info",
+        pattern="^(debug|info|warning|error)$",
+        description="The least that is logged: debug, info, warning or error",
+    )
 
     @field_validator("secret")
     @classmethod
@@ -129,58 +133,3 @@ class WorkerSettings(BaseSettings):
         if self.memory_mb:
             return self.memory_mb * 1_000_000
         return int(psutil.virtual_memory().total * _SHARE_OF_MEMORY)
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Disables pydantic's sources: `load` merges file, environment and overrides to name
-        unknown keys.
-        """
-        return (init_settings,)
-
-
-def load(
-    file: Path | None = None,
-    overrides: Mapping[str, Any] | None = None,
-    environ: Mapping[str, str] = os.environ,
-) -> WorkerSettings:
-    """The settings from all sources; None among `overrides` means not given.
-
-    Raises:
-        BadConfiguration: an unreadable file, an unknown key, a value out of range.
-    """
-    values = read_settings(file, "worker") if file else {}
-    where = dict.fromkeys(values, str(file))
-    for key, text in environ.items():
-        if key.startswith(ENV_PREFIX):
-            name = key.removeprefix(ENV_PREFIX).lower()
-            values[name] = text.split(",") if name == "mdns_interfaces" else text
-            where[name] = key
-    given = {key: value for key, value in (overrides or {}).items() if value is not None}
-    values |= given
-    where |= dict.fromkeys(given, "the command line")
-    try:
-        return WorkerSettings(**values)
-    except ValidationError as error:
-        raise _explained(error, where) from None
-
-
-def _explained(error: ValidationError, where: Mapping[str, str]) -> BadConfiguration:
-    first = error.errors()[0]
-    key = str(first["loc"][0]) if first["loc"] else "?"
-    source = where.get(key, "the settings")
-    if first["type"] == "extra_forbidden":
-        known = ", ".join(sorted(WorkerSettings.model_fields))
-        return BadConfiguration(
-            cause=f"unknown worker setting {key!r} in {source}", cure=f"Known settings: {known}"
-        )
-    return BadConfiguration(
-        cause=f"worker setting {key!r} in {source} is not usable: {first['msg']}",
-        cure=WorkerSettings.model_fields[key].description or "Correct it",
-    )

@@ -17,23 +17,16 @@ import typer
 from coordinator.cluster.children import follow_parent
 from imbrex.cli.asking import add_asking
 from imbrex.cli.cluster import add_cluster
-from imbrex.cli.daemon import add_daemon
+from imbrex.cli.daemons import add_daemons
 from imbrex.cli.models import add_models
 from imbrex.cli.options import (
-    Cluster,
-    Config,
-    Host,
-    Interfaces,
     Json,
-    Mdns,
     Model,
     PlanFile,
     Save,
-    StateDir,
     Strategy,
     WireOption,
     known_wire,
-    said,
 )
 from imbrex.cli.planning import add_planning
 from imbrex.cli.watching import add_watch
@@ -170,70 +163,7 @@ def demo(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     raise typer.Exit(run(wanted, as_json=as_json))
 
 
-@app.command()
-def worker(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
-    config: Config = None,
-    host: Host = None,
-    port: Annotated[
-        int | None, typer.Option(help="The port to listen on; 0: any free one. [default: 8470]")
-    ] = None,
-    data_port: Annotated[
-        int | None,
-        typer.Option(help="The port of the data plane between workers. [default: port + 1]"),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="The name shown to people. [default: the host name]")
-    ] = None,
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="The inference engine; auto: the fastest that computes correctly. [default: auto]",
-        ),
-    ] = None,
-    pace: Annotated[
-        float | None,
-        typer.Option(metavar="F", help="Use only this fraction of a core, for example 0.4."),
-    ] = None,
-    memory_mb: Annotated[int | None, typer.Option(help="The memory it may use, in MB.")] = None,
-    join: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TOKEN",
-            help="Join a cluster with this token from `imbrex cluster invite`; -: from stdin.",
-        ),
-    ] = None,
-    join_only: Annotated[
-        bool, typer.Option("--join-only", help="Join, then exit without computing.")
-    ] = False,
-    cluster: Cluster = None,
-    mdns: Mdns = None,
-    mdns_interfaces: Interfaces = None,
-    state_dir: StateDir = None,
-) -> None:
-    """Compute for a coordinator, which finds this worker over mDNS.
-
-    Every setting can also be an environment variable IMBREX_WORKER_*, or a line of a file. To
-    be reached by other machines it must have joined their cluster once.
-
-    \b
-    imbrex worker
-    imbrex worker --pace 0.5
-    imbrex worker --host 0.0.0.0 --join TOKEN
-    """
-    if join_only and join is None:
-        raise typer.BadParameter("needs --join", param_hint="--join-only")
-    flags = said(locals())
-    del flags["join_only"]
-    if join == "-":
-        flags["join"] = sys.stdin.readline().strip()
-    from worker.daemon import join_cluster
-    from worker.daemon import main as run
-
-    raise typer.Exit((join_cluster if join_only else run)(config, flags))
-
-
-add_daemon(app)
+add_daemons(app)
 add_asking(app)
 add_planning(app)
 add_watch(app)

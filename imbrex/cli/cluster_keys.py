@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coordinator.cluster.state import open_state
 from coordinator.serving.common.keys import Keys, Role
-from coordinator.settings import load_settings
+from coordinator.settings import CoordinatorSettings
 from imbrex import terminal
 
 
@@ -53,6 +53,6 @@ def revoke(config: Path | None, state_dir: Path | None, name: str, *, as_json: b
 
 
 def _keys(config: Path | None, state_dir: Path | None) -> Keys:
-    folder = load_settings({"state_dir": state_dir}, config).state_dir
+    folder = CoordinatorSettings.load(config, {"state_dir": state_dir}).state_dir
     folder.mkdir(parents=True, exist_ok=True)
     return Keys(open_state(folder))

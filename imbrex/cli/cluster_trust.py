@@ -12,7 +12,7 @@ from coordinator.cluster.authority import Authority
 from coordinator.cluster.backup import backup, restore
 from coordinator.cluster.roster import Member
 from coordinator.cluster.trust import Certified, Trust
-from coordinator.settings import CoordinatorSettings, load_settings
+from coordinator.settings import CoordinatorSettings
 from imbrex import terminal
 from protos.errors import BadConfiguration
 from protos.files import alone_in
@@ -201,7 +201,7 @@ def _json(member: Member) -> dict[str, str]:
 
 
 def _settings(config: Path | None, state_dir: Path | None) -> CoordinatorSettings:
-    return load_settings({"state_dir": state_dir}, config)
+    return CoordinatorSettings.load(config, {"state_dir": state_dir})
 
 
 def _certified(settings: CoordinatorSettings) -> Certified:

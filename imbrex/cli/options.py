@@ -4,9 +4,8 @@ stays fast.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -28,15 +27,6 @@ Url = Annotated[str, typer.Option(help="The coordinator's URL.", envvar="IMBREX_
 Config = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE.toml", help="A file of settings; flags override it."),
-]
-Host = Annotated[str | None, typer.Option(help="Address to listen on. [default: 127.0.0.1]")]
-Cluster = Annotated[str | None, typer.Option(help="The cluster's name on mDNS. [default: home]")]
-Mdns = Annotated[
-    bool | None, typer.Option("--mdns/--no-mdns", help="Whether to use multicast DNS.")
-]
-Interfaces = Annotated[
-    list[str] | None,
-    typer.Option("--interface", metavar="ADDRESS", help="An interface to use mDNS on; repeatable."),
 ]
 StateDir = Annotated[Path | None, typer.Option(metavar="DIR", help="The directory for its state.")]
 Model = Annotated[
@@ -101,15 +91,6 @@ PrecisionOption = Annotated[
 Save = Annotated[
     Path | None, typer.Option("--save", metavar="OUT.png", help="Write the annotated picture.")
 ]
-
-
-def said(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags given to a daemon, by the names of the settings; lists become tuples."""
-    given = {name: value for name, value in parameters.items() if value not in (None, [])}
-    given.pop("config", None)
-    return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
-    }
 
 
 def known_wire(wire: str | None) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import uvloop
 
 from coordinator.daemon import run
-from coordinator.settings import load_settings
+from coordinator.settings import CoordinatorSettings
 from imbrex.described import find_planners_here
 from protos.files import alone_in
 from protos.logs import log_to_stderr
@@ -27,7 +27,7 @@ def serve(
         ImbrexError: the token cannot be used, or the other coordinator refuses.
     """
     find_planners_here()
-    settings = load_settings(dict(flags), config)
+    settings = CoordinatorSettings.load(config, flags)
     log_to_stderr(as_json=settings.log == "json")
     if token:
         from coordinator.cluster.joining import join

@@ -3,22 +3,21 @@
 import inspect
 import re
 from pathlib import Path
-from typing import get_type_hints
 
 import pytest
+from typer.main import get_command
 
-from coordinator.settings import GRPC_PORT, CoordinatorSettings, load_settings
-from imbrex.cli.app import worker
-from imbrex.cli.daemon import coordinator
-from imbrex.cli.options import said
+from coordinator.settings import CoordinatorSettings
+from imbrex.cli.app import app
+from imbrex.cli.daemons import coordinator, said, worker
 from protos.channels import is_loopback
 from protos.errors import BadConfiguration
+from protos.settings import DaemonSettings
 from worker.settings import WorkerSettings
-from worker.settings import load as load_worker_settings
 
 
 def test_nobody_else_reaches_it_unless_somebody_says_so() -> None:
-    settings = load_settings({})
+    settings = CoordinatorSettings.load()
     assert is_loopback(settings.host)
     assert is_loopback(settings.host_worker)
 
@@ -27,7 +26,7 @@ def test_nobody_else_reaches_it_unless_somebody_says_so() -> None:
     ("given", "seconds"), [("off", 0.0), ("0", 0.0), ("12.5", 12.5), (30, 30.0)]
 )
 def test_replanning_is_a_period_or_off(given: object, seconds: float) -> None:
-    assert load_settings({"replan": given}).replan == seconds
+    assert CoordinatorSettings.load(flags={"replan": given}).replan == seconds
 
 
 def test_off_in_a_file_and_in_the_environment(
@@ -35,15 +34,15 @@ def test_off_in_a_file_and_in_the_environment(
 ) -> None:
     file = tmp_path / "coordinator.toml"
     file.write_text('replan = "off"\n')
-    assert load_settings({}, file).replan == 0.0
+    assert CoordinatorSettings.load(file).replan == 0.0
     monkeypatch.setenv("IMBREX_COORDINATOR_REPLAN", "off")
-    assert load_settings({}).replan == 0.0
+    assert CoordinatorSettings.load().replan == 0.0
 
 
 @pytest.mark.parametrize("given", ["never", "-1", "nan"])
 def test_other_words_are_refused(given: str) -> None:
     with pytest.raises(BadConfiguration, match="replan"):
-        load_settings({"replan": given})
+        CoordinatorSettings.load(flags={"replan": given})
 
 
 def test_every_flag_of_a_daemon_is_named_after_its_setting() -> None:
@@ -55,23 +54,50 @@ def test_every_flag_of_a_daemon_is_named_after_its_setting() -> None:
     assert len(flags) > 8
 
 
-def test_the_defaults_that_help_tells_are_those_of_the_settings() -> None:
-    told = {}
-    for command, settings in ((coordinator, CoordinatorSettings), (worker, WorkerSettings)):
-        for name, annotation in get_type_hints(command, include_extras=True).items():
-            helps = [each.help or "" for each in getattr(annotation, "__metadata__", ())]
-            found = re.search(r"\[default: (\S+)\]$", " ".join(helps))
-            if found:
-                default = settings.model_fields[name].default
-                told[settings, name] = (found[1], GRPC_PORT if name == "grpc_port" else default)
-    wrong = {name: each for (_, name), each in told.items() if not _is_told(*each)}
-    assert wrong == {}
-    assert len(told) > 8
+@pytest.mark.parametrize(
+    ("name", "settings", "defaults"),
+    [
+        ("coordinator", CoordinatorSettings, {"127.0.0.1", "8460", "digits", "60", "auto", "home"}),
+        ("worker", WorkerSettings, {"127.0.0.1", "8470", "auto", "1", "home"}),
+    ],
+)
+def test_help_says_what_the_settings_say(
+    name: str, settings: type[DaemonSettings], defaults: set[str]
+) -> None:
+    command = get_command(app).commands[name]
+    shown = " ".join(command.get_help(command.make_context(name, [])).split())
+    flags = {each.name for each in command.params} - {"join", "wire", "state_dir"}
+    told = {settings.model_fields[key].description for key in flags & settings.model_fields.keys()}
+    assert [each for each in told if each not in shown] == []
+    assert defaults <= set(re.findall(r"\[default: ([^\]]+)\]", shown))
 
 
-def _is_told(shown: str, default: object) -> bool:
-    """A number may be shown without its zeros."""
-    return shown == str(default) or (isinstance(default, float) and float(shown) == default)
+@pytest.mark.parametrize("settings", [CoordinatorSettings, WorkerSettings])
+def test_every_setting_says_what_it_is_for(settings: type[DaemonSettings]) -> None:
+    told = {name: field.description or "" for name, field in settings.model_fields.items()}
+    assert [name for name, each in told.items() if not each or each.endswith(".")] == []
+
+
+@pytest.mark.parametrize("text", ["pi-1:8470, pi-2:8470", '["pi-1:8470", "pi-2:8470"]'])
+def test_a_list_in_the_environment_has_commas_or_is_json(text: str) -> None:
+    settings = CoordinatorSettings.load(environ={"IMBREX_COORDINATOR_WORKERS": text})
+    assert settings.workers == ("pi-1:8470", "pi-2:8470")
+
+
+@pytest.mark.parametrize(
+    ("key", "text"), [("WORKERS", '["pi-1:8470",'), ("PORT", "70000"), ("WORKRES", "pi-1:8470")]
+)
+def test_the_variable_that_is_wrong_is_named(key: str, text: str) -> None:
+    name = f"IMBREX_COORDINATOR_{key}"
+    with pytest.raises(BadConfiguration, match=f"'{key.lower()}' in {name}"):
+        CoordinatorSettings.load(environ={name: text})
+
+
+def test_an_unknown_key_of_the_coordinator_is_named_with_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "coordinator.toml"
+    file.write_text("replann = 1\n")
+    with pytest.raises(BadConfiguration, match=r"'replann' in .*coordinator\.toml.*replan,"):
+        CoordinatorSettings.load(file)
 
 
 @pytest.mark.parametrize("damage", [b"replan = ", b"\xff"])
@@ -79,14 +105,14 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path, damage: bytes) -> None:
     file = tmp_path / "coordinator.toml"
     file.write_bytes(damage)
     with pytest.raises(BadConfiguration, match=r"coordinator\.toml cannot be read"):
-        load_settings({}, file)
+        CoordinatorSettings.load(file)
 
 
 def test_one_file_serves_both_daemons(tmp_path: Path) -> None:
     file = tmp_path / "imbrex.toml"
     file.write_text("[coordinator]\nreplan = 7\n[worker]\nthreads = 2\n")
-    assert load_settings({}, file).replan == 7.0
-    assert load_worker_settings(file, environ={}).threads == 2
+    assert CoordinatorSettings.load(file).replan == 7.0
+    assert WorkerSettings.load(file, environ={}).threads == 2
 
 
 def test_only_what_was_said_is_a_setting() -> None:

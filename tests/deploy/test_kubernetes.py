@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.settings import ENROL_PORT, GRPC_PORT, HTTP_PORT, load_settings
+from coordinator.settings import ENROL_PORT, GRPC_PORT, HTTP_PORT
 from tests.cli.run_cli import imbrex
-from tests.deploy.test_units import daemons
-from worker.settings import DEFAULT_PORT, load
+from tests.deploy.test_units import DAEMONS, daemons
+from worker.settings import DEFAULT_PORT
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 validator = pytest.importorskip(
@@ -98,7 +98,7 @@ def test_the_kustomization_names_what_is_there() -> None:
 @daemons
 def test_the_daemon_accepts_its_settings(daemon: str) -> None:
     file = FOLDER / f"{daemon}.toml"
-    settings = load(file, environ={}) if daemon == "worker" else load_settings({}, file)
+    settings = DAEMONS[daemon].load(file, environ={})
     assert settings.host == "0.0.0.0"
     (running,) = pod(daemon)["containers"]
     declared = {each["name"]: each["containerPort"] for each in running["ports"]}

@@ -20,12 +20,10 @@ from typer.main import get_command
 from coordinator.cluster.authority import JOINED_FILE
 from coordinator.cluster.state import FOLDER, STATE_FILE
 from coordinator.cluster.store import StoreAddress
-from coordinator.settings import load_settings
 from imbrex.cli.app import app
 from tests.deploy.rendering import EXAMPLE, configurations, read, templates
 from tests.deploy.rendering import rendered as template
 from tests.deploy.test_units import DAEMONS, daemons, options
-from worker.settings import load
 
 ROOT = Path(__file__).parents[2]
 ANSIBLE = ROOT / "deploy" / "ansible"
@@ -70,7 +68,7 @@ def accepted(daemon: str, document: Mapping[str, Any], folder: Path) -> Any:
     lines = [f"{key} = {json.dumps(value)}\n" for key, value in document.items()]
     file = folder / f"{daemon}.toml"
     file.write_text("".join(lines))
-    return load(file, environ={}) if daemon == "worker" else load_settings({}, file)
+    return DAEMONS[daemon].load(file, environ={})
 
 
 def test_every_file_of_tasks_that_is_named_is_in_the_repository() -> None:

@@ -17,7 +17,7 @@ from coordinator.cluster.authority import Authority
 from coordinator.serving.common import tls as module
 from coordinator.serving.common.keys import NoKey
 from coordinator.serving.common.tls import WebTls
-from coordinator.settings import CoordinatorSettings, load_settings
+from coordinator.settings import CoordinatorSettings
 from imbrex.client import Client
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
@@ -105,7 +105,7 @@ def test_tls_takes_an_authority_or_two_files(tmp_path):
     ran = refused("coordinator", "--tls", "--port", "0", "--state-dir", tmp_path / "none")
     assert "imbrex cluster init" in ran.err
     with pytest.raises(BadConfiguration, match="tls_cert and tls_key go together"):
-        load_settings({"tls_cert": tmp_path / "cert.pem"})
+        CoordinatorSettings.load(flags={"tls_cert": tmp_path / "cert.pem"})
     gone = CoordinatorSettings(tls_cert=tmp_path / "cert.pem", tls_key=tmp_path / "key.pem")
     with pytest.raises(BadConfiguration, match="cannot be read"):
         WebTls.of(gone)

@@ -10,7 +10,7 @@ from worker.cores import FILE, Timing, _quiet, measured, settled
 from worker.engines.base import Place, Traits
 from worker.engines.onnxruntime import OnnxRuntime
 from worker.programs.store import BlobStore
-from worker.settings import load
+from worker.settings import WorkerSettings
 
 ENGINE = SimpleNamespace(traits=Traits("onnxruntime", "1", "cpu", "this processor"))
 
@@ -37,7 +37,7 @@ def cores(monkeypatch):
 
 
 def told(tmp_path, **changes):
-    return load(None, {"state_dir": tmp_path, "memory_mb": 4000, **changes}, {})
+    return WorkerSettings.load(None, {"state_dir": tmp_path, "memory_mb": 4000, **changes}, {})
 
 
 def use(settings):

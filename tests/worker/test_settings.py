@@ -3,14 +3,14 @@ import pytest
 from protos.errors import BadConfiguration
 from worker.daemon import run
 from worker.hardware import Hardware
-from worker.settings import load
+from worker.settings import WorkerSettings
 
 
 def test_later_sources_win(tmp_path):
     file = tmp_path / "worker.toml"
     file.write_text('pace = 0.5\nname = "file"\nport = 1\n')
     environ = {"IMBREX_WORKER_NAME": "env", "IMBREX_WORKER_PORT": "2", "HOME": "x"}
-    settings = load(file, {"port": 3, "cluster": None}, environ)
+    settings = WorkerSettings.load(file, {"port": 3, "cluster": None}, environ)
     assert (settings.pace, settings.name, settings.port) == (0.5, "env", 3)
     assert settings.cluster == "home"
 
@@ -18,29 +18,29 @@ def test_later_sources_win(tmp_path):
 def test_a_file_may_have_a_table_for_the_worker(tmp_path):
     file = tmp_path / "imbrex.toml"
     file.write_text("[worker]\npace = 0.5\n[coordinator]\nport = 9\n")
-    assert load(file, None, {}).pace == 0.5
+    assert WorkerSettings.load(file, None, {}).pace == 0.5
 
 
 def test_interfaces_come_as_a_list_from_the_environment():
     environ = {"IMBREX_WORKER_MDNS_INTERFACES": "127.0.0.1,10.0.0.2"}
-    assert load(None, None, environ).mdns_interfaces == ("127.0.0.1", "10.0.0.2")
+    assert WorkerSettings.load(None, None, environ).mdns_interfaces == ("127.0.0.1", "10.0.0.2")
 
 
 @pytest.mark.parametrize("pace", ["0", "-1", "1.5", "nan", "fast"])
 def test_a_pace_is_a_share_of_a_core(pace):
     with pytest.raises(BadConfiguration, match=r"'pace' in IMBREX_WORKER_PACE.*share of one core"):
-        load(None, None, {"IMBREX_WORKER_PACE": pace})
+        WorkerSettings.load(None, None, {"IMBREX_WORKER_PACE": pace})
 
 
 def test_an_unknown_key_is_named_with_its_source(tmp_path):
     file = tmp_path / "worker.toml"
     file.write_text("pase = 0.5\n")
     with pytest.raises(BadConfiguration, match=r"'pase' in .*worker\.toml.*Known settings: .*pace"):
-        load(file, None, {})
+        WorkerSettings.load(file, None, {})
     with pytest.raises(BadConfiguration, match=r"'pase' in IMBREX_WORKER_PASE"):
-        load(None, None, {"IMBREX_WORKER_PASE": "1"})
+        WorkerSettings.load(None, None, {"IMBREX_WORKER_PASE": "1"})
     with pytest.raises(BadConfiguration, match=r"'pase' in the command line"):
-        load(None, {"pase": 1}, {})
+        WorkerSettings.load(None, {"pase": 1}, {})
 
 
 @pytest.mark.parametrize("content", [None, "pace = ", b"\xff"])
@@ -49,42 +49,42 @@ def test_an_unreadable_file_is_named(tmp_path, content):
     if content is not None:
         file.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(BadConfiguration, match=r"worker\.toml cannot be read"):
-        load(file, None, {})
+        WorkerSettings.load(file, None, {})
 
 
 def test_a_paced_worker_computes_with_one_thread():
-    assert load(None, {"pace": 0.5, "threads": 4}, {}).task_threads == 1
-    assert load(None, {"threads": 4}, {}).task_threads == 4
+    assert WorkerSettings.load(None, {"pace": 0.5, "threads": 4}, {}).task_threads == 1
+    assert WorkerSettings.load(None, {"threads": 4}, {}).task_threads == 4
 
 
 def test_the_secret_does_not_show_and_must_fit_metadata():
-    assert "sesame" not in repr(load(None, {"secret": "sesame"}, {}))
+    assert "sesame" not in repr(WorkerSettings.load(None, {"secret": "sesame"}, {}))
     with pytest.raises(BadConfiguration, match="secret"):
-        load(None, {"secret": "größe"}, {})
+        WorkerSettings.load(None, {"secret": "größe"}, {})
 
 
 @pytest.mark.parametrize("value", ["-1", "257", "many"])
 def test_tasks_at_once_are_a_count(value):
     with pytest.raises(BadConfiguration, match="'concurrency' in IMBREX_WORKER_CONCURRENCY"):
-        load(None, None, {"IMBREX_WORKER_CONCURRENCY": value})
+        WorkerSettings.load(None, None, {"IMBREX_WORKER_CONCURRENCY": value})
 
 
 def test_at_a_pace_tasks_are_computed_one_at_a_time():
     with pytest.raises(BadConfiguration, match=r"'concurrency' .* allows one task at a time"):
-        load(None, {"concurrency": 2, "pace": 0.5}, {})
-    assert load(None, {"concurrency": 1, "pace": 0.5}, {}).concurrency == 1
+        WorkerSettings.load(None, {"concurrency": 2, "pace": 0.5}, {})
+    assert WorkerSettings.load(None, {"concurrency": 1, "pace": 0.5}, {}).concurrency == 1
 
 
 def test_a_pace_is_that_of_onnxruntime():
     paced = {"pace": 0.5}
-    Hardware.of(load(None, paced, {}))
+    Hardware.of(WorkerSettings.load(None, paced, {}))
     with pytest.raises(BadConfiguration, match=r"'openvino' cannot be slowed down"):
-        Hardware.of(load(None, paced | {"engine": "openvino"}, {}))
+        Hardware.of(WorkerSettings.load(None, paced | {"engine": "openvino"}, {}))
 
 
 def test_an_engine_that_nobody_has_is_named_with_those_that_there_are():
     with pytest.raises(BadConfiguration, match=r"no engine 'abacus'.*onnxruntime"):
-        Hardware.of(load(None, {"engine": "abacus"}, {}))
+        Hardware.of(WorkerSettings.load(None, {"engine": "abacus"}, {}))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "::ffff:127.0.0.1", "127.1", "", "example.org"])
@@ -94,7 +94,7 @@ async def test_however_it_is_said_nobody_else_reaches_a_worker_without_proof(tmp
     file = tmp_path / "worker.toml"
     file.write_text(f"host = '{host}'\n" if way == "file" else "")
     environ = {"IMBREX_WORKER_HOST": host} if way == "environment" else {}
-    settings = load(file, given, environ)
+    settings = WorkerSettings.load(file, given, environ)
     assert settings.host == host
     with pytest.raises(BadConfiguration, match="would admit any caller"):
         await run(settings)

@@ -17,7 +17,7 @@ from coordinator.cluster.children import follow_parent
 from coordinator.cluster.host_worker import WORKER
 from coordinator.cluster.host_worker import Hardware as CoordinatorHardware
 from coordinator.daemon import run as run_coordinator
-from coordinator.settings import load_settings
+from coordinator.settings import CoordinatorSettings
 from imbrex.demo.emulation.link import SlowEndpoint
 from imbrex.demo.emulation.settings import Emulation, command, load_emulation
 from imbrex.demo.emulation.throttle import EmulatedThrottle
@@ -27,7 +27,7 @@ from worker.daemon import serve as serve_worker
 from worker.engines.onnxruntime import OnnxRuntime
 from worker.engines.ort_session import BLOCKED_LAYOUT
 from worker.hardware import Hardware as WorkerHardware
-from worker.settings import WorkerSettings, load
+from worker.settings import WorkerSettings
 
 
 def worker_hardware(settings: WorkerSettings, emulation: Emulation) -> WorkerHardware:
@@ -61,10 +61,10 @@ def main() -> int:
     emulation = load_emulation(file)
     follow_parent()
     if said.daemon == "worker":
-        settings = load(said.config, {"concurrency": 1})
+        settings = WorkerSettings.load(said.config, {"concurrency": 1})
         return serve_worker(settings, worker_hardware(settings, emulation))
     find_planners_here()
-    settings_of_all = load_settings({}, said.config)
+    settings_of_all = CoordinatorSettings.load(said.config)
     log_to_stderr(as_json=settings_of_all.log == "json")
     own_worker = (*command(file), *WORKER)
     hardware = CoordinatorHardware(endpoint(emulation), own_worker)

@@ -1,0 +1,191 @@
+"""`imbrex worker` and `imbrex coordinator`. What `--help` says of their flags comes from the
+settings of the same names, which are only imported where a daemon's flags are read.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer.core import TyperCommand
+
+from imbrex.cli.options import Config, StateDir, WireOption, known_wire
+
+if TYPE_CHECKING:
+    from protos.settings import DaemonSettings
+
+Text = Annotated[str | None, typer.Option()]
+Number = Annotated[int | None, typer.Option()]
+File = Annotated[Path | None, typer.Option(metavar="PEM")]
+Either = Annotated[bool | None, typer.Option()]
+JoinOnly = Annotated[bool, typer.Option("--join-only", help="Join, then exit without serving.")]
+
+
+def add_daemons(front: typer.Typer) -> None:
+    """Adds the commands."""
+    front.command(cls=_Worker)(worker)
+    front.command(cls=_Coordinator)(coordinator)
+
+
+class _Daemon(TyperCommand):
+    """A command whose flags say of themselves what the settings say."""
+
+    def settings(self) -> type[DaemonSettings]:
+        """The daemon's settings."""
+        raise NotImplementedError
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The flags with their help."""
+        fields = self.settings().model_fields
+        found: list[Any] = super().get_params(ctx)
+        for each in found:
+            if each.name in fields and not each.help:
+                each.help = _told(fields[each.name])
+        return found
+
+
+class _Worker(_Daemon):
+    def settings(self) -> type[DaemonSettings]:
+        from worker.settings import WorkerSettings
+
+        return WorkerSettings
+
+
+class _Coordinator(_Daemon):
+    def settings(self) -> type[DaemonSettings]:
+        from coordinator.settings import CoordinatorSettings
+
+        return CoordinatorSettings
+
+
+def _told(field: Any) -> str:
+    """A setting's description, and its default where it is a word or a number."""
+    parts = [f"{field.description}."]
+    default = field.default
+    if isinstance(default, tuple):
+        parts = [f"{field.description}; repeatable."]
+        default = ", ".join(default)
+    if isinstance(default, float):
+        default = f"{default:g}"
+    if isinstance(default, str | int) and not isinstance(default, bool) and default != "":
+        parts.append(f"[default: {default}]")
+    return " ".join(parts)
+
+
+def worker(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
+    config: Config = None,
+    host: Text = None,
+    port: Number = None,
+    data_port: Number = None,
+    name: Text = None,
+    engine: Annotated[str | None, typer.Option(metavar="NAME")] = None,
+    pace: Annotated[float | None, typer.Option(metavar="F")] = None,
+    memory_mb: Number = None,
+    join: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKEN",
+            help="Join a cluster with this token from `imbrex cluster invite`; -: from stdin.",
+        ),
+    ] = None,
+    join_only: JoinOnly = False,
+    cluster: Text = None,
+    mdns: Either = None,
+    mdns_interfaces: Annotated[
+        list[str] | None, typer.Option("--interface", metavar="ADDRESS")
+    ] = None,
+    state_dir: StateDir = None,
+) -> None:
+    """Compute for a coordinator, which finds this worker over mDNS.
+
+    Every setting can also be an environment variable IMBREX_WORKER_*, or a line of a file. To
+    be reached by other machines it must have joined their cluster once.
+
+    \b
+    imbrex worker
+    imbrex worker --pace 0.5
+    imbrex worker --host 0.0.0.0 --join TOKEN
+    """
+    flags = said(locals()) | {"join": _token(join, join_only=join_only)}
+    from worker.daemon import join_cluster
+    from worker.daemon import main as run
+
+    raise typer.Exit((join_cluster if join_only else run)(config, flags))
+
+
+def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
+    config: Config = None,
+    host: Text = None,
+    port: Number = None,
+    grpc_port: Number = None,
+    workers: Annotated[list[str] | None, typer.Option("--worker", metavar="HOST:PORT")] = None,
+    models: Annotated[list[str] | None, typer.Option("--model")] = None,
+    model_repository: Annotated[Path | None, typer.Option(metavar="DIR")] = None,
+    detector: Text = None,
+    frigate_zmq: Annotated[
+        list[str] | None, typer.Option("--frigate-zmq", metavar="tcp://ADDRESS:PORT")
+    ] = None,
+    strategy: Text = None,
+    planners: Annotated[
+        list[str] | None, typer.Option("--planner", metavar="MODULE:FUNCTION")
+    ] = None,
+    objective: Annotated[Literal["auto", "latency", "throughput"] | None, typer.Option()] = None,
+    wire: WireOption = None,
+    replan: Annotated[str | None, typer.Option(metavar="S|off")] = None,
+    host_computes: Either = None,
+    profile: Either = None,
+    host_names: Annotated[list[str] | None, typer.Option("--host-name", metavar="NAME")] = None,
+    tls: Either = None,
+    tls_cert: File = None,
+    tls_key: File = None,
+    rate_per_s: Annotated[float | None, typer.Option("--rate", metavar="PER_S")] = None,
+    cluster: Text = None,
+    mdns: Either = None,
+    interfaces: Annotated[list[str] | None, typer.Option("--interface", metavar="ADDRESS")] = None,
+    state_dir: StateDir = None,
+    join: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKEN",
+            help="Become another coordinator of a cluster, with a token of `imbrex cluster invite "
+            "--coordinator`; only needed once. -: from stdin.",
+        ),
+    ] = None,
+    join_only: JoinOnly = False,
+) -> None:
+    """Find workers, plan, and answer requests over HTTP.
+
+    Every setting can also be an environment variable IMBREX_COORDINATOR_*, or a line of a file.
+
+    \b
+    imbrex coordinator
+    imbrex coordinator --worker 192.168.1.20:8470 --model digits --model yolov2
+    imbrex coordinator --config coordinator.toml --host 0.0.0.0
+    imbrex coordinator --host 0.0.0.0 --join TOKEN
+    """
+    flags = said(locals()) | {"wire": known_wire(wire) or None}
+    flags.pop("join", None)
+    token = _token(join, join_only=join_only)
+    from imbrex.cli import serve as command
+
+    raise typer.Exit(command.serve(config, flags, token or "", join_only=join_only))
+
+
+def said(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags given to a daemon, by the names of the settings; lists become tuples."""
+    given = {name: value for name, value in parameters.items() if value not in (None, [])}
+    for own in ("config", "join_only"):
+        given.pop(own, None)
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+    }
+
+
+def _token(join: str | None, *, join_only: bool) -> str | None:
+    """The token to join with."""
+    if join_only and join is None:
+        raise typer.BadParameter("needs --join", param_hint="--join-only")
+    return sys.stdin.readline().strip() if join == "-" else join
