@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from protos.endpoint import Endpoint
 from protos.errors import BadConfiguration
 from worker.compute import Throttle
+from worker.engines import AUTO
 from worker.engines.base import Maker
-from worker.engines.registry import AUTO, DEFAULT, engine_maker
+from worker.engines.registry import DEFAULT, engine_maker
 from worker.settings import WorkerSettings
 
 

@@ -10,7 +10,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from pydantic import Field, ValidationInfo, field_validator
 
 from protos.settings import DaemonSettings
-from worker.engines.registry import AUTO
+from worker.engines import AUTO
 
 DEFAULT_PORT = 8470
 

@@ -26,10 +26,10 @@ from tests.worker.support import (
     until_done,
     whole,
 )
+from worker.engines import AUTO
 from worker.engines.base import Place
 from worker.engines.onnxruntime import OnnxRuntime
 from worker.engines.registry import (
-    AUTO,
     DEFAULT,
     candidates,
     engine_maker,

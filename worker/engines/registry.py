@@ -16,13 +16,13 @@ from pathlib import Path
 from protos.errors import BadConfiguration, ImbrexError
 from protos.extras import line_for_extra
 from protos.limits import Limits
+from worker.engines import AUTO
 from worker.engines.base import Engine, Maker, Place, Traits
 from worker.engines.checked import Checked
 from worker.engines.choice import Choice
 from worker.engines.processor import cpu_fingerprint
 
 GROUP = "imbrex.engines"
-AUTO = "auto"
 DEFAULT = "onnxruntime"
 
 _BUILT_IN = {
