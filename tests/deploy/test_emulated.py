@@ -24,28 +24,20 @@ from tests.deploy.packages import ROOT, build, run, wheels
 from tests.whole.cluster import assert_right, question
 from tests.worker.support import conv_program, picture
 
-# Frames, programs and their sessions, tiles, the scheduler: what the processor could change.
+# What another processor could compute or lay out otherwise: frames, programs and their sessions,
+# inputs joined from parts, pictures, encodings. Without daemons: these start above.
 CORE = (
-    "tests/protos",
-    "tests/worker",
-    "tests/execution",
+    "tests/protos/test_frames.py",
+    "tests/worker/test_fused_additions.py",
+    "tests/worker/test_packed.py",
+    "tests/worker/test_selected_outputs.py",
+    "tests/worker/test_sessions.py",
+    "tests/worker/test_task_inputs.py",
     "tests/models/test_boxes.py",
     "tests/models/test_pixels.py",
     "tests/models/test_preprocess.py",
-    "tests/models/test_split.py",
     "tests/models/test_tolerance.py",
     "tests/models/test_wire.py",
-)
-# Left out: minutes each under qemu (whole networks of the catalogue, thousands of random orders);
-# worker processes that have to start within seconds, which start above; multicast, of which qemu
-# does not know every option.
-SHORT = " and ".join(
-    f"not {each}"
-    for each in (
-        *("catalogue_networks", "any_order"),
-        *("test_process", "a_newer_coordinator", "a_task_beyond_the_cap"),
-        "found_on_loopback",
-    )
 )
 # Of an emulated worker, on a busy machine too.
 STARTS_WITHIN_S = 600.0
@@ -156,6 +148,6 @@ def test_the_core_of_the_suite(arm) -> None:
     suite = arm.shared / "suite"
     shutil.copytree(ROOT / "tests", suite / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", suite)
-    options = ("-q", "-p", "no:cacheprovider", f"--rootdir={suite}", "-m", "not slow", "-k", SHORT)
+    options = ("-q", "-p", "no:cacheprovider", f"--rootdir={suite}", "-m", "not slow")
     files = [str(suite / each) for each in CORE]
     print(arm.run("env", f"--chdir={suite}", f"{BIN}/python", "-m", "pytest", *options, *files))
