@@ -6,10 +6,11 @@
 Every detector follows the plugin's protocol to the letter: one request at a time, and after a
 timeout a new socket and the model again. The network is YOLOv8n at 320 x 320 with random weights.
 Devices are emulated in slow motion, as the demo's are; all times, Frigate's timeout too, are told
-as on the devices. Half of the crops are sent while all is well; then a worker is killed, and the
-other half is sent. The exit code is 1 if an answer is empty or less than 99.9 % are in time
-while all is well, if more than five are empty afterwards or one of them later than two seconds
-after the kill, or if an answer is wrong. Ten thousand crops take about two hours.
+as on the devices. Half of the crops are sent while all is well; then a worker is killed, while no
+crop is on its way, and the other half is sent. The exit code is 1 if an answer is empty while all is well, or
+less than 99.9 % come within the timeout or within Frigate's default of 200 ms, if more than five
+are empty afterwards or one of them later than two seconds after the kill, or if an answer is wrong.
+Ten thousand crops take more than two hours.
 """
 
 from __future__ import annotations
@@ -195,9 +196,11 @@ def summary(
     empty = [each for each in after if each.empty]
     last_s = max((each.sent_s - killed_s for each in empty), default=0.0)
     wrong = sum(each.wrong for each in (*well, *after))
+    in_default_time = float(np.mean(seconds <= TIMEOUT_S))
     missed = {
         "no empty answer": any(each.empty for each in well),
         "in time": in_time < IN_TIME,
+        "in Frigate's default time": in_default_time < IN_TIME,
         "empty after the kill": len(empty) > MOST_EMPTY,
         "within two seconds": last_s > EMPTY_WITHIN_S,
         "right": wrong > 0,
@@ -207,7 +210,7 @@ def summary(
         "crops": len(well) + len(after),
         "per_s": round(len(well) / spent_s, 2),
         "in_time": round(in_time, 5),
-        "in_default_time": round(float(np.mean(seconds <= TIMEOUT_S)), 5),
+        "in_default_time": round(in_default_time, 5),
         "empty": sum(each.empty for each in well),
         "median_ms": round(1e3 * float(np.median(seconds)), 1),
         "p99_ms": round(1e3 * float(np.quantile(seconds, 0.99)), 1),
