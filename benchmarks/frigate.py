@@ -7,10 +7,10 @@ Every detector follows the plugin's protocol to the letter: one request at a tim
 timeout a new socket and the model again. The network is YOLOv8n at 320 x 320 with random weights.
 Devices are emulated in slow motion, as the demo's are; all times, Frigate's timeout too, are told
 as on the devices. Half of the crops are sent while all is well; then a worker is killed, while no
-crop is on its way, and the other half is sent. The exit code is 1 if an answer is empty while all is well, or
-less than 99.9 % come within the timeout or within Frigate's default of 200 ms, if more than five
-are empty afterwards or one of them later than two seconds after the kill, or if an answer is wrong.
-Ten thousand crops take more than two hours.
+crop is on its way, and the other half is sent. The exit code is 1 if an answer is empty or less
+than 99.9 % come within the timeout, or within Frigate's default of 200 ms, while all is well, if
+more than five are empty afterwards or one of them later than two seconds after the kill, or if an
+answer is wrong. Ten thousand crops take more than two hours.
 """
 
 from __future__ import annotations
