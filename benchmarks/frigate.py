@@ -6,10 +6,11 @@
 Every detector follows the plugin's protocol to the letter: one request at a time, and after a
 timeout a new socket and the model again. The network is YOLOv8n at 320 x 320 with random weights.
 Devices are emulated in slow motion, as the demo's are; all times, Frigate's timeout too, are told
-as on the devices. Half of the crops are sent while all is well; then a worker is killed, and the
-other half is sent. The exit code is 1 if an answer is empty or less than 99.9 % are in time
-while all is well, if more than five are empty afterwards or one of them later than two seconds
-after the kill, or if an answer is wrong. Ten thousand crops take about two hours.
+as on the devices. Half of the crops are sent while all is well; then the other half, and while the
+first of those are being computed, a worker is killed. The exit code is 1 if an answer is empty or
+less than 99.9 % come within the timeout, or within Frigate's default of 200 ms, while all is well,
+if more than five are empty afterwards or one of them later than two seconds after the kill, or if
+an answer is wrong. Ten thousand crops take more than two hours.
 """
 
 from __future__ import annotations
@@ -119,14 +120,30 @@ def main() -> int:
             with crowd.connected():
                 crowd.send(LEARNING)
                 well = crowd.send(arguments.crops // 2)
-                killed_s = time.monotonic()
-                os.kill(cluster.pids[0], signal.SIGKILL)
+                half_s = 0.5 * float(np.median([each.seconds for each in well])) / like.scale
+                kill = _Kill(cluster.pids[0], half_s)
+                kill.start()
                 after = crowd.send(arguments.crops - arguments.crops // 2)
-    result = summary(well, after, killed_s * like.scale, arguments.timeout_ms * 1e-3)
+                kill.join()
+    result = summary(well, after, kill.at_s * like.scale, arguments.timeout_ms * 1e-3)
     result |= {"timeout_ms": arguments.timeout_ms, "fps": arguments.fps}
     result |= {"like": arguments.like, "scale": like.scale, "detectors": arguments.detectors}
     emit(result, arguments, _text(result))
     return 1 if result["missed"] else 0
+
+
+class _Kill(threading.Thread):
+    """Kills a process after a while."""
+
+    def __init__(self, pid: int, after_s: float) -> None:
+        super().__init__(daemon=True)
+        self.at_s = float("nan")
+        self._pid, self._after_s = pid, after_s
+
+    def run(self) -> None:
+        time.sleep(self._after_s)
+        self.at_s = time.monotonic()
+        os.kill(self._pid, signal.SIGKILL)
 
 
 class _Crowd:
@@ -195,9 +212,11 @@ def summary(
     empty = [each for each in after if each.empty]
     last_s = max((each.sent_s - killed_s for each in empty), default=0.0)
     wrong = sum(each.wrong for each in (*well, *after))
+    in_default_time = float(np.mean(seconds <= TIMEOUT_S))
     missed = {
         "no empty answer": any(each.empty for each in well),
         "in time": in_time < IN_TIME,
+        "in Frigate's default time": in_default_time < IN_TIME,
         "empty after the kill": len(empty) > MOST_EMPTY,
         "within two seconds": last_s > EMPTY_WITHIN_S,
         "right": wrong > 0,
@@ -207,7 +226,7 @@ def summary(
         "crops": len(well) + len(after),
         "per_s": round(len(well) / spent_s, 2),
         "in_time": round(in_time, 5),
-        "in_default_time": round(float(np.mean(seconds <= TIMEOUT_S)), 5),
+        "in_default_time": round(in_default_time, 5),
         "empty": sum(each.empty for each in well),
         "median_ms": round(1e3 * float(np.median(seconds)), 1),
         "p99_ms": round(1e3 * float(np.quantile(seconds, 0.99)), 1),

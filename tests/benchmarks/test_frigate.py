@@ -24,7 +24,7 @@ def test_all_is_well() -> None:
     ("well", "after", "missed"),
     [
         ([*asked(2000), *asked(1, empty=True)], asked(9), ["no empty answer"]),
-        ([*asked(990), *asked(10, 0.21)], asked(9), ["in time"]),
+        ([*asked(990), *asked(10, 0.21)], asked(9), ["in time", "in Frigate's default time"]),
         (asked(9), asked(6, first_s=-5.0, empty=True), ["empty after the kill"]),
         (asked(9), asked(1, first_s=2.1, empty=True), ["within two seconds"]),
         (asked(9), asked(1, wrong=True), ["right"]),
@@ -32,6 +32,11 @@ def test_all_is_well() -> None:
 )
 def test_what_is_missed_is_named(well: list[Asked], after: list[Asked], missed: list[str]) -> None:
     assert summary(well, after, 0.0, 0.2)["missed"] == missed
+
+
+def test_a_longer_timeout_does_not_hide_what_is_late_by_default() -> None:
+    found = summary([*asked(990), *asked(10, 0.21)], asked(9), 0.0, 0.4)
+    assert (found["in_time"], found["missed"]) == (1.0, ["in Frigate's default time"])
 
 
 def test_its_network_finds_something_in_every_crop(tmp_path: Path) -> None:

@@ -36,9 +36,12 @@ CORE = (
     "tests/models/test_boxes.py",
     "tests/models/test_pixels.py",
     "tests/models/test_preprocess.py",
+    "tests/models/test_split.py",
     "tests/models/test_tolerance.py",
     "tests/models/test_wire.py",
 )
+# Whole networks of the catalogue, which take minutes each under qemu.
+LONG = "catalogue_networks"
 # Of an emulated worker, on a busy machine too.
 STARTS_WITHIN_S = 600.0
 TESTERS = ("hypothesis", "pytest", "pytest-asyncio")
@@ -148,6 +151,7 @@ def test_the_core_of_the_suite(arm) -> None:
     suite = arm.shared / "suite"
     shutil.copytree(ROOT / "tests", suite / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", suite)
-    options = ("-q", "-p", "no:cacheprovider", f"--rootdir={suite}", "-m", "not slow")
+    chosen = ("-m", "not slow", "-k", f"not {LONG}")
+    options = ("-q", "-p", "no:cacheprovider", f"--rootdir={suite}", *chosen)
     files = [str(suite / each) for each in CORE]
     print(arm.run("env", f"--chdir={suite}", f"{BIN}/python", "-m", "pytest", *options, *files))
