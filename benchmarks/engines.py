@@ -33,11 +33,10 @@ from models.catalogue import load
 from models.cutter import cut
 from models.graph import Graph
 from models.loading import network_of
-from models.precision import Precision
+from models.precision import WIRES, Precision
 from models.program import BlobSource, Program
 from models.reference import compare, random_inputs
 from models.tolerance import of_engine
-from models.wire import WIRES
 from protos.errors import ImbrexError
 from worker.engines.base import Place, Runnable
 from worker.engines.choice import GAIN

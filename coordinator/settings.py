@@ -9,8 +9,8 @@ import platformdirs
 import psutil
 from pydantic import BeforeValidator, Field, model_validator
 
-from coordinator.costs.devices import Medium
-from models.wire import Wire
+from coordinator.costs.medium import Medium
+from models.precision import Wire
 from protos.settings import DaemonSettings
 
 HTTP_PORT = 8460

@@ -24,8 +24,8 @@ from imbrex.described import network_of
 from models import catalogue, loading
 from models.check import Blocking, CheckReport
 from models.check import check as run_check
+from models.precision import Wire
 from models.units import Network
-from models.wire import Wire
 from protos.errors import ImbrexError
 
 ALL = "all"

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from models.graph import Graph
+from models.precision import Wire
 from models.shapes import TensorInfo
-from models.wire import Encoding, Half, PerChannel, Wire
+from models.wire import Encoding, Half, PerChannel
 
 _MAP_DIMS = 4
 

@@ -7,11 +7,15 @@ differently. The last two change the answer a little, so a user has to allow the
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-import onnx
+if TYPE_CHECKING:
+    import onnx
 
-from models.wire import WIRES, Wire
+# The encodings of tensors between blocks: float32, half precision, or 8 bits with a scale and a
+# zero point per channel. The last two change the answer a little, so a user has to allow them.
+Wire = Literal["exact", "fp16", "int8"]
+WIRES: tuple[Wire, ...] = ("exact", "fp16", "int8")
 
 # What maps travel in at most is what arithmetic is done in at least.
 Precision: TypeAlias = Wire

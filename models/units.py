@@ -24,7 +24,7 @@ from models.encoded import Ranges, with_wire
 from models.geometry import Extent, extent
 from models.graph import ROWS, Graph, Node
 from models.operators import Kind, depends_on_constants, dequantises, operator, splits_along
-from models.wire import Wire
+from models.precision import Wire
 from protos.errors import BadRequest
 
 FindRanges = Callable[[], Ranges]

@@ -9,18 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 
 from models.boxes import Span
-
-# The encodings of tensors between blocks: float32, half precision, or 8 bits with a scale and a
-# zero point per channel. The last two change the answer a little, so a user has to allow them.
-Wire = Literal["exact", "fp16", "int8"]
-WIRES: tuple[Wire, ...] = ("exact", "fp16", "int8")
 
 # onnxruntime's own domain: its QuantizeLinear takes a scale per channel at every opset.
 RUNTIME = "com.microsoft"

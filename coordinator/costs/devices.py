@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Protocol
 
 from coordinator.costs.affine import Costs
+from coordinator.costs.medium import Medium
 from coordinator.tasks.plan import Plan
 from models.units import Network
 from protos.errors import BadRequest
 from protos.facts import DeviceId
 from protos.limits import Limits
 
-__all__ = ["Cluster", "Costs", "Device", "Endpoint", "Link", "Medium", "Planner"]
-
-Medium = Literal["star", "air", "switch"]
+__all__ = ["Cluster", "Costs", "Device", "Endpoint", "Link", "Planner"]
 
 
 @dataclass(frozen=True, slots=True)

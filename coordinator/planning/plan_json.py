@@ -18,9 +18,9 @@ from coordinator.tasks.plan import Block, Exchange, MadeFor, Plan, Tile, Traffic
 from models.boxes import Box, Span
 from models.documents import first_problem
 from models.graph import CHANNELS, COLS, ROWS
+from models.precision import Wire
 from models.tiles import MapTile, tile_boxes
 from models.units import Network, layers_of
-from models.wire import Wire
 from protos.errors import BadRequest
 from protos.facts import DeviceId
 

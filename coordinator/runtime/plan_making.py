@@ -26,8 +26,8 @@ from coordinator.planning.simulate.simulator import simulate
 from coordinator.settings import Objective
 from coordinator.tasks.graph import TaskGraph, compile_plan
 from coordinator.tasks.plan import Plan
+from models.precision import Wire
 from models.units import Network
-from models.wire import Wire
 from protos.errors import ImbrexError, Infeasible
 from protos.facts import DeviceId
 

@@ -15,8 +15,8 @@ from typing import Literal, cast
 from models.boxes import Box
 from models.geometry import Extent
 from models.partial import partial_extent, partial_work
+from models.precision import Wire
 from models.units import Network
-from models.wire import Wire
 from models.work import Work
 from models.worked import MOST_KEPT, Worked, block_worked
 from protos.facts import DeviceId

@@ -17,6 +17,7 @@ from models.digits import MODEL
 from models.digits.sheets import held_out_sheets, truth_of
 from models.effect import Arrays, Blocking, Differences, Effect, Encoded
 from models.pixels import as_values
+from models.precision import Wire
 from models.quality import MIN_SCORE, EvaluatedPicture, GroundTruth, mean_average_precision
 from models.reference import WholeModel, random_inputs
 from models.units import Network
@@ -26,7 +27,6 @@ from models.vision.predictions import predictions
 from models.vision.preprocess import image_to_pixels
 from models.vision.sidecar import Sidecar
 from models.vision.yolov2 import YoloV2
-from models.wire import Wire
 
 PLANNED, EVERYWHERE = "planned_blocks", "every_boundary"
 _MEANINGS = {PLANNED: "between planned blocks", EVERYWHERE: "between all units"}

@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 import typer
 
 URL = "http://127.0.0.1:8460"
-WIRES = ("exact", "fp16", "int8")
 
 
 def model_names(incomplete: str) -> list[str]:
@@ -95,6 +94,8 @@ Save = Annotated[
 
 def known_wire(wire: str | None) -> str:
     """Validates a wire; empty means what the model allows."""
+    from models.precision import WIRES
+
     if wire is not None and wire not in WIRES:
         raise typer.BadParameter(f"{wire!r} is not one of {', '.join(WIRES)}", param_hint="--wire")
     return wire or ""

@@ -21,12 +21,11 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from models.documents import DOCUMENT, MOST_ITEMS, Flag, Problem, String, Text, read, wrong
-from models.precision import Precision
+from models.precision import Precision, Wire
 from models.selection import NO_SELECTION, Selections
 from models.vision.head import Shapes, Task
 from models.vision.heads import HEADS, Head
 from models.vision.image_input import ImageInput
-from models.wire import Wire
 from protos.errors import BadRequest
 
 # Tasks without classes.

@@ -17,10 +17,11 @@ from models.cutter import cut
 from models.effect import Differences, Encoded
 from models.encoded import encodes
 from models.importer import load_graph
+from models.precision import Wire
 from models.program import BlobSource
 from models.reference import EQUAL, ProgramRunner, WholeModel, compare, random_inputs
 from models.units import Network, divide
-from models.wire import PerChannel, Wire
+from models.wire import PerChannel
 from protos.errors import BadRequest
 from tests.models.networks import Sketch
 

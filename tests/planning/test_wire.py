@@ -15,9 +15,9 @@ from coordinator.runtime.planners import strategy
 from models.calibration import ranges_of
 from models.effect import Encoded
 from models.importer import load_graph
+from models.precision import Wire
 from models.reference import WholeModel, compare, random_inputs
 from models.units import Network, divide
-from models.wire import Wire
 from models.zoo.builder import NetworkBuilder as Builder
 from models.zoo.builder import square
 from protos.errors import BadRequest

@@ -14,8 +14,8 @@ from coordinator.service import Coordinator
 from models.catalogue import load
 from models.effect import Encoded
 from models.loading import network_of
+from models.precision import Wire
 from models.reference import WholeModel, compare
-from models.wire import Wire
 from tests.serving.real import running
 
 FEEDS = {"image": np.random.default_rng(4).standard_normal((1, 3, 64, 64), np.float32)}

@@ -17,7 +17,7 @@ from coordinator.serving.common.intake import BodyKind
 from coordinator.serving.common.state import ModelName, TheCoordinator
 from coordinator.serving.v1.answers import Released
 from coordinator.serving.v1.errors import ERRORS
-from models.wire import Wire
+from models.precision import Wire
 
 router = APIRouter(responses=ERRORS)
 
