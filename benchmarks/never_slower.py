@@ -22,7 +22,7 @@ from benchmarks.lab.bench import Setting
 from benchmarks.lab.network import require_tools
 from benchmarks.report import command_line, emit
 from benchmarks.speedup import LEAST_REPEAT, Wish, run
-from coordinator.costs.medium import Medium
+from coordinator.costs import Medium
 from imbrex.demo.emulation.presets import names as presets
 from models import catalogue
 from models.check import TOLERANCE

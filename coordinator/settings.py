@@ -9,7 +9,7 @@ import platformdirs
 import psutil
 from pydantic import BeforeValidator, Field, model_validator
 
-from coordinator.costs.medium import Medium
+from coordinator.costs import Medium
 from models.precision import Wire
 from protos.settings import DaemonSettings
 

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.lab.calibrate import Emulated, emulated, machine
 from benchmarks.lab.cluster import Lab, Say, lab, wait_until_measured
 from benchmarks.published import Case
-from coordinator.costs.medium import Medium
+from coordinator.costs import Medium
 from imbrex.demo.emulation.computer import Computer
 from imbrex.demo.emulation.presets import Preset, load_kind
 from imbrex.demo.emulation.rate import core_gflops

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from coordinator.costs.medium import Medium
+from coordinator.costs import Medium
 from protos.errors import BadConfiguration, Unavailable
 
 PREFIX = "imbrex-lab-"

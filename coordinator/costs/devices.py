@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from coordinator.costs import Medium
 from coordinator.costs.affine import Costs
-from coordinator.costs.medium import Medium
 from coordinator.tasks.plan import Plan
 from models.units import Network
 from protos.errors import BadRequest

@@ -29,10 +29,10 @@ from coordinator.control.plans import NO_WORKER
 from coordinator.control.retrials import Retrials
 from coordinator.control.switching import Observed
 from coordinator.control.withheld import Withheld
+from coordinator.costs import Medium
 from coordinator.costs.corrections import CorrectedCosts
 from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.endpoints import HOST_ENDPOINT
-from coordinator.costs.medium import Medium
 from coordinator.doctor.examine import examine
 from coordinator.doctor.findings import Examined
 from coordinator.library.loaded import Loaded

@@ -6,10 +6,10 @@ from typing import get_args
 
 import pytest
 
+from coordinator.costs import Medium
 from coordinator.costs.affine import LayerRates
 from coordinator.costs.corrections import CorrectedCosts
 from coordinator.costs.devices import Cluster, Link
-from coordinator.costs.medium import Medium
 from coordinator.costs.regression import LayerFit, Profile, RegressionCosts
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.legal import check_plan

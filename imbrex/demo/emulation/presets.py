@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from coordinator.costs.medium import Medium
+from coordinator.costs import Medium
 from imbrex.demo.emulation.software import SERVER, SERVER_TLS, Software
 from models.documents import first_problem
 from protos.errors import BadRequest, NotFound
