@@ -23,10 +23,12 @@ from models.simplify import (
     arranged,
     dequantised_shapes,
     ending,
+    head_values,
     joined_last,
     rolled,
     row_axes,
     simplified,
+    together,
 )
 from models.simplify.draft import Draft, op_of
 from models.sizes import bind
@@ -107,7 +109,9 @@ def load_graph(
     nodes, joined, parts = joined_last(nodes, tensors, constants, frozenset(ahead), opset, gathered)
     told |= parts
     tensors |= inferred()
-    rows = row_axes(nodes, tensors, frozenset(constants), gathered)
+    by_heads = head_values(nodes, tensors, constants)
+    nodes = together(nodes, by_heads)
+    rows = row_axes(nodes, tensors, frozenset(constants), gathered, by_heads)
     results = results_of(ahead, joined)
     nodes = rolled(nodes, Draft(opset, tensors, constants, frozenset(results)), tensors, rows)
     nodes = arranged(nodes, tensors, results, rows)

@@ -225,6 +225,28 @@ def sampled(side: int = 8, queries: int = 12) -> onnx.ModelProto:
     return net.model(net.conv(found, width, 4))
 
 
+def deformable(side: int = 8, queries: int = 12, heads: int = 4) -> onnx.ModelProto:
+    """Two layers of a decoder, whose queries sample values of the same tokens, head by head."""
+    net, width, points = Net(1, 3, side, side), 16, 3
+    tokens = net.reshape(net.conv("x", 3, width, 3), 1, width, side * side)
+    tokens = net.add("Transpose", tokens, perm=[0, 2, 1])
+    found = net.add("Slice", tokens, net.ints(0), net.ints(queries), net.ints(1))
+    for _ in range(2):
+        values = net.reshape(net.linear(tokens, width, width), 1, side * side, heads, -1)
+        values = net.add("Transpose", values, perm=[0, 2, 3, 1])
+        values = net.reshape(values, heads, width // heads, side, side)
+        places = net.linear(found, width, heads * points * 2)
+        places = net.reshape(places, 1, queries, heads, points, 2)
+        places = net.reshape(
+            net.add("Transpose", places, perm=[0, 2, 1, 3, 4]), heads, queries, points, 2
+        )
+        sampled_ = net.add("GridSample", values, net.add("Tanh", places), align_corners=0)
+        summed = net.add("ReduceSum", sampled_, net.ints(-1), keepdims=0)
+        summed = net.add("Transpose", net.reshape(summed, 1, width, queries), perm=[0, 2, 1])
+        found = net.add("Add", found, net.linear(summed, width, width))
+    return net.model(net.linear(found, width, 5))
+
+
 def normalised(rows: int = 24) -> onnx.ModelProto:
     """Groups of channels, then tokens, some of their features, flattened for a product."""
     net, width = Net(1, 3, rows, 16), 8
@@ -261,6 +283,7 @@ NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
     "gates": gated,
     "vectors as gates": gated_by_vectors,
     "sampled": sampled,
+    "deformable": deformable,
     "normalised": normalised,
     "matrices": matrices,
 }

@@ -46,6 +46,19 @@ def test_where_rows_lie() -> None:
     assert graph.axis(graph.outputs[0], ROWS) == 2
 
 
+def test_sampled_values_are_divided_by_heads() -> None:
+    graph = load_graph(NETWORKS["deformable"]())
+    values = [node.inputs[0] for node in graph.nodes if node.op == "GridSample"]
+    assert [graph.axis(name, ROWS) for name in values] == [0, 0]
+    makers = [
+        k
+        for k, node in enumerate(graph.nodes)
+        if graph.axis(node.outputs[0], ROWS) == 2 and node.op == "MatMul"
+    ]
+    assert makers[1] == makers[0] + 1
+    assert graph.nodes[makers[0]].inputs[0] == graph.nodes[makers[1]].inputs[0]
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_damaged_tile_is_found(name: str) -> None:
     model = NETWORKS[name]()
