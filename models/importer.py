@@ -14,21 +14,20 @@ from onnx import helper, numpy_helper
 
 from models.fitting import fitting, require_fitting
 from models.fold import fold_constants
-from models.graph import OPSETS, Graph, Joined, Node, results_of
+from models.graph import OPSETS, Graph, Node, results_of
 from models.operators import MOST_LINES_ASKED, lines_asked, refusal
 from models.operators.arrange import DOMAIN
 from models.runtime_shapes import told_shapes
 from models.shapes import TensorInfo, infer, info_of, light_model
 from models.simplify import (
     arranged,
+    by_heads,
     dequantised_shapes,
     ending,
-    head_values,
     joined_last,
     rolled,
     row_axes,
     simplified,
-    together,
 )
 from models.simplify.draft import Draft, op_of
 from models.sizes import bind
@@ -74,8 +73,6 @@ def load_graph(
     stored = sum(array.nbytes for array in constants.values())
     inputs = _bound_inputs(model, constants)
     told: dict[str, TensorInfo] = {}
-    rows: dict[str, int] = {}
-    joined: dict[str, Joined] = {}
     asks = True
     visits = 0
     while visits < _MOST_VISITS:
@@ -109,9 +106,8 @@ def load_graph(
     nodes, joined, parts = joined_last(nodes, tensors, constants, frozenset(ahead), opset, gathered)
     told |= parts
     tensors |= inferred()
-    by_heads = head_values(nodes, tensors, constants)
-    nodes = together(nodes, by_heads)
-    rows = row_axes(nodes, tensors, frozenset(constants), gathered, by_heads)
+    nodes, by_columns = by_heads(nodes, tensors, constants)
+    rows = row_axes(nodes, tensors, frozenset(constants), gathered, by_columns)
     results = results_of(ahead, joined)
     nodes = rolled(nodes, Draft(opset, tensors, constants, frozenset(results)), tensors, rows)
     nodes = arranged(nodes, tensors, results, rows)

@@ -10,17 +10,16 @@ from models.simplify.narrow import dequantised_shapes
 from models.simplify.roll import rolled
 from models.simplify.rows import row_axes
 from models.simplify.rules import simplified
-from models.simplify.sampled import head_values, together
+from models.simplify.sampled import by_heads
 from models.simplify.sink import joined_last
 
 __all__ = [
     "arranged",
+    "by_heads",
     "dequantised_shapes",
     "ending",
-    "head_values",
     "joined_last",
     "rolled",
     "row_axes",
     "simplified",
-    "together",
 ]
