@@ -212,7 +212,7 @@ def _layer_starts(graph: Graph) -> list[int]:
             made.update(node.outputs if made.intersection(node.inputs) else ())
             continue
         heavy = operator(node).heavy
-        splits = splits_along(graph, node, ROWS)
+        splits = splits_along(graph, node, ROWS) and not _lists_for_one(graph, node)
         joined = bool(made.intersection(node.inputs))
         # A layer holds one heavy node, and never both nodes that can and nodes that cannot be
         # split. After a fully connected node with partial sums the next layer begins: they must be
@@ -242,6 +242,17 @@ def groups_rows(graph: Graph, node: Node) -> bool:
         return False
     before, after = (graph.size(name, ROWS) for name in (node.inputs[0], node.outputs[0]))
     return 1 < after < before
+
+
+def _lists_for_one(graph: Graph, node: Node) -> bool:
+    """Whether it joins rows of several maps for nodes that need all of them: parts of this list
+    would be other rows than those that the devices have.
+    """
+    made = node.outputs[0]
+    axis, readers = graph.axis(made, ROWS), graph.consumers.get(made, ())
+    if node.op != "Concat" or axis != node.int("axis", 1) % len(graph.shape(made)) or not readers:
+        return False
+    return not any(splits_along(graph, graph.nodes[each], ROWS) for each in readers)
 
 
 def _gathers(graph: Graph, node: Node, made: Container[str]) -> bool:

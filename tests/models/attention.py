@@ -230,14 +230,14 @@ def sampled(side: int = 8, queries: int = 12) -> onnx.ModelProto:
     return net.model(net.conv(found, width, 4))
 
 
-def deformable(side: int = 16, heads: int = 4) -> onnx.ModelProto:
-    """Two layers of a decoder, whose queries sample values of the same tokens, head by head."""
+def deformable(side: int = 16, heads: int = 4, layers: int = 2) -> onnx.ModelProto:
+    """Layers of a decoder, whose queries sample values of the same tokens, head by head."""
     net, width, points = Net(1, 3, side, side), 16, 3
     tokens = net.tokens(net.conv("x", 3, width, 3), width, side * side)
     queries = (side // 4) ** 2
     coarse = net.conv(net.conv("x", 3, 8, 3, 2), 8, width, 3, 2)
     found = net.tokens(coarse, width, queries)
-    for _ in range(2):
+    for _ in range(layers):
         values = net.reshape(net.linear(tokens, width, width), 1, side * side, heads, -1)
         values = net.add("Transpose", values, perm=[0, 2, 3, 1])
         values = net.reshape(values, heads, width // heads, side, side)
