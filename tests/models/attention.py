@@ -237,11 +237,13 @@ def deformable(side: int = 16, heads: int = 4, layers: int = 2) -> onnx.ModelPro
     queries = (side // 4) ** 2
     coarse = net.conv(net.conv("x", 3, 8, 3, 2), 8, width, 3, 2)
     found = net.tokens(coarse, width, queries)
+    few = net.constant(np.array(0.1, np.float32))
     for _ in range(layers):
         values = net.reshape(net.linear(tokens, width, width), 1, side * side, heads, -1)
         values = net.add("Transpose", values, perm=[0, 2, 3, 1])
         values = net.reshape(values, heads, width // heads, side, side)
-        places = net.linear(found, width, heads * points * 2)
+        # Maps of random values differ from pixel to pixel: places move little with the queries.
+        places = net.add("Mul", net.linear(found, width, heads * points * 2), few)
         places = net.reshape(places, 1, queries, heads, points, 2)
         places = net.add("Transpose", places, perm=[0, 2, 1, 3, 4])
         places = net.add("Tanh", net.reshape(places, heads, queries, points, 2))
