@@ -1,7 +1,8 @@
 """Graphs whose tensors are encoded between blocks: in half precision, or in 8 bits per channel.
 
 Maps that nodes produce and that are not outputs of the network are encoded; inputs from the host
-and outputs to it are not, and neither are partial sums and vectors, which are small.
+and outputs to it are not, and neither are partial sums and vectors, which are small, and the places
+at which maps are sampled, where a step of 8 bits may be a pixel.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from models.graph import Graph
+from models.operators import Kind, operator
 from models.precision import Wire
 from models.shapes import TensorInfo
 from models.wire import Encoding, Half, PerChannel
@@ -44,7 +46,21 @@ def encodes(graph: Graph, name: str) -> bool:
     """Whether a tensor may be encoded."""
     info = graph.tensors[name]
     is_map = info.data_type == TensorProto.FLOAT and len(info.shape) == _MAP_DIMS
-    return is_map and name in graph.producer and name not in graph.results
+    if not is_map or name not in graph.producer or name in graph.results:
+        return False
+    return not _holds_places(graph, name)
+
+
+def _holds_places(graph: Graph, name: str, steps: int = 2) -> bool:
+    """Whether maps are sampled at what a tensor holds, rearranged in at most so many steps."""
+    for index in graph.consumers.get(name, ()):
+        node = graph.nodes[index]
+        if node.op == "GridSample" and node.inputs[1] == name:
+            return True
+        arranges = steps > 0 and operator(node).kind is Kind.LAYOUT
+        if arranges and _holds_places(graph, node.outputs[0], steps - 1):
+            return True
+    return False
 
 
 def _is_multiplied(graph: Graph, name: str) -> bool:

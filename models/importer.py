@@ -14,13 +14,14 @@ from onnx import helper, numpy_helper
 
 from models.fitting import fitting, require_fitting
 from models.fold import fold_constants
-from models.graph import OPSETS, Graph, Joined, Node, results_of
+from models.graph import OPSETS, Graph, Node, results_of
 from models.operators import MOST_LINES_ASKED, lines_asked, refusal
 from models.operators.arrange import DOMAIN
 from models.runtime_shapes import told_shapes
 from models.shapes import TensorInfo, infer, info_of, light_model
 from models.simplify import (
     arranged,
+    by_heads,
     dequantised_shapes,
     ending,
     joined_last,
@@ -72,8 +73,6 @@ def load_graph(
     stored = sum(array.nbytes for array in constants.values())
     inputs = _bound_inputs(model, constants)
     told: dict[str, TensorInfo] = {}
-    rows: dict[str, int] = {}
-    joined: dict[str, Joined] = {}
     asks = True
     visits = 0
     while visits < _MOST_VISITS:
@@ -107,7 +106,8 @@ def load_graph(
     nodes, joined, parts = joined_last(nodes, tensors, constants, frozenset(ahead), opset, gathered)
     told |= parts
     tensors |= inferred()
-    rows = row_axes(nodes, tensors, frozenset(constants), gathered)
+    nodes, by_columns = by_heads(nodes, tensors, constants)
+    rows = row_axes(nodes, tensors, frozenset(constants), gathered, by_columns)
     results = results_of(ahead, joined)
     nodes = rolled(nodes, Draft(opset, tensors, constants, frozenset(results)), tensors, rows)
     nodes = arranged(nodes, tensors, results, rows)

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from operator import or_
 
-from models.boxes import Box
+from models.boxes import Box, Span
 from models.encoded import Ranges, with_wire
 from models.geometry import Extent, extent
 from models.graph import ROWS, Graph, Node
@@ -205,27 +205,29 @@ def _layer_starts(graph: Graph) -> list[int]:
     """Node indices, after the first, at which a new layer begins."""
     starts: list[int] = []
     made: set[str] = set()
-    begun = has_heavy = splits_here = after_sum = False
+    begun = has_heavy = splits_here = after_sum = computes = False
     for index, node in enumerate(graph.nodes):
         if dequantises(node) or depends_on_constants(graph, node):
             # It belongs to its reader.
             made.update(node.outputs if made.intersection(node.inputs) else ())
             continue
         heavy = operator(node).heavy
-        splits = splits_along(graph, node, ROWS)
+        splits = splits_along(graph, node, ROWS) and not _lists_for_one(graph, node)
         joined = bool(made.intersection(node.inputs))
         # A layer holds one heavy node, and never both nodes that can and nodes that cannot be
         # split. After a fully connected node with partial sums the next layer begins: they must be
         # added before the activation. Rows that become windows, or windows rows, may be exchanged,
-        # and rows that are rolled again.
+        # and rows that are rolled again. What needs all rows that a layer computes is not computed
+        # by it: every device would compute them all.
         moves_rows = operator(node).kind is Kind.LAYOUT and (heavy or groups_rows(graph, node))
         begins = (heavy and has_heavy) or (splits != splits_here) or not joined or after_sum
-        begins = begins or moves_rows
+        begins = begins or moves_rows or (computes and _gathers(graph, node, made))
         if begun and begins:
             starts.append(_first_of_layer(graph, index, starts[-1] + 1 if starts else 1))
-            made, has_heavy = set(), False
+            made, has_heavy, computes = set(), False, False
         made.update(node.outputs)
         has_heavy = has_heavy or heavy
+        computes = computes or operator(node).kind is not Kind.LAYOUT
         begun, splits_here = True, splits
         plain = all(name in graph.constants for name in node.inputs[1:])
         vector = graph.shape(node.outputs[0])[:-1] == (1,)
@@ -240,6 +242,31 @@ def groups_rows(graph: Graph, node: Node) -> bool:
         return False
     before, after = (graph.size(name, ROWS) for name in (node.inputs[0], node.outputs[0]))
     return 1 < after < before
+
+
+def _lists_for_one(graph: Graph, node: Node) -> bool:
+    """Whether it joins rows of several maps for nodes that need all of them: parts of this list
+    would be other rows than those that the devices have.
+    """
+    made = node.outputs[0]
+    axis, readers = graph.axis(made, ROWS), graph.consumers.get(made, ())
+    if node.op != "Concat" or axis != node.int("axis", 1) % len(graph.shape(made)) or not readers:
+        return False
+    return not any(splits_along(graph, graph.nodes[each], ROWS) for each in readers)
+
+
+def _gathers(graph: Graph, node: Node, made: Container[str]) -> bool:
+    """Whether each row that it makes needs all rows of something that is `made` here."""
+    axis = graph.axis(node.outputs[0], ROWS)
+    if axis is None or graph.size(node.outputs[0], ROWS) < 2 or not operator(node).aligned:
+        return False
+    first = Box.whole(graph.shape(node.outputs[0])).replace(axis, Span(0, 1))
+    for name, box in zip(node.inputs, operator(node).reads(graph, node, first), strict=True):
+        if name in made and box is not None:
+            place, lines = graph.axis(name, ROWS), graph.size(name, ROWS)
+            if place is not None and lines == len(box[place]) > 1:
+                return True
+    return False
 
 
 def _first_of_layer(graph: Graph, index: int, lowest: int) -> int:

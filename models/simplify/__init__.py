@@ -10,10 +10,12 @@ from models.simplify.narrow import dequantised_shapes
 from models.simplify.roll import rolled
 from models.simplify.rows import row_axes
 from models.simplify.rules import simplified
+from models.simplify.sampled import by_heads
 from models.simplify.sink import joined_last
 
 __all__ = [
     "arranged",
+    "by_heads",
     "dequantised_shapes",
     "ending",
     "joined_last",

@@ -42,9 +42,10 @@ def row_axes(
     tensors: Mapping[str, TensorInfo],
     constants: frozenset[str],
     gathered: Container[str] = (),
+    by_columns: Container[str] = (),
 ) -> dict[str, int]:
     """The axis of the rows of each tensor where it is not axis 2. What is `gathered` on one device
-    has no rows of a map.
+    has no rows of a map; products that are to be divided `by_columns` have these for rows.
     """
     found: dict[str, int] = {}
     lost: set[str] = set()
@@ -71,10 +72,14 @@ def row_axes(
             # Of inputs that disagree, one that is made from a map's rows.
             pairs = zip(node.input, axes, strict=True)
             axis = rule(node, shapes, out, [None if name in lost else axis for name, axis in pairs])
-            axis = rule(node, shapes, out, axes) if axis is None else axis
-        if axis is None:
+            if axis is None:
+                lost.update(node.output)
+                axis = rule(node, shapes, out, axes)
+        if made in by_columns:
+            axis = len(out) - 1
+        elif axis is None or (axis == ROWS and made in lost):
             lost.update(node.output)
-            axis = len(out) - 2 if _are_tokens(made, out, readers) else None
+            axis = len(out) - 2 if _are_tokens(made, out, readers) else axis
         if axis is not None and axis != ROWS:
             like = (each for each in node.output if each and each in tensors)
             found |= {each: axis for each in like if len(tensors[each].shape) == len(out)}
@@ -171,7 +176,11 @@ def _windowed(
 def _sampled(
     node: onnx.NodeProto, shapes: Sequence[Sequence[int]], out: Sequence[int], axes: _Axes
 ) -> int | None:
-    """Where the grid's rows become the output's."""
+    """The heads, if the values are divided by them; else where the grid's rows become the
+    output's.
+    """
+    if axes[0] == 0 and shapes[0][0] > 1:
+        return 0
     return axes[1] + 1 if axes[1] and axes[1] < len(out) - 1 else None
 
 

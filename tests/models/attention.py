@@ -61,6 +61,11 @@ class Net:
         product = self.add("MatMul", source, self.floats(inputs, outputs))
         return self.add("Add", product, self.floats(outputs))
 
+    def tokens(self, source: str, channels: int, count: int) -> str:
+        """Appends what makes tokens (1, count, channels) of a map."""
+        flat = self.reshape(source, 1, channels, count)
+        return self.add("Transpose", flat, perm=[0, 2, 1])
+
     def model(
         self, *outputs: str, integers: Sequence[str] = (), opset: int = OPSET
     ) -> onnx.ModelProto:
@@ -225,6 +230,33 @@ def sampled(side: int = 8, queries: int = 12) -> onnx.ModelProto:
     return net.model(net.conv(found, width, 4))
 
 
+def deformable(side: int = 16, heads: int = 4, layers: int = 2) -> onnx.ModelProto:
+    """Layers of a decoder, whose queries sample values of the same tokens, head by head."""
+    net, width, points = Net(1, 3, side, side), 16, 3
+    tokens = net.tokens(net.conv("x", 3, width, 3), width, side * side)
+    queries = (side // 4) ** 2
+    coarse = net.conv(net.conv("x", 3, 8, 3, 2), 8, width, 3, 2)
+    found = net.tokens(coarse, width, queries)
+    few = net.constant(np.array(0.1, np.float32))
+    for _ in range(layers):
+        values = net.reshape(net.linear(tokens, width, width), 1, side * side, heads, -1)
+        values = net.add("Transpose", values, perm=[0, 2, 3, 1])
+        values = net.reshape(values, heads, width // heads, side, side)
+        # Maps of random values differ from pixel to pixel: places move little with the queries.
+        places = net.add("Mul", net.linear(found, width, heads * points * 2), few)
+        places = net.reshape(places, 1, queries, heads, points, 2)
+        places = net.add("Transpose", places, perm=[0, 2, 1, 3, 4])
+        places = net.add("Tanh", net.reshape(places, heads, queries, points, 2))
+        weights = net.reshape(net.linear(found, width, heads * points), 1, queries, heads, points)
+        weights = net.add("Transpose", net.add("Softmax", weights, axis=-1), perm=[0, 2, 1, 3])
+        weights = net.reshape(weights, heads, 1, queries, points)
+        taken = net.add("GridSample", values, places, align_corners=0)
+        summed = net.add("ReduceSum", net.add("Mul", taken, weights), net.ints(-1), keepdims=0)
+        summed = net.add("Transpose", net.reshape(summed, 1, width, queries), perm=[0, 2, 1])
+        found = net.add("Add", found, net.linear(summed, width, width))
+    return net.model(net.linear(found, width, 5))
+
+
 def normalised(rows: int = 24) -> onnx.ModelProto:
     """Groups of channels, then tokens, some of their features, flattened for a product."""
     net, width = Net(1, 3, rows, 16), 8
@@ -261,6 +293,7 @@ NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
     "gates": gated,
     "vectors as gates": gated_by_vectors,
     "sampled": sampled,
+    "deformable": deformable,
     "normalised": normalised,
     "matrices": matrices,
 }

@@ -46,6 +46,31 @@ def test_where_rows_lie() -> None:
     assert graph.axis(graph.outputs[0], ROWS) == 2
 
 
+def test_sampled_values_are_divided_by_heads() -> None:
+    graph = load_graph(NETWORKS["deformable"]())
+    values = [node.inputs[0] for node in graph.nodes if node.op == "GridSample"]
+    assert [graph.axis(name, ROWS) for name in values] == [0, 0]
+    first, second = (
+        k
+        for k, node in enumerate(graph.nodes)
+        if graph.axis(node.outputs[0], ROWS) == 2 and node.op == "MatMul"
+    )
+    tokens = graph.nodes[first].inputs[0]
+    assert graph.nodes[second].inputs[0] == tokens
+    made = {tokens, *graph.constants}
+    for node in graph.nodes[first : graph.producer[values[1]] + 1]:
+        assert made.issuperset(node.inputs)
+        made.update(node.outputs)
+
+
+def test_what_needs_all_rows_of_a_layer_is_another_unit() -> None:
+    network = divide(load_graph(NETWORKS["deformable"]()))
+    starts = {network.graph.nodes[unit.start].name for unit in network.units}
+    heads = [node for node in network.graph.nodes if node.op == "GridSample"]
+    after = [node for node in network.graph.nodes if node.op == "MatMul"]
+    assert starts.issuperset(node.name for node in (*heads, *after))
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_damaged_tile_is_found(name: str) -> None:
     model = NETWORKS[name]()

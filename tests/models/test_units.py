@@ -21,7 +21,7 @@ from models.tiles import (
     weighted_spans,
 )
 from models.units import Network, divide, groups_rows
-from tests.models.attention import NETWORKS, windows
+from tests.models.attention import NETWORKS, Net, windows
 
 
 @pytest.fixture(scope="module")
@@ -119,3 +119,14 @@ def test_units_begin_where_windows_begin_and_where_they_end(shift: int) -> None:
 def test_lists_that_become_rows_are_no_windows(name: str) -> None:
     graph = divide(load_graph(NETWORKS[name](), name)).graph
     assert not any(groups_rows(graph, node) for node in graph.nodes)
+
+
+def test_a_list_for_what_needs_all_of_it_is_made_there() -> None:
+    net = Net(1, 3, 16, 16)
+    fine, coarse = net.conv("x", 3, 8, 3), net.conv("x", 3, 8, 3, 2)
+    lists = [net.tokens(fine, 8, 256), net.tokens(coarse, 8, 64)]
+    scores = [net.reshape(net.linear(each, 8, 1), 1, -1) for each in lists]
+    most = net.several("TopK", net.add("Concat", *scores, axis=1), net.ints(5), count=2)
+    network = divide(load_graph(net.model(net.add("Relu", most[0]))))
+    (unit,) = (unit for unit in network.units if any(node.op == "TopK" for node in unit.nodes))
+    assert [node.op for node in unit.nodes][:2] == ["Concat", "TopK"]

@@ -23,6 +23,7 @@ from models.reference import EQUAL, ProgramRunner, WholeModel, compare, random_i
 from models.units import Network, divide
 from models.wire import PerChannel
 from protos.errors import BadRequest
+from tests.models.attention import deformable
 from tests.models.networks import Sketch
 
 
@@ -72,6 +73,14 @@ def test_what_travels(wire: Wire, bytes_each: int) -> None:
     assert encodes(graph, "t1")
     assert not encodes(graph, "x")
     assert not encodes(graph, graph.outputs[0])
+
+
+def test_places_travel_exactly() -> None:
+    graph = load_graph(deformable())
+    sampled = [node.inputs for node in graph.nodes if node.op == "GridSample"]
+    for values, places in sampled:
+        assert encodes(graph, values)
+        assert not encodes(graph, places)
 
 
 def test_ranges_are_found_where_a_stride_skips_the_last_rows() -> None:

@@ -17,16 +17,17 @@ from coordinator.planning.search.stages import Stages
 from coordinator.planning.search.tables import tables_of
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
-from coordinator.tasks.plan import Plan, Tile
+from coordinator.tasks.plan import Block, Plan, Tile
 from models.boxes import Span
 from models.catalogue import load
-from models.graph import CHANNELS
+from models.graph import CHANNELS, ROWS
 from models.importer import load_graph
 from models.reference import WholeModel, compare, random_inputs
 from models.tiles import MapTile
 from models.units import Network, divide
 from models.zoo.builder import NetworkBuilder as Builder
 from models.zoo.builder import square
+from tests.models.attention import deformable
 from tests.planning.run_plan import difference, run_plan
 from tests.planning.support import MEMORY, cluster, device, real, small, small_model
 from tests.planning.test_planning_work import long_network
@@ -194,3 +195,26 @@ def test_pairs_that_cannot_reach_each_other_get_slices_through_the_host() -> Non
     plan = halo(network, replace(some, apart=frozenset({frozenset({first, second})})))
     check_plan(plan, network, some)
     assert difference(heavy_model(), plan, network).max_rel_error <= 1e-5
+
+
+def test_values_of_deformable_attention_are_computed_in_one_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So that the tokens, of which every device needs all, travel once: from the start."""
+    monkeypatch.setattr(halo_search, "EFFORT", 0)
+    model = deformable(32, layers=5)
+    network, some = divide(load_graph(model)), cluster(*[0.02] * 4)
+    plan = halo(network, some)
+    check_plan(plan, network, some)
+    assert len([block for block in plan.blocks if _values(network, block)]) == 1
+    assert any(len(block.devices) == 4 for block in plan.blocks)
+    assert difference(model, plan, network).max_rel_error < 1e-5
+
+
+def _values(network: Network, block: Block) -> list[str]:
+    graph = network.graph
+    return [
+        node.name
+        for node in network.nodes(block.start, block.stop)
+        if node.op == "MatMul" and graph.axis(node.outputs[0], ROWS) == 2
+    ]

@@ -24,6 +24,7 @@ go through the host, or only devices that can reach each other take part, whiche
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -192,29 +193,35 @@ class _Halo:
     # ------------------------------------------------------------ moves
 
     def _without_idle_cuts(self, slots: Sequence[Slot]) -> Iterator[Slot]:
-        """Fuses units that need no halo with the previous unit, which costs nothing."""
+        """Fuses units that need no exchange with the previous unit, which costs nothing: they read
+        their own rows, or all rows of what travels at the same time as that for which the block
+        already waits.
+        """
         held: Slot | None = None
+        starts: list[int] = []
+        awaited: set[int] = set()
         for slot in slots:
-            local = not any(map(self._reaches, self.network.units[slot.start : slot.end]))
+            units = self.network.units[slot.start : slot.end]
+            needed = {bisect(starts, each) for unit in units for each in self._gathered(unit)}
+            local = needed <= awaited and not any(map(_reaches, units))
             if held is not None and slot.form.devices and held.form == slot.form and local:
                 held = replace(held, end=slot.end)
                 continue
             if held is not None:
                 yield held
-            held = slot
+            held, awaited = slot, needed
+            starts.append(units[0].start)
         assert held is not None
         yield held
 
-    def _reaches(self, unit: Unit) -> bool:
-        """Whether a unit reads other rows than its own."""
-        if any(w.reach > 1 or w.stride > 1 for node in unit.nodes for w in node.windows):
-            return True
-        if any(operator(node).heavy and operator(node).kind is Kind.LAYOUT for node in unit.nodes):
-            return True
-        if any(groups_rows(unit.graph, node) for node in unit.nodes):
-            return True
-        read = [each for k in range(unit.start, unit.stop) for each in self._rows.of(k).reads]
-        return any(each is not None and each.is_everything for each in read)
+    def _gathered(self, unit: Unit) -> Iterator[int]:
+        """The nodes that make what the unit reads all rows of; -1 for an input of the network."""
+        graph = self.network.graph
+        for index in range(unit.start, unit.stop):
+            reads = self._rows.of(index).reads
+            for name, read in zip(graph.nodes[index].inputs, reads, strict=True):
+                if read is not None and read.is_everything:
+                    yield graph.producer.get(name, -1)
 
     def _on_fewer(self, slots: Slots, best: Cost) -> tuple[Slots, Cost]:
         """Tries the last blocks, whose maps are small, on fewer devices, from the end."""
@@ -292,6 +299,15 @@ class _Halo:
         slot = slots[index]
         for turn in range(len(slot.form.devices)) if self._is_uneven(slot) else ():
             yield put(slots, index, with_turn(slot, turn))
+
+
+def _reaches(unit: Unit) -> bool:
+    """Whether a unit reads neighbouring rows, or moves rows."""
+    if any(w.reach > 1 or w.stride > 1 for node in unit.nodes for w in node.windows):
+        return True
+    if any(operator(node).heavy and operator(node).kind is Kind.LAYOUT for node in unit.nodes):
+        return True
+    return any(groups_rows(unit.graph, node) for node in unit.nodes)
 
 
 def _finished(network: Network, cluster: Cluster, blocks: Sequence[Block]) -> Plan:
