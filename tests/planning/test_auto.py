@@ -28,6 +28,7 @@ from tests.planning.support import cluster, real, small
 
 MEDIA = get_args(Medium)
 WIRE = Link(93.7e6 / 8, message_s=1e-3, latency_s=2e-3)
+NEAR = Link(1e9, message_s=1e-5)
 
 
 def pis(count: int, medium: Medium, link: Link = WIRE) -> Cluster:
@@ -92,12 +93,22 @@ def test_a_new_planner_is_a_function_and_a_row(monkeypatch: pytest.MonkeyPatch) 
     assert plan.predicted_latency_s <= halves
 
 
+def test_branches_are_not_tried_twice_because_of_barriers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in {*CANDIDATES} - {"single", "lw", "ofl"}:
+        monkeypatch.delitem(CANDIDATES, name)
+    tried: list[Plan] = []
+    by_branches = "coordinator.planning.planners.auto.by_branches"
+    monkeypatch.setattr(by_branches, lambda plan, *given: tried.append(plan))
+    told = auto(real("digits"), pis(3, "switch", NEAR)).notes[0]
+    assert told.startswith("Chosen: ofl without barriers. Compared with its time: ofl +0%, lw ")
+    assert [plan.strategy for plan in tried] == ["ofl", "lw"]
+
+
 def test_what_an_estimate_rules_out_is_not_searched() -> None:
     told = " ".join(auto(real("digits"), pis(4, "star")).notes)
     assert "halo" in told.partition("Not searched")[0]
     assert "Not searched, as an estimate rules them out: elimination, kcut." in told
-    near = Link(1e9, message_s=1e-5)
-    told = " ".join(auto(real("digits"), pis(2, "switch", near)).notes)
+    told = " ".join(auto(real("digits"), pis(2, "switch", NEAR)).notes)
     assert "elimination " in told.partition("Not searched")[0]
     assert "kcut " in told.partition("Not searched")[0]
     assert "Not searched, as an estimate rules them out: halo." in " ".join(

@@ -26,7 +26,7 @@ from coordinator.planning.memory import larger_than_a_device
 from coordinator.planning.placing import within_memory
 from coordinator.planning.planners.branches import by_branches
 from coordinator.planning.planners.candidates import CANDIDATES, When
-from coordinator.planning.search.stages import Stages
+from coordinator.planning.search.stages import Draft, Stages
 from coordinator.planning.search.tables import tables_of
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.planning.stage_groups import staged_in_groups
@@ -190,13 +190,23 @@ class _Candidates:
         """Tries the best plans with branches on different devices, and adds those that are
         faster.
         """
-        for each in sorted(self.found, key=lambda each: each.latency_s)[:_BRANCHED]:
+        for each in self._apart_from_barriers()[:_BRANCHED]:
             plan = by_branches(each.plan, self.network, self.cluster, self.stages)
             if plan is not None:
                 changed = f"{each.changed} with branches"
                 self.found.append(
                     _Candidate(each.strategy, plan, plan.predicted_latency_s, changed)
                 )
+
+    def _apart_from_barriers(self) -> list[_Candidate]:
+        """The candidates, the best first, without any that differs from a better one only in its
+        barriers.
+        """
+        found: dict[Draft, _Candidate] = {}
+        for each in sorted(self.found, key=lambda each: each.latency_s):
+            draft = self.stages.without_barriers(self.stages.of_plan(each.plan))
+            found.setdefault(draft, each)
+        return [*found.values()]
 
     @property
     def best_s(self) -> float:
