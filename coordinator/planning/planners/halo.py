@@ -164,7 +164,9 @@ class _Halo:
         slots, best = search.take(slots, best, [together_everywhere(slots)], _MUCH)
         slots, best = search.climb(slots, best, merged)
         slots, best = self._on_fewer(slots, best)
-        slots, best = search.climb(slots, best, merged)
+        slots, best = search.sweep(slots, best, shifted)
+        # From the front, blocks grow at their ends; from the back, at their beginnings.
+        slots, best = search.climb(slots, best, merged, from_end=True)
         slots, best = search.sweep(slots, best, shifted)
         slots, best = search.sweep(slots, best, self._connected)
         slots, best = search.sweep(slots, best, edges)

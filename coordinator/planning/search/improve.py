@@ -75,16 +75,20 @@ class Search:
                 slots, best = self.take(slots, best, moves(slots, index))
         return slots, best
 
-    def climb(self, slots: Slots, best: Cost, moves: Moves) -> tuple[Slots, Cost]:
-        """Walks over the blocks, and at each takes moves as long as they help."""
-        index = 0
-        while index < len(slots) and self.left > 0:
+    def climb(
+        self, slots: Slots, best: Cost, moves: Moves, *, from_end: bool = False
+    ) -> tuple[Slots, Cost]:
+        """Walks over the blocks, from the first or from the last one, and at each takes moves as
+        long as they help.
+        """
+        index, step = (len(slots) - 1, -1) if from_end else (0, 1)
+        while 0 <= index < len(slots) and self.left > 0:
             for candidate in moves(slots, index):
                 slots, best, taken = self._taken(slots, best, candidate)
                 if taken or self.left <= 0:
                     break
             else:
-                index += 1
+                index += step
         return slots, best
 
     def _taken(
