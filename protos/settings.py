@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import tomllib
@@ -81,10 +82,12 @@ class DaemonSettings(BaseModel):
         key = str(first["loc"][0])
         source = where.get(key, "the settings")
         if first["type"] == "extra_forbidden":
-            known = ", ".join(sorted(cls.model_fields))
+            known = sorted(cls.model_fields)
+            closest = difflib.get_close_matches(key, known, n=1)
+            hint = f"Did you mean {closest[0]!r}? " if closest else ""
             return BadConfiguration(
                 cause=f"unknown {cls.daemon} setting {key!r} in {source}",
-                cure=f"Known settings: {known}",
+                cure=f"{hint}Known settings: {', '.join(known)}",
             )
         return BadConfiguration(
             cause=f"{cls.daemon} setting {key!r} in {source} is not usable: {first['msg']}",

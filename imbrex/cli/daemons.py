@@ -122,7 +122,7 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
     port: Number = None,
     grpc_port: Number = None,
     workers: Annotated[list[str] | None, typer.Option("--worker", metavar="HOST:PORT")] = None,
-    models: Annotated[list[str] | None, typer.Option("--model")] = None,
+    models: Annotated[list[str] | None, typer.Option("--model", metavar="NAME")] = None,
     model_repository: Annotated[Path | None, typer.Option(metavar="DIR")] = None,
     detector: Text = None,
     frigate_zmq: Annotated[

@@ -35,7 +35,7 @@ def test_a_pace_is_a_share_of_a_core(pace):
 def test_an_unknown_key_is_named_with_its_source(tmp_path):
     file = tmp_path / "worker.toml"
     file.write_text("pase = 0.5\n")
-    with pytest.raises(BadConfiguration, match=r"'pase' in .*worker\.toml.*Known settings: .*pace"):
+    with pytest.raises(BadConfiguration, match=r"'pase' in .*worker\.toml.*mean 'pace'\? Known"):
         WorkerSettings.load(file, None, {})
     with pytest.raises(BadConfiguration, match=r"'pase' in IMBREX_WORKER_PASE"):
         WorkerSettings.load(None, None, {"IMBREX_WORKER_PASE": "1"})
