@@ -44,6 +44,7 @@ from coordinator.planning.search.peer_moves import (
     in_pairs,
     is_in_strips,
     merged,
+    parted,
     shifted,
     strips,
     through_host,
@@ -63,6 +64,8 @@ from models.units import Network, Unit, groups_rows
 
 # Simulated tasks per search: about a second.
 EFFORT = 46_000
+# So many of them are for exchanges within the blocks that were found.
+_FOR_PARTS = EFFORT // 4
 # A smaller improvement is not worth a change of the plan.
 WORTHWHILE = 1e-4
 # All devices are also tried as a start, unless the best start is faster by more than this share.
@@ -173,6 +176,8 @@ class _Halo:
         slots, best = search.take(slots, best, self._turned(slots))
         slots, best = search.sweep(slots, best, self._turns)
         slots, best = search.sweep(slots, best, strips)
+        search.left = max(search.left, _FOR_PARTS)
+        slots, best = search.climb(slots, best, self._parted)
         return self._sliced(slots, best)
 
     def _keeps_an_exchange(self, slots: Slots, trial: Slots) -> bool:
@@ -241,6 +246,33 @@ class _Halo:
             if best == before and rows > 2 * len(self.cluster.devices):
                 break
         return slots, best
+
+    def _parted(self, slots: Slots, index: int) -> Iterator[Slots]:
+        """Tries an exchange within a block where it would take less time than what strips compute
+        of their neighbours.
+        """
+        if is_in_strips(slots[index]) and self._overlap_s(slots[index]) > self._exchange_s:
+            yield from parted(slots, index)
+
+    def _overlap_s(self, slot: Slot) -> float:
+        """Seconds for which the slowest strip of a block computes what others compute, too."""
+        stage = self.forms.stage(slot)
+        assert stage is not None, "strips of rows are possible wherever a block begins"
+        whole = self.stages.loads.whole(slot.start, slot.end)
+        shares, slowest_s = 0.0, 0.0
+        for (device, _), tile in zip(stage.shares, stage.block.tiles, strict=True):
+            alone = self.stages.loads.of(slot.start, slot.end, ((device, whole),)).tiles[0]
+            shares += tile.compute_s / alone.compute_s if alone.compute_s else 0.0
+            slowest_s = max(slowest_s, tile.compute_s)
+        return slowest_s * (1 - 1 / shares) if shares > 1 else 0.0
+
+    @property
+    def _exchange_s(self) -> float:
+        """Seconds that a message between devices takes at least."""
+        return min(
+            2 * each.link.far.to_peers.message_s + each.link.latency_s
+            for each in self.cluster.devices
+        )
 
     def _connected(self, slots: Slots, index: int) -> Iterator[Slots]:
         """Tries a fully connected layer over its output or input, on all devices or where the rows
