@@ -178,6 +178,8 @@ class _Halo:
         slots, best = search.sweep(slots, best, strips)
         search.left = max(search.left, _FOR_PARTS)
         slots, best = search.climb(slots, best, self._parted)
+        slots, best = search.sweep(slots, best, shifted)
+        slots, best = search.sweep(slots, best, edges)
         return self._sliced(slots, best)
 
     def _keeps_an_exchange(self, slots: Slots, trial: Slots) -> bool:
