@@ -1,5 +1,6 @@
 """The halo planner: legal, exact, and better in the simulator than what it starts from."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,12 +13,14 @@ from coordinator.planning.legal import check_plan
 from coordinator.planning.planners.halo import halo
 from coordinator.planning.search import peer_moves
 from coordinator.planning.search.forms import Forms
-from coordinator.planning.search.slots import Form, Slot
+from coordinator.planning.search.slots import Form, Slot, Slots
 from coordinator.planning.search.stages import Stages
 from coordinator.planning.search.tables import tables_of
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Block, Plan, Tile
+from imbrex.demo.emulation.clusters import cluster_of
+from imbrex.demo.emulation.presets import load_kind
 from models.boxes import Span
 from models.catalogue import load
 from models.graph import CHANNELS, ROWS
@@ -81,6 +84,30 @@ def test_where_it_cannot_try_them_all_it_begins_with_half_the_exchanges(
     every = halo(network, some)
     assert len(short.blocks) < 0.6 * len(every.blocks)
     assert short.predicted_latency_s < every.predicted_latency_s
+
+
+def test_exchanges_within_blocks_are_tried_where_they_may_be_worth_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network, some = real("squeezenet"), cluster_of(load_kind("pi5-gbe").preset, 4)
+    tried: list[Slot] = []
+
+    def watched(slots: Slots, index: int) -> Iterator[Slots]:
+        tried.append(slots[index])
+        return peer_moves.parted(slots, index)
+
+    monkeypatch.setattr(halo_search, "parted", watched)
+    with_parts = halo(network, some)
+    check_plan(with_parts, network, some)
+    assert tried
+    monkeypatch.setattr(halo_search, "parted", lambda slots, index: iter(()))
+    assert with_parts.predicted_latency_s < 0.99 * halo(network, some).predicted_latency_s
+    tried.clear()
+    monkeypatch.setattr(halo_search, "parted", watched)
+    dear = replace(some.devices[1].link, latency_s=1.0)
+    far = tuple(replace(each, link=dear) for each in some.devices)
+    halo(network, replace(some, devices=far))
+    assert not tried
 
 
 def test_an_exchange_stays_however_dear_it_is() -> None:

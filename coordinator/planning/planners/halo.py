@@ -13,6 +13,7 @@ simulator's rules predict a gain:
 * divide a block among fewer devices, down to one (small maps have fewer rows than devices);
 * where rows cannot be divided evenly, give the longer strips to other devices than in earlier
   blocks;
+* exchange within a block after all, where its strips overlap by more than an exchange takes;
 * divide layers with small maps and many weights over their channels.
 
 At least one exchange remains: plans without any are `fused`'s, and `auto` compares the two.
@@ -179,6 +180,8 @@ class _Halo:
         search.left = max(search.left, _FOR_PARTS)
         slots, best = search.climb(slots, best, self._parted)
         slots, best = search.sweep(slots, best, shifted)
+        slots, best = search.climb(slots, best, merged)
+        slots, best = search.climb(slots, best, self._parted)
         slots, best = search.sweep(slots, best, edges)
         return self._sliced(slots, best)
 
