@@ -214,8 +214,9 @@ class _Halo:
         awaited: set[int] = set()
         for slot in slots:
             units = self.network.units[slot.start : slot.end]
-            needed = {bisect(starts, each) for unit in units for each in self._gathered(unit)}
-            local = needed <= awaited and not any(map(_reaches, units))
+            reaches = any(map(_reaches, units))
+            needed = set() if reaches else self._needed(units, starts)
+            local = needed <= awaited and not reaches
             if held is not None and slot.form.devices and held.form == slot.form and local:
                 held = replace(held, end=slot.end)
                 continue
@@ -226,14 +227,20 @@ class _Halo:
         assert held is not None
         yield held
 
-    def _gathered(self, unit: Unit) -> Iterator[int]:
-        """The nodes that make what the unit reads all rows of; -1 for an input of the network."""
+    def _needed(self, units: Sequence[Unit], starts: Sequence[int]) -> set[int]:
+        """Which of the blocks that begin at these nodes make something that a unit reads all rows
+        of.
+        """
         graph = self.network.graph
-        for index in range(unit.start, unit.stop):
-            reads = self._rows.of(index).reads
-            for name, read in zip(graph.nodes[index].inputs, reads, strict=True):
-                if read is not None and read.is_everything:
-                    yield graph.producer.get(name, -1)
+        return {
+            bisect(starts, graph.producer.get(name, -1))
+            for unit in units
+            for index in range(unit.start, unit.stop)
+            for name, read in zip(
+                graph.nodes[index].inputs, self._rows.of(index).reads, strict=True
+            )
+            if read is not None and read.is_everything
+        }
 
     def _on_fewer(self, slots: Slots, best: Cost) -> tuple[Slots, Cost]:
         """Tries the last blocks, whose maps are small, on fewer devices, from the end."""
