@@ -78,6 +78,7 @@ def test_where_it_cannot_try_them_all_it_begins_with_half_the_exchanges(
     monkeypatch.setattr(peer_moves, "_EDGE_ROWS", ())
     monkeypatch.setattr(halo_search, "_MUCH", 1.0)
     monkeypatch.setattr(halo_search, "EFFORT", 1)
+    monkeypatch.setattr(halo_search, "_FOR_PARTS", 0)
     short = halo(network, some)
     check_plan(short, network, some)
     monkeypatch.setattr(halo_search, "in_pairs", lambda parts: parts)
