@@ -269,7 +269,7 @@ class _Halo:
     def _overlap_s(self, slot: Slot) -> float:
         """Seconds for which the slowest strip of a block computes what others compute, too."""
         stage = self.forms.stage(slot)
-        assert stage is not None, "strips of rows are possible wherever a block begins"
+        assert stage is not None, "it is part of the best draft"
         whole = self.stages.loads.whole(slot.start, slot.end)
         shares, slowest_s = 0.0, 0.0
         for (device, _), tile in zip(stage.shares, stage.block.tiles, strict=True):
