@@ -55,8 +55,15 @@ def test_a_plan_keeps_the_times_that_it_was_made_with(tmp_path: Path) -> None:
         with pytest.raises(NotFound, match="no such plan now"):
             client.plan_now("digits", Choice("lw"))
         client.hold_plan("digits", json.dumps(plain(plan)).encode())
-        service.workers[0].process.kill()
-        wait(lambda: service.get("/v1/devices")["devices"][-1]["state"] == "waiting")
+        lost = got["blocks"][0]["tiles"][0]["device"]
+        workers = {(each.ready() or {})["id"]: each for each in service.workers}
+        workers[lost].process.kill()
+
+        def is_away() -> bool:
+            listed = {each["id"]: each for each in service.get("/v1/devices")["devices"]}
+            return bool(listed[lost]["state"] == "waiting")
+
+        wait(is_away)
         with pytest.raises(Unavailable, match="which is away"):
             client.plan_now("digits")
 
