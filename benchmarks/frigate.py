@@ -121,29 +121,21 @@ def main() -> int:
                 crowd.send(LEARNING)
                 well = crowd.send(arguments.crops // 2)
                 half_s = 0.5 * float(np.median([each.seconds for each in well])) / like.scale
-                kill = _Kill(cluster.pids[0], half_s)
-                kill.start()
+                killed_s: list[float] = []
+
+                def kill() -> None:
+                    killed_s.append(time.monotonic() * like.scale)
+                    os.kill(cluster.pids[0], signal.SIGKILL)
+
+                timer = threading.Timer(half_s, kill)
+                timer.start()
                 after = crowd.send(arguments.crops - arguments.crops // 2)
-                kill.join()
-    result = summary(well, after, kill.at_s * like.scale, arguments.timeout_ms * 1e-3)
+                timer.join()
+    result = summary(well, after, killed_s[0], arguments.timeout_ms * 1e-3)
     result |= {"timeout_ms": arguments.timeout_ms, "fps": arguments.fps}
     result |= {"like": arguments.like, "scale": like.scale, "detectors": arguments.detectors}
     emit(result, arguments, _text(result))
     return 1 if result["missed"] else 0
-
-
-class _Kill(threading.Thread):
-    """Kills a process after a while."""
-
-    def __init__(self, pid: int, after_s: float) -> None:
-        super().__init__(daemon=True)
-        self.at_s = float("nan")
-        self._pid, self._after_s = pid, after_s
-
-    def run(self) -> None:
-        time.sleep(self._after_s)
-        self.at_s = time.monotonic()
-        os.kill(self._pid, signal.SIGKILL)
 
 
 class _Crowd:
@@ -210,7 +202,8 @@ def summary(
     seconds = np.array([each.seconds for each in well])
     in_time = float(np.mean([each.seconds <= timeout_s and not each.empty for each in well]))
     empty = [each for each in after if each.empty]
-    last_s = max((each.sent_s - killed_s for each in empty), default=0.0)
+    # A crop may have been on its way when the worker was killed.
+    last_s = max((max(0.0, each.sent_s - killed_s) for each in empty), default=0.0)
     wrong = sum(each.wrong for each in (*well, *after))
     in_default_time = float(np.mean(seconds <= TIMEOUT_S))
     missed = {

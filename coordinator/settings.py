@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from coordinator.costs import Medium
 from models.precision import Wire
-from protos.settings import DaemonSettings
+from protos.settings import DaemonSettings, Port
 
 HTTP_PORT = 8460
 GRPC_PORT = 8461
@@ -36,13 +36,9 @@ class CoordinatorSettings(DaemonSettings):
     daemon: ClassVar[Literal["coordinator"]] = "coordinator"
 
     host: str = Field(default="127.0.0.1", description="The address to listen on")
-    port: int = Field(
-        default=HTTP_PORT, ge=0, le=65535, description="The HTTP port; 0: any free one"
-    )
-    grpc_port: int | None = Field(
+    port: Port = Field(default=HTTP_PORT, description="The HTTP port; 0: any free one")
+    grpc_port: Port | None = Field(
         default=None,
-        ge=0,
-        le=65535,
         description=f"The gRPC port of the Open Inference Protocol; by default {GRPC_PORT}, or any "
         "free one if `port` is 0",
     )
@@ -61,8 +57,8 @@ class CoordinatorSettings(DaemonSettings):
         description="The address at which devices join a cluster that has an authority (`imbrex "
         "cluster init`)",
     )
-    enrol_port: int = Field(default=ENROL_PORT, description="The port at which devices join")
-    share_port: int = Field(
+    enrol_port: Port = Field(default=ENROL_PORT, description="The port at which devices join")
+    share_port: Port = Field(
         default=SHARE_PORT,
         description="The port, at `enrol_host`, at which the cluster's coordinators fetch models "
         "from each other",
@@ -123,7 +119,9 @@ class CoordinatorSettings(DaemonSettings):
         le=60.0,
         description="The time that measuring one device may take, in seconds",
     )
-    max_queue: int = Field(default=64, description="Requests that may wait; more are answered 503")
+    max_queue: int = Field(
+        default=64, ge=0, description="Requests that may wait; more are answered 503"
+    )
     max_wait_s: float = Field(
         default=30.0,
         gt=0,
@@ -136,9 +134,9 @@ class CoordinatorSettings(DaemonSettings):
         "throughput gives whole images to groups of devices for the most per second, and auto does "
         "so if that answers them sooner",
     )
-    max_in_flight: int = Field(default=16, description="Requests computed at a time")
+    max_in_flight: int = Field(default=16, ge=1, description="Requests computed at a time")
     max_body_bytes: int = Field(
-        default=64 * 1024 * 1024, description="The largest body of a request, in bytes"
+        default=64 * 1024 * 1024, ge=1, description="The largest body of a request, in bytes"
     )
     audit_every: int = Field(
         default=200,
@@ -155,6 +153,7 @@ class CoordinatorSettings(DaemonSettings):
     )
     max_json_bytes: int = Field(
         default=8 * 1024 * 1024,
+        ge=1,
         description="The largest JSON of a request, in bytes; larger tensors are sent as bytes",
     )
     min_body_bytes_per_s: float = Field(

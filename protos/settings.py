@@ -8,11 +8,14 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from protos.errors import BadConfiguration
+
+# 0: any free one.
+Port: TypeAlias = Annotated[int, Field(ge=0, le=65535)]
 
 
 class DaemonSettings(BaseModel):

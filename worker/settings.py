@@ -9,7 +9,7 @@ import platformdirs
 import psutil  # type: ignore[import-untyped, unused-ignore]
 from pydantic import Field, ValidationInfo, field_validator
 
-from protos.settings import DaemonSettings
+from protos.settings import DaemonSettings, Port
 from worker.engines import AUTO
 
 DEFAULT_PORT = 8470
@@ -29,13 +29,9 @@ class WorkerSettings(DaemonSettings):
     host: str = Field(
         "127.0.0.1", description="The address to listen on; other than loopback needs a certificate"
     )
-    port: int = Field(
-        DEFAULT_PORT, ge=0, le=65535, description="The port to listen on; 0: any free one"
-    )
-    data_port: int | None = Field(
+    port: Port = Field(DEFAULT_PORT, description="The port to listen on; 0: any free one")
+    data_port: Port | None = Field(
         None,
-        ge=0,
-        le=65535,
         description="The port for tensors from other devices; by default the one after `port`",
     )
     state_dir: Path = Field(

@@ -1,5 +1,6 @@
 import pytest
 
+from coordinator.settings import CoordinatorSettings
 from protos.errors import BadConfiguration
 from worker.daemon import run
 from worker.hardware import Hardware
@@ -30,6 +31,23 @@ def test_interfaces_come_as_a_list_from_the_environment():
 def test_a_pace_is_a_share_of_a_core(pace):
     with pytest.raises(BadConfiguration, match=r"'pace' in IMBREX_WORKER_PACE.*share of one core"):
         WorkerSettings.load(None, None, {"IMBREX_WORKER_PACE": pace})
+
+
+@pytest.mark.parametrize(
+    ("daemon", "name", "given"),
+    [
+        (WorkerSettings, "data_port", -1),
+        (CoordinatorSettings, "port", 65_536),
+        (CoordinatorSettings, "enrol_port", 100_000),
+        (CoordinatorSettings, "share_port", -1),
+        (CoordinatorSettings, "max_in_flight", 0),
+        (CoordinatorSettings, "max_queue", -1),
+        (CoordinatorSettings, "max_json_bytes", 0),
+    ],
+)
+def test_a_number_has_a_range(daemon, name, given):
+    with pytest.raises(BadConfiguration, match=rf"'{name}' in the command line is not usable"):
+        daemon.load(None, {name: given}, {})
 
 
 def test_an_unknown_key_is_named_with_its_source(tmp_path):
