@@ -126,7 +126,7 @@ class _Halo:
         begun = [best]
         if best != starts[0] and not is_better(self._cost(best), self._cost(starts[0]), _FAR):
             begun.append(starts[0])
-        return min(map(self._improved, begun), key=self._cost)
+        return self._parted_and_sliced(min(map(self._improved, begun), key=self._cost))
 
     def _starts(self) -> list[Slots]:
         """An exchange everywhere, over all devices and ever fewer, until that no longer helps."""
@@ -176,7 +176,10 @@ class _Halo:
         slots, best = search.sweep(slots, best, edges)
         slots, best = search.take(slots, best, self._turned(slots))
         slots, best = search.sweep(slots, best, self._turns)
-        slots, best = search.sweep(slots, best, strips)
+        return search.sweep(slots, best, strips)[0]
+
+    def _parted_and_sliced(self, slots: Slots) -> Slots:
+        search, best = self.search, self._cost(slots)
         search.left = max(search.left, _FOR_PARTS)
         slots, best = search.climb(slots, best, self._parted)
         slots, best = search.sweep(slots, best, shifted)
@@ -271,12 +274,14 @@ class _Halo:
         stage = self.forms.stage(slot)
         assert stage is not None, "it is part of the best draft"
         whole = self.stages.loads.whole(slot.start, slot.end)
-        shares, slowest_s = 0.0, 0.0
+        seconds: dict[int, float] = {}
         for (device, _), tile in zip(stage.shares, stage.block.tiles, strict=True):
+            seconds[device] = seconds.get(device, 0.0) + tile.compute_s
+        shares = 0.0
+        for device, its_s in seconds.items():
             alone = self.stages.loads.of(slot.start, slot.end, ((device, whole),)).tiles[0]
-            shares += tile.compute_s / alone.compute_s if alone.compute_s else 0.0
-            slowest_s = max(slowest_s, tile.compute_s)
-        return slowest_s * (1 - 1 / shares) if shares > 1 else 0.0
+            shares += its_s / alone.compute_s if alone.compute_s else 0.0
+        return max(seconds.values()) * (1 - 1 / shares) if shares > 1 else 0.0
 
     @property
     def _exchange_s(self) -> float:
