@@ -105,7 +105,7 @@ def save_model(folder: Path) -> Path:
 def main() -> int:
     """The exit code."""
     arguments = _arguments()
-    like = likeness(arguments.like, WORKERS, CACHE)
+    like = likeness(arguments.like, WORKERS)
     endpoint = f"tcp://127.0.0.1:{free_port()}"
     served = {"frigate_zmq": [endpoint]}
     with tempfile.TemporaryDirectory() as folder:

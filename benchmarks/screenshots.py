@@ -58,9 +58,7 @@ def _given(url: str) -> Iterator[str]:
 
 @contextmanager
 def _cluster() -> Iterator[str]:
-    with DemoCluster(
-        ClusterForm("digits", 4, "auto", likeness("pi4", 4, CACHE), True, CACHE)
-    ) as cluster:
+    with DemoCluster(ClusterForm("digits", 4, "auto", likeness("pi4", 4), True, CACHE)) as cluster:
         cluster.wait_until_listening()
         cluster.wait_until_found(print)
         wait_until_profiled(cluster, print)

@@ -14,10 +14,9 @@ from benchmarks.published import Case
 from coordinator.costs import Medium
 from imbrex.demo.emulation.computer import Computer
 from imbrex.demo.emulation.presets import Preset, load_kind
-from imbrex.demo.emulation.rate import core_gflops
+from imbrex.demo.emulation.rate import measured_core
 
-# What others do beside them comes and goes.
-_CORE_RUNS = 60
+_CORE_RUNS = 30
 # What all devices together may take of this machine's cores while everybody computes: messages,
 # the kernel's buckets and the coordinator need the rest.
 _MOST_CORES = 0.6
@@ -98,9 +97,9 @@ def bench(setting: Setting, say: Say) -> Iterator[Bench]:
     if setting.medium:
         preset = preset.model_copy(update={"medium": setting.medium})
     say("measuring this machine")
-    core = core_gflops(_CORE_RUNS)
+    core = measured_core(_CORE_RUNS)
     devices = max(setting.devices, sum(setting.clocks))
-    scale = setting.scale or fitting_scale(preset, devices, core)
+    scale = setting.scale or fitting_scale(preset, devices, core.gflops)
     wanted = preset.scaled(scale)
     usual = machine(core, wanted).computer(wanted)
     computers = [_clocked(usual, clock) for clock in setting.clocks]

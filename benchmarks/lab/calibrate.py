@@ -23,6 +23,7 @@ from coordinator.cluster import children
 from imbrex.demo.emulation.computer import Computer
 from imbrex.demo.emulation.link import SlowEndpoint
 from imbrex.demo.emulation.presets import Preset, server
+from imbrex.demo.emulation.rate import Core
 from imbrex.demo.emulation.settings import command
 from protos.channels import HOST, Caller
 from protos.errors import Unavailable
@@ -35,9 +36,9 @@ _STREAMS = 2
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What this machine does by itself: a core's rate, and what a message costs each side."""
+    """What this machine does by itself: a core, and what a message costs each side."""
 
-    core_gflops: float
+    core: Core
     message_ms: float
     byte_ns: float
 
@@ -47,11 +48,11 @@ class Machine:
         Raises:
             Unavailable: this machine is slower than the preset.
         """
-        pace = round(preset.gflops / self.core_gflops, 5)
+        pace = round(preset.gflops / self.core.gflops, 5)
         message_ms = preset.message_ms - self.message_ms
         if pace > 1 or message_ms < 0:
             raise Unavailable(
-                cause=f"this machine's core ({self.core_gflops:.0f} GFLOP/s, {self.message_ms:.2f} "
+                cause=f"this machine's core ({self.core.gflops:.0f} GFLOP/s, {self.message_ms:.2f} "
                 "ms per message) is slower than what it should emulate",
                 cure="Choose a smaller --scale",
             )
@@ -62,6 +63,7 @@ class Machine:
             byte_ns=round(max(0.0, preset.byte_ns - self.byte_ns), 4),
             task_ms=preset.task_ms,
             weight_ns=preset.weight_ns,
+            reference_s=self.core.reference_s,
             # As measured on a quiet machine like this one.
             peer_message_ms=round(max(0.0, preset.peer_message_ms - own.peer_message_ms), 4),
             peer_byte_ns=round(max(0.0, preset.peer_byte_ns - own.peer_byte_ns), 4),
@@ -127,7 +129,7 @@ class Emulated:
         ]
 
 
-def machine(core_gflops: float, wanted: Preset) -> Machine:
+def machine(core: Core, wanted: Preset) -> Machine:
     """Measures what messages cost here beside what they are charged, with a worker on loopback.
     They are charged what is wanted of them: a core that waits longer wakes up more slowly.
     """
@@ -151,7 +153,7 @@ def machine(core_gflops: float, wanted: Preset) -> Machine:
             )
         finally:
             children.stop([child])
-    return Machine(core_gflops, message_s * 1e3 - wanted.message_ms, byte_s * 1e9)
+    return Machine(core, message_s * 1e3 - wanted.message_ms, byte_s * 1e9)
 
 
 def emulated(lab: Lab, wanted: Preset, host: Computer, clocks: Sequence[float]) -> Emulated:

@@ -6,7 +6,6 @@ import asyncio
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -32,10 +31,6 @@ from protos.client import WorkerClient
 # What the coordinator had found out about each device when it planned.
 BELIEVED = ("name", "gflops", "mbps", "correction")
 WAYS = ("scatter", "gather", "halo")
-# In steady rounds nothing is faster than before, or than in the first of them, by this share.
-_FASTER = 0.01
-# How many rounds there may be, in units of those that count.
-_MOST = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,35 +80,15 @@ def chosen(name: str) -> Choice:
     return Choice.of(strategy_name, None, wire)
 
 
-class Steady:
-    """How many `rounds` in a row nothing has become faster, beginning with the one that did."""
-
-    def __init__(self) -> None:
-        self.rounds = 0
-        self._least_s: list[float] = []
-
-    def add(self, seconds: Sequence[float]) -> None:
-        """A round, with the seconds that each case took."""
-        least_s = self._least_s or [inf] * len(seconds)
-        pairs = [*zip(seconds, least_s, strict=True)]
-        faster = any(new < (1 - _FASTER) * least for new, least in pairs)
-        self.rounds = 1 if faster else self.rounds + 1
-        if faster:
-            self._least_s = [min(pair) for pair in pairs]
-
-
 def steps(strategies: Sequence[str], repeat: int) -> int:
-    """How often `measure` says something of one model, at least."""
+    """How often `measure` says something of one model."""
     return len(strategies) + repeat * (len(strategies) + 1)
 
 
 def measure(
     lab: Lab, question: Question, strategies: Sequence[str], repeat: int, say: Say
 ) -> dict[str, Any]:
-    """Rounds of the baseline and each strategy, after every plan is warm: a b c a b c. Emulated
-    devices charge the least time that their kernels have taken, so the rounds go on until `repeat`
-    in a row are steady, or there were `_MOST` times as many; the last `repeat` count.
-    """
+    """Rounds of the baseline and each strategy, after every plan is warm: a b c a b c."""
     rounds = Rounds(lab.client, question.name, question.body, question.expected)
     boxes = question.loaded.served.selections
     cases = [
@@ -123,14 +98,12 @@ def measure(
         for name in strategies
     ]
     rounds.warm_up(cases, say)
-    alone_s(lab, question, WARM_UP)  # so that its kernels run as often as those of tiles
+    alone_s(lab, question, WARM_UP)
     able = [case for case in cases if not case.reason]
     seen: dict[str, list[Seen]] = {case.label: [] for case in able}
     baselines_s: list[float] = []
     coordinator = psutil.Process(lab.coordinator.process.pid)
-    number, steady = 0, Steady()
-    while steady.rounds < repeat and number < _MOST * repeat:
-        number += 1
+    for number in range(1, repeat + 1):
         turn = f"{question.name}, round {number}"
         say(f"{turn}: the whole model on one device")
         baselines_s.append(alone_s(lab, question))
@@ -145,16 +118,10 @@ def measure(
             say(f"{turn}: {case.label} {sample.latency_s:.3f} s")
             before_s, dropped = _cpu_s(coordinator), lab.network.dropped()
             psutil.cpu_percent()
-        steady.add([baselines_s[-1], *(case.samples[-1].latency_s for case in able)])
-    del baselines_s[:-repeat]
-    for case in able:
-        del case.samples[:-repeat], seen[case.label][:-repeat]
     # How many boxes a picture has is not planned.
     exact = ("scatter", "halo") if boxes else WAYS
-    # Each is the least that the kernels have taken until then.
-    baseline_s = min(baselines_s)
+    baseline_s = statistics.median(baselines_s)
     return {
-        "rounds": number,
         "baseline": {
             "latency_s": round(baseline_s, 4),
             "samples_s": [round(each, 4) for each in baselines_s],
@@ -202,7 +169,7 @@ def _result(
 
 def alone_s(lab: Lab, question: Question, runs: int = 1) -> float:
     """Seconds of the whole, unsplit model on the fastest device, in plain onnxruntime under its
-    pace; the least of so many runs.
+    pace; the median of so many runs.
     """
     return asyncio.run(_alone(lab, question.loaded, runs))
 
@@ -219,7 +186,7 @@ async def _alone(lab: Lab, loaded: Loaded, runs: int) -> float:
         reply = await client.measure(
             pb.MeasureRequest(program=program_message(whole.program), inputs=inputs, repeats=runs)
         )
-    return float(min(reply.seconds))
+    return statistics.median(reply.seconds)
 
 
 def _cpu_s(process: psutil.Process) -> float:

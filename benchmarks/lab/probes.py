@@ -24,7 +24,6 @@ from protos import imbrex_pb2 as pb
 from protos.channels import Caller
 from protos.client import WorkerClient
 
-# Rates are the best of so many runs: what others do beside them comes and goes.
 _DEVICE_RUNS = 5
 _PINGS, _LARGE_PINGS = 60, 3
 _PAYLOAD_BYTES = 1 << 20
@@ -39,7 +38,7 @@ _MESSAGES, _MESSAGE_BYTES, _GAP_S = 15, 64 << 10, 0.02
 
 
 async def device_gflops(addresses: Sequence[str], caller: Caller) -> list[float]:
-    """The rate of every device while all of them compute, by the least time, as `core_gflops`."""
+    """The rate of every device while all of them compute, by the median time."""
 
     async def one(address: str) -> float:
         program, inputs = _convolutions()
@@ -48,7 +47,7 @@ async def device_gflops(addresses: Sequence[str], caller: Caller) -> list[float]
         )
         async with WorkerClient(address, caller) as client:
             reply = await client.measure(request)
-        return GFLOP / min(reply.seconds)
+        return GFLOP / statistics.median(reply.seconds)
 
     return list(await asyncio.gather(*map(one, addresses)))
 

@@ -17,18 +17,15 @@ import onnxruntime
 
 from imbrex.demo.emulation.computer import Computer
 from imbrex.demo.emulation.presets import Preset, load_kind
-from imbrex.demo.emulation.rate import GFLOP, SIDE, core_gflops
+from imbrex.demo.emulation.rate import Core, measured_core
 from imbrex.demo.emulation.software import SERVER
-from imbrex.demo.emulation.turns import Turns
 
 # What all devices together may take of one core: other programs run beside a demo.
 _MOST_OF_A_CORE = 0.4
 # Beside busy programs, what waits for a core gets it a millisecond or two late.
 _LEAST_MESSAGE_MS = 5.0
-# Two seconds: the least of them is that of an undisturbed run.
+# Two seconds.
 _RUNS = 20
-# Of a task on a worker.
-_TRIES = 4
 _BITS = 8
 # A demo adds some thirty files of twenty bytes.
 _MOST_KERNELS = 10_000
@@ -66,43 +63,35 @@ class Likeness:
         return KINDS[self.name]
 
 
-def likeness(name: str, devices: int, cache: Path) -> Likeness:
-    """So many devices of a kind on this machine, whose rate is measured: the best ever, as beside
-    other programs cores are slower for a while.
-    """
-    preset = load_kind(KINDS[name].preset).preset
-    turns = Turns(turns_in(cache))
-    with turns.turn():
-        core = GFLOP / turns.least(("this machine's core", SIDE), GFLOP / core_gflops(_RUNS))
-    turns.close()
-    return told(name, preset, scale_of(preset, devices, core), core)
+def likeness(name: str, devices: int) -> Likeness:
+    """So many devices of a kind on this machine, whose rate is measured."""
+    preset, core = load_kind(KINDS[name].preset).preset, measured_core(_RUNS)
+    return told(name, preset, scale_of(preset, devices, core.gflops), core)
 
 
 def turns_in(cache: Path) -> Path:
-    """Where emulated devices take turns, and keep the least time of each kernel for the next demo:
-    short kernels meet an undisturbed moment sooner than the whole model does.
-    """
-    kept = cache / f"kernels-{onnxruntime.__version__}"
+    """Where emulated devices take turns, and keep what each kernel takes for the next demo."""
+    kept = cache / f"kernels-of-{onnxruntime.__version__}"
     if kept.is_dir() and sum(1 for _ in kept.iterdir()) > _MOST_KERNELS:
         shutil.rmtree(kept)
     return kept
 
 
-def told(name: str, preset: Preset, scale: float, core: float) -> Likeness:
-    """What daemons are told on a machine whose cores do `core` GFLOP/s."""
+def told(name: str, preset: Preset, scale: float, core: Core) -> Likeness:
+    """What daemons are told on a machine with such cores."""
     wanted = preset.scaled(scale)
     # Every byte crosses one wire: the host's for its messages, the sender's between workers.
     wire_ns = _BITS * 1e3 / wanted.mbps
     message_ms = max(0.0, wanted.message_ms - SERVER.message_ms)
     worker = Computer(
-        pace=round(wanted.gflops / core, 4),
+        pace=round(wanted.gflops / core.gflops, 5),
         message_ms=round(message_ms, 4),
         byte_ns=round(wanted.byte_ns, 4),
         task_ms=wanted.task_ms,
         weight_ns=wanted.weight_ns,
         peer_message_ms=round(max(0.0, wanted.peer_message_ms - SERVER.peer_message_ms), 4),
         peer_byte_ns=round(wanted.peer_byte_ns + wire_ns, 4),
-        tries=_TRIES,
+        reference_s=core.reference_s,
     )
     host = Computer(
         pace=1.0, message_ms=worker.message_ms, byte_ns=worker.byte_ns + wire_ns, task_ms=0.0
@@ -110,11 +99,11 @@ def told(name: str, preset: Preset, scale: float, core: float) -> Likeness:
     return Likeness(name, scale, preset.gflops, worker, host)
 
 
-def scale_of(preset: Preset, devices: int, core: float) -> float:
+def scale_of(preset: Preset, devices: int, core_gflops: float) -> float:
     """The largest power of two at which other programs do not disturb so many devices."""
     most = min(
         1.0,
-        _MOST_OF_A_CORE * core / (devices * preset.gflops),
+        _MOST_OF_A_CORE * core_gflops / (devices * preset.gflops),
         preset.message_ms / _LEAST_MESSAGE_MS,
     )
     return float(2.0 ** math.floor(math.log2(most)))

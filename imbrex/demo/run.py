@@ -64,7 +64,7 @@ def run(demo: Demo, *, as_json: bool) -> int:
             model=question.argument,
             workers=demo.workers,
             strategy=demo.strategy,
-            like=likeness(demo.like, demo.workers, cache) if demo.like else None,
+            like=likeness(demo.like, demo.workers) if demo.like else None,
             profile=demo.profile,
             cache=cache,
             wire=demo.wire,

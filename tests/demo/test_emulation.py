@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from coordinator.cluster import children
+from imbrex.demo.emulation import throttle as throttles
+from imbrex.demo.emulation.rate import measured_core
 from imbrex.demo.emulation.settings import Emulation, command, load_emulation
 from imbrex.demo.emulation.throttle import EmulatedThrottle
 from imbrex.demo.emulation.turns import Turns
@@ -56,20 +58,18 @@ def test_weights_are_charged_apart_from_kernels_with_warm_caches():
     assert timed.stop_s - timed.start_s == pytest.approx(1.0 / 0.1 + 2.0)
 
 
-def test_a_task_counts_as_its_quickest_try_while_the_pace_leaves_time_for_others():
-    clock, seconds = FakeClock(), [3.0, 1.0, 2.0, 1.0]
+@pytest.mark.parametrize("slowdown", [1.0, 2.5])
+def test_what_slows_a_core_down_is_not_charged(monkeypatch, slowdown):
+    clock = FakeClock()
 
-    def compute():
-        taken = seconds.pop(0)
-        return clock.work(taken, taken)
+    def taking(seconds):
+        return lambda: clock.work(slowdown * seconds, slowdown * seconds)
 
-    throttle = EmulatedThrottle(0.05, Emulation(tries=3), clock)
-    timed = throttle.run(Ready(compute))
-    assert timed.stop_s - timed.start_s == pytest.approx(1.0 / 0.05)
-    assert seconds == [1.0]
-    hurried = EmulatedThrottle(0.5, Emulation(tries=3), clock)
-    timed = hurried.run(Ready(compute))
-    assert timed.stop_s - timed.start_s == pytest.approx(1.0 / 0.5)
+    monkeypatch.setattr(throttles, "reference", lambda: taking(0.002))
+    slow = EmulatedThrottle(0.01, Emulation(reference_s=0.001), clock)
+    timed = slow.run(Ready(taking(0.3)))
+    # The pace is of a core on which the reference would take half as long as undisturbed here.
+    assert timed.stop_s - timed.start_s == pytest.approx(0.3 / 2 / 0.01)
 
 
 def test_workers_that_name_the_same_folder_compute_in_turns(tmp_path):
@@ -96,33 +96,67 @@ def test_workers_that_name_the_same_folder_compute_in_turns(tmp_path):
     assert most == [1, 1, 1]
 
 
-def test_equal_kernels_take_the_least_time_they_took_on_any_emulated_computer(tmp_path):
-    clock, emulation = FakeClock(), Emulation(turns=tmp_path / "turns")
-    slow, fast = (EmulatedThrottle(pace, emulation, clock) for pace in (0.1, 0.2))
+def computing(clock, times):
+    def compute():
+        taken = times.pop(0)
+        clock.work(taken, taken)
 
-    def seconds(throttle, cpu_s, *kernels):
-        timed = throttle.run(Ready(lambda: clock.work(cpu_s, cpu_s), kernels=kernels))
+    return compute
+
+
+def test_equal_kernels_take_the_median_time_on_all_emulated_computers(monkeypatch, tmp_path):
+    clock, emulation = FakeClock(), Emulation(turns=tmp_path / "turns", reference_s=1.0)
+    monkeypatch.setattr(throttles, "reference", lambda: lambda: clock.work(1.0, 1.0))
+    slow, fast = (EmulatedThrottle(pace, emulation, clock) for pace in (0.01, 0.02))
+
+    def seconds(throttle, times, *kernels):
+        timed = throttle.run(Ready(computing(clock, times), kernels=kernels))
         return timed.stop_s - timed.start_s
 
-    assert seconds(slow, 2.0, "conv", (1, 3)) == pytest.approx(20.0)
-    assert seconds(fast, 1.0, "conv", (1, 3)) == pytest.approx(5.0)
-    assert seconds(slow, 3.0, "conv", (1, 3)) == pytest.approx(10.0)
-    assert seconds(slow, 3.0, "conv", (1, 4)) == pytest.approx(30.0)
-    assert seconds(slow, 2.0) == pytest.approx(20.0)
-    assert seconds(slow, 3.0) == pytest.approx(30.0)
+    times = [2.0, 1.0, 4.0, 3.0, 9.0, 5.0, 3.0, 3.5]
+    assert seconds(slow, times, "conv", (1, 3)) == pytest.approx(300.0)
+    assert len(times) == 3
+    assert seconds(fast, times, "conv", (1, 3)) == pytest.approx(175.0)
+    assert seconds(slow, times, "conv", (1, 3)) == pytest.approx(300.0)
+    assert seconds(slow, [2.0] * 5, "conv", (1, 4)) == pytest.approx(200.0)
+    # Without names, kernels cannot be known to be equal.
+    assert seconds(slow, [4.0] * 5) == pytest.approx(400.0)
+    assert seconds(slow, [3.0] * 5) == pytest.approx(300.0)
     for throttle in (slow, fast):
         throttle.close()
+
+
+@pytest.mark.parametrize(("pace", "runs"), [(0.01, 25), (0.05, 5)])
+def test_kernels_are_measured_until_enough_is_known_of_them(monkeypatch, tmp_path, pace, runs):
+    clock, emulation = FakeClock(), Emulation(turns=tmp_path, reference_s=1.0, weight_ns=1.0)
+    monkeypatch.setattr(throttles, "reference", lambda: lambda: clock.work(1.0, 1.0))
+    throttle, times = EmulatedThrottle(pace, emulation, clock), [1.0] * 100
+    for _ in range(30):
+        throttle.run(Ready(computing(clock, times), kernels=("conv",)))
+    # Each measured run follows one that warms the caches; of 30 tasks, those that measure: 1 + 20.
+    assert 100 - len(times) == 2 * runs + 30 - (runs - 5 + 1)
+    throttle.close()
 
 
 def test_a_worker_that_was_killed_while_it_kept_a_time_costs_that_time_only(tmp_path):
     turns = Turns(tmp_path)
     with turns.turn():
-        assert turns.least(("conv",), 2.0) == 2.0
+        turns.keep(("conv",), [2.0, 3.0])
+        assert turns.kept(("conv",)) == [2.0, 3.0]
     (kept,) = tmp_path.iterdir()
-    kept.write_text("")
+    kept.write_text("2.0 3.")
     with turns.turn():
-        assert turns.least(("conv",), 3.0) == 3.0
+        assert turns.kept(("conv",)) == [2.0, 3.0]
+    kept.write_text("2.0 3.0e-")
+    with turns.turn():
+        assert turns.kept(("conv",)) == []
     turns.close()
+
+
+def test_a_reference_is_measured_beside_the_core_that_it_stands_for():
+    core = measured_core(3)
+    assert 1 < core.gflops < 10_000
+    assert 1e-5 < core.reference_s < 1.0
 
 
 def test_turns_that_are_no_folder_are_named(tmp_path):

@@ -3,6 +3,7 @@
 import pytest
 
 from imbrex.demo.emulation.presets import load_kind
+from imbrex.demo.emulation.rate import Core
 from imbrex.demo.emulation.software import SERVER
 from imbrex.demo.likeness import KINDS, scale_of, told
 
@@ -10,7 +11,7 @@ from imbrex.demo.likeness import KINDS, scale_of, told
 @pytest.mark.parametrize("name", KINDS)
 def test_a_scale_changes_how_long_everything_takes_and_no_ratio(name):
     preset = load_kind(KINDS[name].preset).preset
-    slow, slower = (told(name, preset, scale, core=100.0) for scale in (0.25, 0.125))
+    slow, slower = (told(name, preset, scale, Core(100.0, 1e-3)) for scale in (0.25, 0.125))
     for each in (slow, slower):
         assert each.worker.pace * 100.0 == pytest.approx(preset.gflops * each.scale, rel=0.01)
         own_ms = each.worker.message_ms + SERVER.message_ms
@@ -29,7 +30,7 @@ def test_a_scale_changes_how_long_everything_takes_and_no_ratio(name):
 @pytest.mark.parametrize("devices", [1, 4, 16])
 def test_a_scale_leaves_room_for_other_programs(name, devices):
     preset = load_kind(KINDS[name].preset).preset
-    scale = scale_of(preset, devices, core=100.0)
+    scale = scale_of(preset, devices, core_gflops=100.0)
     assert devices * preset.gflops * scale <= 40.0
     assert preset.message_ms / scale >= 5.0
     twice = 2 * scale

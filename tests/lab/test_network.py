@@ -19,6 +19,7 @@ from benchmarks.lab.guard import guarded
 from benchmarks.lab.namespace import inside
 from benchmarks.lab.network import Network, Wiring, remove_leftovers, require_tools
 from imbrex.demo.emulation.presets import Preset
+from imbrex.demo.emulation.rate import Core
 from protos.errors import BadConfiguration, Unavailable
 
 needs_root = pytest.mark.skipif(
@@ -169,11 +170,11 @@ def test_a_lab_that_emulates_something_else_is_at_fault():
 
 
 def test_daemons_are_told_the_difference_to_this_machine():
-    computer = Machine(core_gflops=100, message_ms=0.5, byte_ns=1).computer(WANTED)
-    assert computer == Computer(pace=0.04, message_ms=2.5, byte_ns=0, task_ms=1)
+    computer = Machine(Core(100, 1e-3), message_ms=0.5, byte_ns=1).computer(WANTED)
+    assert computer == Computer(pace=0.04, message_ms=2.5, byte_ns=0, task_ms=1, reference_s=1e-3)
 
 
 def test_a_machine_that_is_too_slow_is_refused():
     with pytest.raises(Unavailable) as caught:
-        Machine(core_gflops=3, message_ms=0.5, byte_ns=1).computer(WANTED)
+        Machine(Core(3, 1e-3), message_ms=0.5, byte_ns=1).computer(WANTED)
     assert "--scale" in caught.value.cure

@@ -18,7 +18,7 @@ class Computer:
     weight_ns: float = 0.0
     peer_message_ms: float = 0.0
     peer_byte_ns: float = 0.0
-    tries: int = 1
+    reference_s: float = 0.0
 
     def write(self, path: Path, turns: Path) -> Path:
         """The file that `imbrex.demo.emulation` runs a daemon by; `turns` as in `Emulation`."""

@@ -2,7 +2,7 @@
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -36,17 +36,21 @@ class Turns:
         finally:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
-    def least(self, kernels: tuple[object, ...], cpu_s: float) -> float:
-        """The least CPU seconds that these kernels have taken so far on any worker, including
-        `cpu_s` now; call it while holding the turn.
-        """
-        kept = self._folder / sha256_of(repr(kernels).encode())
-        # No value yet, or a truncated one: a worker was killed while writing, or the disk is full.
+    def kept(self, kernels: tuple[object, ...]) -> list[float]:
+        """What any worker has kept of these kernels; call it while holding the turn."""
+        # Truncated values: a worker was killed while writing, or the disk was full.
         with suppress(OSError, ValueError):
-            cpu_s = min(cpu_s, float(kept.read_text()))
+            return list(map(float, self._file(kernels).read_text().split()))
+        return []
+
+    def keep(self, kernels: tuple[object, ...], values: Sequence[float]) -> None:
+        """Keeps values of these kernels; none of unknown ones."""
         with suppress(OSError):
-            kept.write_text(repr(cpu_s))
-        return cpu_s
+            if kernels:
+                self._file(kernels).write_text(" ".join(map(repr, values)))
+
+    def _file(self, kernels: tuple[object, ...]) -> Path:
+        return self._folder / sha256_of(repr(kernels).encode())
 
     def close(self) -> None:
         """Releases its resources."""
