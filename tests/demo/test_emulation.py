@@ -113,28 +113,28 @@ def test_equal_kernels_take_the_median_time_on_all_emulated_computers(monkeypatc
         timed = throttle.run(Ready(computing(clock, times), kernels=kernels))
         return timed.stop_s - timed.start_s
 
-    times = [2.0, 1.0, 4.0, 3.0, 9.0, 5.0, 3.0, 3.5]
+    times = [2.0, 1.0, 4.0, 3.0, 9.0, 2.5, 3.5, 3.0, 9.0, 5.0, 2.0, 9.0]
     assert seconds(slow, times, "conv", (1, 3)) == pytest.approx(300.0)
     assert len(times) == 3
-    assert seconds(fast, times, "conv", (1, 3)) == pytest.approx(175.0)
+    assert seconds(fast, times, "conv", (1, 3)) == pytest.approx(162.5)
     assert seconds(slow, times, "conv", (1, 3)) == pytest.approx(300.0)
-    assert seconds(slow, [2.0] * 5, "conv", (1, 4)) == pytest.approx(200.0)
+    assert seconds(slow, [2.0] * 9, "conv", (1, 4)) == pytest.approx(200.0)
     # Without names, kernels cannot be known to be equal.
-    assert seconds(slow, [4.0] * 5) == pytest.approx(400.0)
-    assert seconds(slow, [3.0] * 5) == pytest.approx(300.0)
+    assert seconds(slow, [4.0] * 9) == pytest.approx(400.0)
+    assert seconds(slow, [3.0] * 9) == pytest.approx(300.0)
     for throttle in (slow, fast):
         throttle.close()
 
 
-@pytest.mark.parametrize(("pace", "runs"), [(0.01, 25), (0.05, 5)])
+@pytest.mark.parametrize(("pace", "runs"), [(0.01, 25), (0.05, 9)])
 def test_kernels_are_measured_until_enough_is_known_of_them(monkeypatch, tmp_path, pace, runs):
     clock, emulation = FakeClock(), Emulation(turns=tmp_path, reference_s=1.0, weight_ns=1.0)
     monkeypatch.setattr(throttles, "reference", lambda: lambda: clock.work(1.0, 1.0))
     throttle, times = EmulatedThrottle(pace, emulation, clock), [1.0] * 100
     for _ in range(30):
         throttle.run(Ready(computing(clock, times), kernels=("conv",)))
-    # Each measured run follows one that warms the caches; of 30 tasks, those that measure: 1 + 20.
-    assert 100 - len(times) == 2 * runs + 30 - (runs - 5 + 1)
+    # Each measured run follows one that warms the caches; the first task measures nine times.
+    assert 100 - len(times) == 2 * runs + 30 - (runs - 9 + 1)
     throttle.close()
 
 

@@ -15,7 +15,7 @@ from worker.engines.base import Ready
 
 T = TypeVar("T")
 # A kernel is measured so often when it is met first, and in all.
-_FIRST, _ENOUGH = 5, 25
+_FIRST, _ENOUGH = 9, 25
 # The share of a kernel's paced time that measuring it again may take.
 _SPARE = 0.125
 # Everything that is timed has just run.
