@@ -403,7 +403,7 @@ class Box(_message.Message):
     def __init__(self, start: _Optional[_Iterable[int]] = ..., stop: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("request", "plan_version", "task", "attempt", "program", "inputs", "outputs", "sources_named")
+    __slots__ = ("request", "plan_version", "task", "attempt", "program", "inputs", "outputs", "sources_named", "any_values")
     class Input(_message.Message):
         __slots__ = ("tensor", "box", "data_type", "sources")
         TENSOR_FIELD_NUMBER: _ClassVar[int]
@@ -451,6 +451,7 @@ class Task(_message.Message):
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     SOURCES_NAMED_FIELD_NUMBER: _ClassVar[int]
+    ANY_VALUES_FIELD_NUMBER: _ClassVar[int]
     request: str
     plan_version: int
     task: int
@@ -459,7 +460,8 @@ class Task(_message.Message):
     inputs: _containers.RepeatedCompositeFieldContainer[Task.Input]
     outputs: _containers.RepeatedCompositeFieldContainer[Task.Output]
     sources_named: bool
-    def __init__(self, request: _Optional[str] = ..., plan_version: _Optional[int] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., program: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[Task.Input, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Task.Output, _Mapping]]] = ..., sources_named: _Optional[bool] = ...) -> None: ...
+    any_values: bool
+    def __init__(self, request: _Optional[str] = ..., plan_version: _Optional[int] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., program: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[Task.Input, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Task.Output, _Mapping]]] = ..., sources_named: _Optional[bool] = ..., any_values: _Optional[bool] = ...) -> None: ...
 
 class Selection(_message.Message):
     __slots__ = ("axis", "across", "start", "stop", "least", "factor")

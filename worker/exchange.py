@@ -227,7 +227,7 @@ class Exchange:
 
     def _bound(self, run: Run) -> Ready[dict[str, np.ndarray]]:
         bound = self._sessions.get(run.program).bound(run.inputs, run.shapes)
-        return replace(bound, check=lambda made: _require_finite(made, run.passed))
+        return replace(bound, check=lambda made: _require_finite(made, run.checked))
 
     def _ended(self, key: TaskKey, outcome: Timed[dict[str, np.ndarray]] | Exception) -> None:
         """Handles the end of a run, in the thread that ran it."""
@@ -304,9 +304,9 @@ class Exchange:
         self._write(number, [([pb.Item(pong=pong)], [payload])])
 
 
-def _require_finite(outputs: dict[str, np.ndarray], passed: Iterable[str]) -> None:
-    """Raises NotFinite if outputs that the host does not see are not finite."""
-    for name in passed:
+def _require_finite(outputs: dict[str, np.ndarray], checked: Iterable[str]) -> None:
+    """Raises NotFinite unless these outputs are finite."""
+    for name in checked:
         if not is_finite(outputs[name]):
             raise NotFinite(
                 cause=f"the program produced values of {name!r} that are not finite",

@@ -58,7 +58,8 @@ def _form(common: bytes) -> TaskForm:
         )
         for entry in message.inputs
     )
-    return TaskForm(message.program, inputs, output_specs(message.outputs))
+    outputs = output_specs(message.outputs)
+    return TaskForm(message.program, inputs, outputs, message.any_values)
 
 
 def output_specs(messages: Sequence[pb.Task.Output]) -> tuple[OutputSpec, ...]:

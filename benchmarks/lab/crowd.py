@@ -14,8 +14,6 @@ CLIENTS = 32
 # Whole images go to every device, and with them all weights: 100 MB of ResNet-50 to seven Pis take
 # a minute of the host's Fast Ethernet.
 SETTLE_S = 120.0
-# Kernels of the lab take the least time that they have taken, and those of the crowd run a hundred
-# times.
 BASELINE_RUNS = 10
 
 

@@ -22,10 +22,10 @@ from protos.frames import pieces
 _Reader = tuple[DeviceId, str, int]
 # The source of a box of its input: tensor, device, box.
 _Source = tuple[str, DeviceId, Box]
-# A task, what the host reads of its results, and the location of its neighbours: the addresses of
-# the plan's devices if all is as planned; otherwise its readers and sources; nothing if everything
-# goes through the host.
-_Key = tuple[int, Hashable, Hashable]
+# A task; the location of its neighbours: the addresses of the plan's devices if all is as planned,
+# otherwise its readers and sources, nothing if everything goes through the host; whether its values
+# may be any; what the host reads of its results.
+_Key = tuple[int, Hashable, bool, Hashable]
 
 # Encoded tasks, kept while their plan is in use. After faults a task has other neighbours, and such
 # a combination seldom occurs again.
@@ -51,7 +51,7 @@ def task_item(
     elif run.direct:
         where = readers, sources = tuple(_readers(spec, run, address)), tuple(_sources(spec, run))
     asked = tuple((each.tensor, selections.get(each.tensor)) for each in spec.outputs)
-    key = action.task, where, asked
+    key = action.task, where, run.unusual, asked
     known = _DESCRIBED.setdefault(graph, {})
     task = known.get(key)
     if task is None:
@@ -60,6 +60,7 @@ def task_item(
         if run.direct and readers is None:
             readers, sources = tuple(_readers(spec, run, address)), tuple(_sources(spec, run))
         task = _described(graph, action.task, run.direct, readers or (), sources or (), selections)
+        task.any_values = run.unusual
         known[key] = task
     item = pb.Item(task=task)
     item.task.request = action.request

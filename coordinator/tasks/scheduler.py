@@ -128,8 +128,7 @@ class Scheduler:
     def _submit(self, event: Submitted) -> Iterator[Action]:
         request, graph = event.request, event.graph
         unusual = self._judge.is_unusual(graph, finite=event.finite)
-        # Devices refuse to pass on values that are not finite.
-        direct = graph.is_direct and not unusual and bool(self.devices)
+        direct = graph.is_direct and bool(self.devices)
         tasks = [TaskRun(spec) for spec in graph.tasks]
         run = RequestRun(graph, tasks, direct, self._now, unusual=unusual)
         self.requests[request] = run

@@ -1,7 +1,7 @@
 """Tasks on the wire: what requests have in common is written once, what differs every time."""
 
 from coordinator.execution.messages import task_item
-from coordinator.tasks.events import Assign, Lost, Submitted
+from coordinator.tasks.events import Assign, Cancelled, Lost, Submitted
 from coordinator.tasks.scheduler import Scheduler
 from tests.execution.sketches import HALVES, A, B, R, assigned, device, direct_chain, scheduler
 
@@ -71,3 +71,15 @@ def test_who_sends_a_tasks_input_is_named_to_its_reader() -> None:
         again = described(state, each)
         assert again.sources_named
         assert not any(entry.sources for entry in again.inputs)
+
+
+def test_devices_are_told_where_values_may_be_any() -> None:
+    state, graph = scheduler("a", "b"), direct_chain([HALVES, HALVES])
+    for finite in (True, False, True):
+        tasks = [
+            described(state, each)
+            for each in assigned(state.step(Submitted(R, graph, finite=finite)))
+        ]
+        assert {task.any_values for task in tasks} == {not finite}
+        assert any(out.to != "host" for task in tasks for out in task.outputs)
+        state.step(Cancelled(R))

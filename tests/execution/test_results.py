@@ -7,6 +7,7 @@ from coordinator.tasks.events import (
     Assign,
     Cancel,
     Complete,
+    Failed,
     Received,
     Refused,
     Send,
@@ -14,11 +15,13 @@ from coordinator.tasks.events import (
 )
 from models.boxes import Box
 from tests.execution.sketches import (
+    HALVES,
     A,
     B,
     R,
     assigned,
     chain,
+    direct_chain,
     merge,
     result,
     row,
@@ -90,3 +93,20 @@ def test_what_is_not_finite_already_cannot_become_so() -> None:
     state.step(Submitted(R, chain(WHOLE), finite=False))
     assert Complete(R) in state.step(Received(R, 0, 0, "t1", row(0, 12), finite=False))
     assert state.refused == {}
+
+
+def test_peers_exchange_what_a_network_is_known_to_make_though_it_is_not_finite() -> None:
+    state, graph = scheduler("a", "b"), direct_chain([HALVES, HALVES])
+    begun = assigned(state.step(Submitted(R, graph)))
+    first = next(each for each in begun if each.task == 0)
+    state.step(Failed(R, 0, first.attempt, "not_finite", "as it computes"))
+    assert not state.requests[R].direct
+    again = state.requests[R].tasks[0].latest
+    assert again is not None
+    state.step(Received(R, 0, again.number, "t1", row(0, 6), finite=False))
+    assert state.requests[R].unusual
+    state.step(Submitted(type(R)("next"), graph))
+    run = state.requests[type(R)("next")]
+    assert (run.direct, run.unusual) == (True, True)
+    state.step(Submitted(type(R)("another"), direct_chain([HALVES, HALVES])))
+    assert not state.requests[type(R)("another")].unusual

@@ -159,6 +159,26 @@ async def test_outputs_to_itself_feed_the_next_task(two):
     same(joined(pieces, IN), whole(whole(x), seed=1))
 
 
+@pytest.mark.parametrize("any_values", [False, True])
+async def test_what_is_not_finite_goes_to_a_peer_only_where_it_may(two, any_values):
+    _, b, to_a, to_b, first, second = two
+    x = picture()
+    x[0, 0, 3, 3] = np.inf
+    halves = [output(half, to=b.id, address=b.address, to_task=1) for half in (TOP, BOTTOM)]
+    item = task_item(first, {"x": IN}, halves)
+    item.task.any_values = any_values
+    await to_b.write(
+        [task_item(second, {"y": IN}, [{"tensor": "z", "box": IN, "yields": IN}], task=1)]
+    )
+    await to_a.write([item])
+    await send(to_a, "x", IN, x)
+    _, (ended,) = await until_done(to_a)
+    assert getattr(ended, "code", "") == ("" if any_values else "not_finite")
+    if any_values:
+        pieces, _ = await until_done(to_b)
+        np.testing.assert_array_equal(joined(pieces, IN), whole(whole(x), seed=1))
+
+
 @pytest.mark.parametrize("way", ["data", "grpc"])
 async def test_a_neighbour_that_takes_nothing_is_given_up(tmp_path, monkeypatch, way):
     async def never(*_):

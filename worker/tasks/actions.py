@@ -71,11 +71,14 @@ class OutputSpec:
 
 @dataclass(frozen=True, eq=False)
 class TaskForm:
-    """The part of a task that is the same in every request of its plan."""
+    """The part of a task that is the same in every request of its plan. With `any_values`, what
+    goes to peers need not be finite.
+    """
 
     program: str
     inputs: tuple[InputSpec, ...]
     outputs: tuple[OutputSpec, ...]
+    any_values: bool = False
 
     @cached_property
     def yields(self) -> dict[str, Box]:
@@ -88,8 +91,10 @@ class TaskForm:
         return {e.tensor: None if e.dynamic else e.yields.shape for e in self.outputs}
 
     @cached_property
-    def passed(self) -> frozenset[str]:
-        """The outputs that go to peers."""
+    def checked(self) -> frozenset[str]:
+        """The outputs that must be finite: they go to peers, and the host does not see them."""
+        if self.any_values:
+            return frozenset()
         return frozenset(entry.tensor for entry in self.outputs if entry.to != HOST)
 
     @cached_property
@@ -149,15 +154,15 @@ class Piece:
 @dataclass(slots=True, eq=False)
 class Run:
     """Run the program now; `inputs` are contiguous and stay untouched until it has finished.
-    `shapes` are those of its outputs, None where that is not known before. `passed` are the outputs
-    that go to peers and that the host never sees. `ready` holds the prepared run.
+    `shapes` are those of its outputs, None where that is not known before. `checked` are the
+    outputs that must be finite. `ready` holds the prepared run.
     """
 
     key: TaskKey
     program: str
     inputs: Mapping[str, np.ndarray]
     shapes: Mapping[str, tuple[int, ...] | None]
-    passed: frozenset[str] = frozenset()
+    checked: frozenset[str] = frozenset()
     ready: Any = None
 
 

@@ -88,7 +88,7 @@ class _Task:
                 name: each.array for name, each in self.inputs.items() if each.array is not None
             }
             form = self.spec.form
-            self.run = Run(self.spec.key, form.program, inputs, form.shapes, form.passed)
+            self.run = Run(self.spec.key, form.program, inputs, form.shapes, form.checked)
         return self.run
 
 
