@@ -55,7 +55,11 @@ class Flight:
     @property
     def times(self) -> list[TaskTimes]:
         """The observed times of its tasks."""
-        return [replace(each, shared=each.device in self.shared) for each in self.timeline.tasks]
+        relayed = self.graph.is_direct and not self.direct
+        return [
+            replace(each, shared=each.device in self.shared, relayed=relayed)
+            for each in self.timeline.tasks
+        ]
 
     def computed(self, times: TaskTimes, peer_bytes: int) -> None:
         """A device reported the end of a task and the bytes it sent to peers."""

@@ -105,7 +105,7 @@ def _peer_bars(lived: Lived) -> Iterator[_Bar]:
     first = {each.task: each for each in lived.tasks if not each.attempt}
     for passed in lived.sketch.passed:
         source, reader = first.get(passed.source), first.get(passed.reader)
-        if source is None or reader is None or source.device == reader.device:
+        if source is None or reader is None or source.device == reader.device or reader.relayed:
             continue
         names = [lived.names.get(each.device, each.device) for each in (source, reader)]
         block = lived.sketch.blocks[passed.reader]

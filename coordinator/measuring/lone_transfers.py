@@ -54,7 +54,7 @@ def _crossings(graph: TaskGraph, times: Sequence[TaskTimes]) -> Iterator[_Crossi
             yield _Crossing(device, each.received_bytes, each.stop_s, each.received_s)
     for passed in graph.sketch.passed:
         source, reader = by_task.get(passed.source), by_task.get(passed.reader)
-        if source and reader and source.device != reader.device:
+        if source and reader and source.device != reader.device and not reader.relayed:
             yield _Crossing(None, passed.bytes, source.stop_s, reader.ready_s)
 
 

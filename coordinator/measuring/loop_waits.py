@@ -35,7 +35,7 @@ def message_waits(
     A message's time beyond the wires and the bytes is shared equally by its two ends.
     """
     found: Waits = {}
-    by_task = {each.task: each for each in times if not each.shared}
+    by_task = {each.task: each for each in times if not each.shared and not each.relayed}
     for task in graph.tasks:
         times_of = by_task.get(task.id)
         sources = {

@@ -29,7 +29,8 @@ class TaskTimes:
     """One attempt of a task, on the host's monotonic clock: when its last input was given to the
     connection (and the bytes of all), when it was ready, started and stopped, and when its last
     output was back at the host (0, and 0 bytes, if the host gets none). `shared`: other requests
-    were on its device meanwhile, so it may have waited for them.
+    were on its device meanwhile, so it may have waited for them; `relayed`: what peers exchange by
+    the plan went through the host.
     """
 
     task: int
@@ -43,6 +44,7 @@ class TaskTimes:
     received_s: float = 0.0
     received_bytes: int = 0
     shared: bool = False
+    relayed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

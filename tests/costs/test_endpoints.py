@@ -108,6 +108,8 @@ def test_messages_of_peers_are_found_in_their_tasks() -> None:
         # Messages wait for tasks and for each other in an event loop; none is faster than it is.
         assert FAR.message_s - 1e-9 <= min(waits) < FAR.message_s + FAR.task_s
     assert message_waits(graph, times, {}) == {}
+    relayed = [replace(each, relayed=True) for each in times]
+    assert message_waits(graph, relayed, {each.id: each.link for each in some.devices}) == {}
     links = {device.id: device.link for device in some.devices}
     crowded = [replace(each, shared=each.device == some.devices[0].id) for each in times]
     assert some.devices[0].id not in message_waits(graph, crowded, links)

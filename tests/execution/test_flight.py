@@ -14,7 +14,7 @@ from models.boxes import Span
 from models.graph import Joined
 from models.selection import Selection, Selections
 from protos import imbrex_pb2 as pb
-from tests.execution.sketches import HALVES, A, B, C, chain
+from tests.execution.sketches import HALVES, A, B, C, chain, direct_chain
 
 
 def flight(*devices: str) -> Flight:
@@ -34,6 +34,16 @@ async def test_devices_that_two_requests_use_are_shared_by_both() -> None:
     assert [each.shared for each in one.times] == [False, True]
     assert [each.shared for each in two.times] == [True, False]
     assert not any(each.shared for each in alone.times)
+
+
+async def test_what_a_direct_plan_sent_through_the_host_is_marked() -> None:
+    graph = direct_chain([HALVES, HALVES])
+    made = Flight(graph, {}, asyncio.get_running_loop().create_future(), Timeline(0.0), {})
+    made.computed(TaskTimes(0, 0, A, 1.0, 1.0, 2.0), 0)
+    assert [each.relayed for each in made.times] == [True]
+    made.direct = True
+    assert [each.relayed for each in made.times] == [False]
+    assert not any(each.relayed for each in flight(A, B).times)
 
 
 SELECTION = Selection(axis=2, across=1, scores=Span(1, 3), least=0.5)

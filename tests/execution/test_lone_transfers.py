@@ -1,5 +1,7 @@
 """Which messages had the wires to themselves."""
 
+from dataclasses import replace
+
 from coordinator.costs.links import Transfer
 from coordinator.measuring.lone_transfers import lone_transfers
 from coordinator.tasks.timeline import TaskTimes
@@ -55,6 +57,8 @@ def test_what_peers_pass_on_crosses_the_same_wires() -> None:
         TaskTimes(2, 0, A, 4.0, 4.0, 5.0),
         TaskTimes(3, 0, B, 4.0, 4.0, 5.0),
     ]
+    relayed = [replace(each, relayed=True) for each in tasks]
+    assert (B, Transfer(300, 0.5)) in lone_transfers(graph, relayed)
     # B's answer is on its way while both pass their borders on.
     assert list(lone_transfers(graph, tasks)) == [
         (A, Transfer(600, 0.5)),
