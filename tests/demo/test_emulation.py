@@ -114,11 +114,11 @@ def test_equal_kernels_take_the_median_time_on_all_emulated_computers(monkeypatc
         return timed.stop_s - timed.start_s
 
     times = [2.0, 1.0, 4.0, 3.0, 9.0, 2.5, 3.5, 3.0, 9.0, 5.0, 2.0, 9.0]
-    assert seconds(slow, times, "conv", (1, 3)) == pytest.approx(325.0)
-    assert len(times) == 2
-    assert seconds(fast, times, "conv", (1, 3)) == pytest.approx(150.0)
-    assert seconds(slow, times, "conv", (1, 3)) == pytest.approx(325.0)
-    assert seconds(slow, [2.0] * 10, "conv", (1, 4)) == pytest.approx(200.0)
+    assert seconds(slow, times, "conv", (1, 3)) == pytest.approx(300.0)
+    assert len(times) == 3
+    assert seconds(fast, times, "conv", (1, 3)) == pytest.approx(162.5)
+    assert seconds(slow, times, "conv", (1, 3)) == pytest.approx(300.0)
+    assert seconds(slow, [2.0] * 9, "conv", (1, 4)) == pytest.approx(200.0)
     # Without names, kernels cannot be known to be equal.
     assert seconds(slow, [4.0] * 9) == pytest.approx(400.0)
     assert seconds(slow, [3.0] * 9) == pytest.approx(300.0)
@@ -133,8 +133,8 @@ def test_kernels_are_measured_until_enough_is_known_of_them(monkeypatch, tmp_pat
     throttle, times = EmulatedThrottle(pace, emulation, clock), [1.0] * 100
     for _ in range(30):
         throttle.run(Ready(computing(clock, times), kernels=("conv",)))
-    # Each measured run follows one that warms the caches; nine precede the first task.
-    assert 100 - len(times) == 2 * runs + 30 - (runs - 9)
+    # Each measured run follows one that warms the caches; the first task measures nine times.
+    assert 100 - len(times) == 2 * runs + 30 - (runs - 9 + 1)
     throttle.close()
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from imbrex.demo.emulation.rate import Run, reference, share, warm_s
 from imbrex.demo.emulation.settings import Emulation
 from imbrex.demo.emulation.turns import Turns
-from worker.compute import REAL, Clock, Throttle, Timed, Work
+from worker.compute import REAL, Clock, Throttle, Work
 from worker.engines.base import Ready
 
 T = TypeVar("T")
@@ -44,18 +44,10 @@ class EmulatedThrottle(Throttle):
             self._clock.sleep_until(begun + self._emulation.task_ms * 1e-3)
         return ready
 
-    def run(self, ready: Ready[T]) -> Timed[T]:
-        """Runs it. Kernels that no worker has met yet are measured before, which takes longer than
-        the paced time of short ones.
-        """
-        if self._turns and self._emulation.reference_s and ready.kernels:
-            with self._turn():
-                if not self._turns.kept(ready.kernels):
-                    self._turns.keep(ready.kernels, self._measured(ready, _FIRST)[1])
-        return super().run(ready)
-
     def computed(self, ready: Ready[T]) -> tuple[T, float]:
-        """Runs it in its turn. Long kernels are measured again until enough is known of them."""
+        """Runs it in its turn. Kernels are measured until enough is known of them, short ones only
+        when they are met for the first time: that takes longer than their paced time.
+        """
         with self._turn():
             if not self._emulation.reference_s:
                 return self._warm(ready)
