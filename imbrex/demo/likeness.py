@@ -27,7 +27,7 @@ _LEAST_MESSAGE_MS = 5.0
 # Two seconds.
 _RUNS = 20
 _BITS = 8
-# A demo adds some thirty files of twenty bytes.
+# A demo adds some thirty files of half a kilobyte.
 _MOST_KERNELS = 10_000
 
 
