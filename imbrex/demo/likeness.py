@@ -24,7 +24,7 @@ from imbrex.demo.emulation.software import SERVER
 _MOST_OF_A_CORE = 0.4
 # Beside busy programs, what waits for a core gets it a millisecond or two late.
 _LEAST_MESSAGE_MS = 5.0
-# Two seconds.
+# Of a fifth of a second.
 _RUNS = 20
 _BITS = 8
 # A demo adds some thirty files of half a kilobyte.
