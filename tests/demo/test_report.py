@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from imbrex.demo.emulation.presets import load_kind
+from imbrex.demo.emulation.rate import Core
 from imbrex.demo.likeness import KINDS, told
 from imbrex.demo.measure import PlanRun
 from imbrex.demo.question import Question
@@ -16,7 +17,7 @@ from imbrex.demo.run import kept
 from models.agreement import Judgement, Reference
 from models.reference import Comparison
 
-LIKE = told("pi4", load_kind(KINDS["pi4"].preset).preset, scale=0.25, core=100.0)
+LIKE = told("pi4", load_kind(KINDS["pi4"].preset).preset, scale=0.25, core=Core(100.0, 1e-3))
 SAME = Judgement()
 QUESTION = Question(
     "digits", "digits", True, b"", "image/png", "sheet-1.png", Reference({}, None, 1e-5)
@@ -65,7 +66,9 @@ def test_times_are_those_of_the_devices():
 @pytest.mark.parametrize("plan", [{"wire": "exact"}, {"wire": "fp16"}])
 @pytest.mark.parametrize("judgement", [SAME, Judgement(Comparison(1.23456e-5, 1.23456e-5), 1.2)])
 def test_the_first_screen_is_ten_lines_on_a_terminal(kind, scale, alone_s, plan, judgement):
-    like = told(kind, load_kind(KINDS[kind].preset).preset, scale, core=100.0) if kind else None
+    like = (
+        told(kind, load_kind(KINDS[kind].preset).preset, scale, Core(100.0, 1e-3)) if kind else None
+    )
     found = measured(alone_s, 12345.0, 12.3456, judgement, scatter_ms=1234.0)
     found = replace(found, scale=like.scale if like else 1.0, plan={**found.plan, **plan})
     devices = [{"id": str(k), "name": f"worker-{k}"} for k in range(64)]
