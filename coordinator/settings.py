@@ -109,8 +109,8 @@ class CoordinatorSettings(DaemonSettings):
     )
     replan: OffOrSeconds = Field(
         default=60.0,
-        description="Look for a better plan every S seconds; off (or 0): change plans only by hand "
-        "or when devices come and go",
+        description="Look for a better plan every S seconds, if requests have shown something new; "
+        "off (or 0): change plans only by hand or when devices come and go",
     )
     profile: bool = Field(default=True, description="Whether to measure devices when they are idle")
     profile_s: float = Field(

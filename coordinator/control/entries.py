@@ -56,6 +56,8 @@ class Entry:
     left: dict[str, None] = field(default_factory=dict)
     # The devices that the plan was made for, or that it was last found good enough for.
     made_for: tuple[MadeFor, ...] = ()
+    # Whether the plan was made, and without leaving out devices that could not be prepared.
+    is_settled: bool = False
 
     @property
     def busy(self) -> bool:
@@ -107,6 +109,7 @@ class Entry:
         if graph is not None and graph is not self.graph:
             self.made_for = graph.plan.made_for
         self.graph, self.error = graph, error
+        self.is_settled = graph is not None and error is None
 
     def stopped(self) -> Iterator[Action]:
         """Cancels the plan that is being made, and the wish for another."""

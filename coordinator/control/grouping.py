@@ -201,9 +201,10 @@ class Regrouping(Machine):
             line.ready[count] = [Group(graph, service) for graph, service in pairs]
             yield from self._look(line, now)
         else:
+            if line.ready[1][0].graph is not worked_on:
+                return
             line.planned_s = now
-            all_devices = line.ready[1]
-            if not isinstance(event, events.Divided) or all_devices[0].graph is not worked_on:
+            if not isinstance(event, events.Divided):
                 return
             line.divide(event.groupings)
             line.drop(self._devices)
@@ -234,9 +235,12 @@ class Regrouping(Machine):
             yield actions.Divide(line.work, line.model, line.worked_on.plan, ready)
 
     def _are_old(self, line: _Line, now: float) -> bool:
-        """Whether groupings are missing, or were planned for other speeds of the devices."""
+        """Whether groupings are missing, or were planned beside another plan in force or for other
+        speeds of the devices.
+        """
         changed = self._plans.switching.looked_s(line.model) > line.planned_s
-        return now - line.planned_s > KEEP_S and (changed or len(line.planned) == 1)
+        missing = changed or len(line.planned) == 1
+        return line.planned_s == -inf or (missing and now - line.planned_s > KEEP_S)
 
     def _best(self, line: _Line, outstanding: float) -> int:
         """The number of groups to aim for: the present one unless another is clearly better."""

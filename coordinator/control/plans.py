@@ -1,9 +1,9 @@
 """The plans of every model: pure state, events in, actions out.
 
 Every model has a plan in force. It is replaced when devices come or go, after measurements, and
-periodically, unless it is held. Beside it are the plans that requests chose: by a strategy or a
-number of devices (made again at the next use after devices or measurements changed), or sent by a
-client (never made again).
+periodically if requests have shown something new, unless it is held. Beside it are the plans that
+requests chose: by a strategy or a number of devices (made again at the next use after devices or
+measurements changed), or sent by a client (never made again).
 
 The life of an entry:
 
@@ -133,8 +133,7 @@ class Plans(Machine):
                     entry.waiting.pop(ticket, None)
             case events.Tick():
                 if self._look_s <= now:
-                    self._change(PERIOD, "", now)
-                    self._look_s = now + self._period_s
+                    self._period_has_passed(now)
                 for entry in self._entries.values():
                     yield from self._tick(entry, now)
             case events.Changed(cause, devices, model):
@@ -154,6 +153,14 @@ class Plans(Machine):
         for entry in self._entries.values():
             if not model or entry.model == model:
                 entry.change(cause, now)
+
+    def _period_has_passed(self, now: float) -> None:
+        self._look_s = now + self._period_s
+        for (model, choice), entry in self._entries.items():
+            if choice != IN_FORCE:
+                continue
+            if not entry.is_settled or self.switching.is_worth_a_look(model, now):
+                entry.want(PERIOD, now)
 
     def _given(self, event: events.Given, now: float) -> Iterator[Action]:
         match event:
@@ -239,7 +246,7 @@ class Plans(Machine):
                 if self._is_better(entry, plan, old_s):
                     yield actions.Prepare(work, entry.model, (plan,))
                     return
-                entry.error = None
+                entry.error, entry.is_settled = None, not making.without
                 entry.made_for = plan.made_for
             case events.Unprepared(_, errors):
                 making.without |= errors
@@ -247,6 +254,7 @@ class Plans(Machine):
                 return
             case events.Prepared(_, (graph,)):
                 entry.put(graph)
+                entry.is_settled = not making.without
                 yield actions.Swap(entry.model, entry.choice, graph, making.causes)
             case events.WorkFailed(_, error, deserted):
                 goes_on = not deserted and self._goes_on(entry, error)

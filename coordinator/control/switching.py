@@ -23,6 +23,9 @@ LOOKS_IN_PERIOD = 4
 # Smaller drifts move no cut by a row; concurrent transfers look like slower links.
 DRIFT = math.log(1.2)
 LINK_DRIFT = math.log(1.5)
+# The part of a drift for which plans are looked at when the period has passed: with less, a search
+# takes seconds of CPU and finds the same plan.
+WORTH_A_LOOK = 0.25
 # While observations still differ this much from the estimate, it is converging; but the wait is
 # bounded. Even a settled drift must last HEARD_S: a plan made amid a change stays for a period.
 SURPRISE = math.log(1.25)
@@ -53,7 +56,9 @@ class Observed:
 class _Watch:
     """The state of one model's plan."""
 
+    seen: Mapping[str, Observed]
     basis: Mapping[str, float]
+    looked_at: Mapping[str, float] = field(default_factory=dict)
     looked_s: float = -math.inf
     changed_s: float = -math.inf
     moved_s: float | None = None
@@ -67,6 +72,11 @@ class _Watch:
             self.before = self.requests if now - self.begun_s < 2 * HORIZON_S else 0
             self.begun_s, self.requests = now, 0
         self.requests += 1
+
+    def look(self, now: float) -> None:
+        """Another plan is looked for, from what is seen now."""
+        self.basis = self.looked_at = {name: each.log_factor for name, each in self.seen.items()}
+        self.looked_s, self.moved_s = now, None
 
 
 @dataclass(slots=True)
@@ -84,7 +94,8 @@ class Switching:
     def is_due(self, model: str, seen: Mapping[str, Observed], now: float) -> bool:
         """Counts a request, and tells whether to look for another plan now."""
         factors = {name: each.log_factor for name, each in seen.items()}
-        watch = self._watched.setdefault(model, _Watch(factors, begun_s=now))
+        watch = self._watched.setdefault(model, _Watch(seen, factors, begun_s=now))
+        watch.seen = seen
         watch.count(now)
         moved = [
             name
@@ -105,11 +116,26 @@ class Switching:
             return False
         if now - watch.looked_s < self.period_s / LOOKS_IN_PERIOD:
             return False
-        watch.basis, watch.looked_s, watch.moved_s = factors, now, None
+        watch.look(now)
+        return True
+
+    def is_worth_a_look(self, model: str, now: float) -> bool:
+        """Whether to look for another plan because the period has passed: if requests have shown
+        something new since another was last looked for.
+        """
+        watch = self._watched.get(model)
+        if watch is None or not any(
+            abs(each.log_factor - watch.looked_at.get(name, math.inf)) > WORTH_A_LOOK * each.drift
+            for name, each in watch.seen.items()
+        ):
+            return False
+        watch.look(now)
         return True
 
     def looked_s(self, model: str) -> float:
-        """When another plan was last looked for because speeds had changed."""
+        """When another plan was last looked for because speeds had changed, or the period had
+        passed.
+        """
         watch = self._watched.get(model)
         return watch.looked_s if watch else -math.inf
 

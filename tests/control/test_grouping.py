@@ -120,6 +120,19 @@ def test_groups_are_planned_anew_once_devices_have_changed_their_speed() -> None
     assert crowd.state.status(M, now).groups == 2
 
 
+def test_groups_are_planned_anew_beside_another_plan_in_force() -> None:
+    """What led to that plan, such as the cost of messages, counts for theirs, too."""
+    crowd = Crowd()
+    now = crowd.divided()
+    later = graph(plan("abcd", latency_s=0.9))
+    assert Divide(Work(3), M, later.plan, (HALVES,)) in crowd.come(now + 1, on=later)
+    latest = graph(plan("abcd", latency_s=0.8))
+    assert not any(isinstance(each, Divide) for each in crowd.come(now + 2, on=latest))
+    # What was found for the plan before is not taken.
+    assert crowd.state.step(Divided(Work(3), {1: ALL_ONE}), now + 3) == []
+    assert Divide(Work(4), M, latest.plan, (HALVES,)) in crowd.come(now + 4, on=latest)
+
+
 def test_they_are_not_planned_anew_twice_in_a_minute() -> None:
     crowd = Crowd()
     now = crowd.divided()

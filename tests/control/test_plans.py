@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from itertools import count
-from math import inf
+from math import inf, log
 
 import pytest
 
@@ -28,7 +28,7 @@ from coordinator.control.events import (
     WorkFailed,
 )
 from coordinator.control.plans import FIRST_PLAN_S, NO_WORKER, Plans
-from coordinator.control.switching import HEARD_S, Observed
+from coordinator.control.switching import HEARD_S, WORTH_A_LOOK, Observed
 from coordinator.tasks.plan import MadeFor
 from protos.errors import Infeasible, LostWorker, NotFound, TooLittleMemory, Unavailable
 from protos.facts import DeviceId
@@ -319,17 +319,62 @@ def test_plans_are_looked_at_again_every_period_and_when_what_is_seen_has_drifte
     state.step(changed("b joined"), 1.0)
     steps(state, Tick(), Planned(W2, AB.plan), now=2.0)
     assert state.due_s == 61.0
+    still, moved = {"a": Observed(0.0)}, {"a": Observed(1.0)}
+    state.step(Seen(M, still), 60.0)
     assert state.step(Tick(), 61.0) == []
     assert state.step(Tick(), 61.0 + SETTLE_S) == [Propose(W3, M, IN_FORCE, (PERIOD,), {}, AB.plan)]
     state.step(WorkFailed(W3, NO_PLAN), 62.0)
     assert state.due_s == 121.0
-    still, moved = {"a": Observed(0.0)}, {"a": Observed(1.0)}
     assert steps(state, Seen(M, still), Seen(M, moved), now=63.0) == []
     assert state.due_s == 121.0
     state.step(Seen(M, moved), 63.0 + HEARD_S)
     assert state.due_s == 63.0 + HEARD_S + SETTLE_S
     assert state.step(Tick(), 80.0) == [Propose(Work(4), M, IN_FORCE, (DRIFT,), {}, AB.plan)]
     assert now < 1.0
+
+
+def test_a_period_in_which_nothing_new_was_seen_leads_to_no_search() -> None:
+    state = Plans(count(1), period_s=60.0)
+    in_force(state, AB)
+    state.step(changed("b joined", model="another"), 0.0)
+    numbers = count(2)
+
+    def searches(now: float) -> bool:
+        state.step(Tick(), now)
+        found = state.step(Tick(), now + SETTLE_S)
+        if found:
+            state.step(Planned(Work(next(numbers)), AB.plan), now + SETTLE_S)
+        return bool(found)
+
+    # Without any request:
+    assert not searches(61.0)
+    little = WORTH_A_LOOK * log(1.2)
+    for now, factor, expected in (
+        (121.0, 0.0, True),
+        (181.0, 0.9 * little, False),
+        (241.0, 1.1 * little, True),
+        (301.0, 1.1 * little, False),
+    ):
+        state.step(Seen(M, {"a": Observed(factor)}), now - 1)
+        assert searches(now) == expected, now
+
+
+@pytest.mark.parametrize("error", [None, FULL])
+def test_a_device_that_was_left_out_is_tried_again_after_the_period(error) -> None:
+    """Though nothing new was seen; and so is a model without a plan."""
+    state = Plans(count(1), period_s=60.0)
+    a, b = DeviceId("a"), DeviceId("b")
+    steps(state, PlanRequested(ONE, M, IN_FORCE), changed("a joined"))
+    steps(state, Tick(), Planned(W1, plan("ab")), now=1.0)
+    state.step(Unprepared(W1, {a: FULL}), 1.0)
+    if error:
+        state.step(WorkFailed(W1, error), 1.0)
+    else:
+        steps(state, Planned(W1, plan("b")), Prepared(W1, (graph("b"),)), now=1.0)
+    state.step(Tick(), 61.0)
+    (proposed,) = state.step(Tick(), 61.0 + SETTLE_S)
+    assert proposed == Propose(W2, M, IN_FORCE, (PERIOD,), {}, None if error else plan("b"))
+    assert b not in proposed.without
 
 
 def test_where_replanning_is_off_plans_change_with_the_devices_alone() -> None:

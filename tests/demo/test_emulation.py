@@ -105,36 +105,47 @@ def computing(clock, times):
 
 
 def test_equal_kernels_take_the_median_time_on_all_emulated_computers(monkeypatch, tmp_path):
-    clock, emulation = FakeClock(), Emulation(turns=tmp_path / "turns", reference_s=1.0)
+    clock, emulation = FakeClock(), Emulation(turns=tmp_path / "turns", reference_s=0.5)
     monkeypatch.setattr(throttles, "reference", lambda: lambda: clock.work(1.0, 1.0))
     slow, fast = (EmulatedThrottle(pace, emulation, clock) for pace in (0.01, 0.02))
 
-    def seconds(throttle, times, *kernels):
-        timed = throttle.run(Ready(computing(clock, times), kernels=kernels))
+    def seconds(throttle, time, *kernels):
+        timed = throttle.run(Ready(computing(clock, [time]), kernels=kernels))
         return timed.stop_s - timed.start_s
 
-    times = [2.0, 1.0, 4.0, 3.0, 9.0, 2.5, 3.5, 3.0, 9.0, 5.0, 2.0, 9.0]
-    assert seconds(slow, times, "conv", (1, 3)) == pytest.approx(300.0)
-    assert len(times) == 3
-    assert seconds(fast, times, "conv", (1, 3)) == pytest.approx(162.5)
-    assert seconds(slow, times, "conv", (1, 3)) == pytest.approx(300.0)
-    assert seconds(slow, [2.0] * 9, "conv", (1, 4)) == pytest.approx(200.0)
+    assert seconds(slow, 8.0, "conv", (1, 3)) == pytest.approx(400.0)
+    assert seconds(fast, 6.0, "conv", (1, 3)) == pytest.approx(175.0)
+    assert seconds(slow, 5.0, "conv", (1, 3)) == pytest.approx(300.0)
+    assert seconds(slow, 9.0, "conv", (1, 4)) == pytest.approx(450.0)
     # Without names, kernels cannot be known to be equal.
-    assert seconds(slow, [4.0] * 9) == pytest.approx(400.0)
-    assert seconds(slow, [3.0] * 9) == pytest.approx(300.0)
+    assert seconds(slow, 7.0) == pytest.approx(350.0)
+    assert seconds(slow, 5.0) == pytest.approx(250.0)
     for throttle in (slow, fast):
         throttle.close()
 
 
-@pytest.mark.parametrize(("pace", "runs"), [(0.01, 25), (0.05, 9)])
-def test_kernels_are_measured_until_enough_is_known_of_them(monkeypatch, tmp_path, pace, runs):
+def test_a_short_kernel_is_timed_more_often_at_once(monkeypatch):
+    clock = FakeClock()
+    monkeypatch.setattr(throttles, "reference", lambda: lambda: clock.work(1.0, 1.0))
+    throttle = EmulatedThrottle(0.001, Emulation(reference_s=1.0), clock)
+    times = [0.5, 0.1, 0.9, 0.3, 0.4, 0.2, 0.2, 0.2, 0.2, 0.2]
+    # Those that fit within four references.
+    timed = throttle.run(Ready(computing(clock, times)))
+    assert timed.stop_s - timed.start_s == pytest.approx(200.0)
+    assert len(times) == 1
+
+
+@pytest.mark.parametrize(("pace", "measured"), [(0.01, 25), (0.1, 1)])
+def test_kernels_are_measured_while_no_task_has_to_wait_for_it(
+    monkeypatch, tmp_path, pace, measured
+):
     clock, emulation = FakeClock(), Emulation(turns=tmp_path, reference_s=1.0, weight_ns=1.0)
     monkeypatch.setattr(throttles, "reference", lambda: lambda: clock.work(1.0, 1.0))
-    throttle, times = EmulatedThrottle(pace, emulation, clock), [1.0] * 100
+    throttle, times = EmulatedThrottle(pace, emulation, clock), [5.0] * 100
     for _ in range(30):
         throttle.run(Ready(computing(clock, times), kernels=("conv",)))
-    # Each measured run follows one that warms the caches; the first task measures nine times.
-    assert 100 - len(times) == 2 * runs + 30 - (runs - 9 + 1)
+    # Each measured run follows one that warms the caches.
+    assert 100 - len(times) == 30 + measured
     throttle.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import TypeVar
@@ -14,10 +15,14 @@ from worker.compute import REAL, Clock, Throttle, Work
 from worker.engines.base import Ready
 
 T = TypeVar("T")
-# A kernel is measured so often when it is met first, and in all.
-_FIRST, _ENOUGH = 9, 25
-# The share of a kernel's paced time that measuring it again may take.
-_SPARE = 0.125
+# So many tasks that run a kernel measure it, each once.
+_ENOUGH = 25
+# The share of a kernel's paced time that measuring it may take: four workers that meet it at once
+# measure it in turns. Its first task measures it in any case.
+_SPARE = 0.25
+# A kernel much shorter than the reference is timed more often at once: up to so often, for the
+# time of so many references.
+_SHORT, _SHORT_TIME = 9, 4
 # Everything that is timed has just run.
 _WARM = 2
 
@@ -45,36 +50,34 @@ class EmulatedThrottle(Throttle):
         return ready
 
     def computed(self, ready: Ready[T]) -> tuple[T, float]:
-        """Runs it in its turn. Kernels are measured until enough is known of them, short ones only
-        when they are met for the first time: that takes longer than their paced time.
-        """
+        """Runs it in its turn, and measures its kernels unless enough is known of them."""
         with self._turn():
             if not self._emulation.reference_s:
                 return self._warm(ready)
             kept = self._turns.kept(ready.kernels) if self._turns else []
-            if len(kept) >= _ENOUGH or (kept and self._is_short(statistics.median(kept))):
+            if kept and not self._may_measure(kept):
                 value = ready.compute()
             else:
-                value, found = self._measured(ready, 1 if kept else _FIRST)
-                kept += found
+                value, found = self._measured(ready)
+                kept.append(found)
                 if self._turns:
                     self._turns.keep(ready.kernels, kept)
             return value, statistics.median(kept) * self._emulation.reference_s
 
-    def _is_short(self, shares: float) -> bool:
-        """Whether measuring a kernel again takes more than a part of its paced time."""
-        return _WARM * (shares + 2) > _SPARE * shares / self._pace
+    def _may_measure(self, kept: Sequence[float]) -> bool:
+        """Whether known kernels are worth another measurement that no task has to wait for."""
+        shares = statistics.median(kept)
+        return len(kept) < _ENOUGH and _WARM * (shares + 2) <= _SPARE * shares / self._pace
 
-    def _measured(self, ready: Ready[T], runs: int) -> tuple[T, list[float]]:
-        """The result, and its times as multiples of the reference's."""
-        found = []
+    def _measured(self, ready: Ready[T]) -> tuple[T, float]:
+        """The result, and its time as a multiple of the reference's."""
         before_s = warm_s(self._reference, self._clock.cpu_s)
-        for _ in range(runs):
-            value, cpu_s = self._warm(ready)
-            after_s = warm_s(self._reference, self._clock.cpu_s)
-            found.append(share(before_s, cpu_s, after_s))
-            before_s = after_s
-        return value, found
+        value, cpu_s = self._warm(ready)
+        times = [cpu_s]
+        while len(times) < _SHORT and sum(times) + cpu_s <= _SHORT_TIME * before_s:
+            times.append(super().computed(ready)[1])
+        after_s = warm_s(self._reference, self._clock.cpu_s)
+        return value, share(before_s, statistics.median(times), after_s)
 
     def _warm(self, ready: Ready[T]) -> tuple[T, float]:
         """The result and its CPU seconds; with warm caches if reading weights is charged."""
