@@ -98,8 +98,8 @@ def small() -> Network:
 
 def block_s(network: Network, tables: Tables, option: Option, start: int, end: int) -> float:
     """Eq. 3 by its definition: exact extents of every tile, no tables."""
-    marks = tables.geometry.marks
-    begin, stop = marks[start], marks[end]
+    edges = tables.geometry.boundaries
+    begin, stop = edges[start], edges[end]
     graph, nodes = network.graph, network.nodes(begin, stop)
     moving, computing = 0.0, [0.0]
     for where, part in option.shares(start, end):

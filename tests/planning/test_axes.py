@@ -57,10 +57,10 @@ def tensorflow_like(pads: Sequence[int]) -> ModelProto:
 def assert_covers_the_definition(network: Network, tile: MapTile, start: int, end: int) -> None:
     """Ranges that tables have of a tile hold all that it computes and reads."""
     geometry = geometry_of(network)
-    splits, marks = geometry.splits[end], geometry.marks
+    splits, edges = geometry.splits[end], geometry.boundaries
     assert splits is not None
-    boxes = tile_boxes(network, marks[start], marks[end], tile)
-    reach = block_worked(network, marks[start], marks[end], boxes).reach
+    boxes = tile_boxes(network, edges[start], edges[end], tile)
+    reach = block_worked(network, edges[start], edges[end], boxes).reach
     entering = splits.entering[start - splits.lowest]
     names = splits.input_names[entering]
     for t, name in enumerate(names, entering.start):

@@ -18,7 +18,7 @@ def test_a_climb_begins_at_either_end(from_end: bool) -> None:
     network, some = small(), cluster(1.0, 1.0)
     stages = Stages(network, some, tables_of(network, some))
     search = Search(Forms(stages), 10_000)
-    slots = tuple(Slot(k, k + 1, Form(())) for k in range(stages.tables.marks - 1))
+    slots = tuple(Slot(k, k + 1, Form(())) for k in range(stages.tables.last))
     walked: list[int] = []
 
     def watched(slots: Slots, index: int) -> Iterator[Slots]:

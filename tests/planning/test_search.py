@@ -54,7 +54,7 @@ def test_aofl_is_the_best_of_all_plans_under_its_cost(model, some) -> None:
             cost = block_s(network, tables, option, start, end)
             key = (int(start), int(end))
             exact[key] = min(cost, exact.get(key, float("inf")))
-    best = min(sum(exact[block] for block in blocks) for blocks in all_cuts(tables.marks - 1))
+    best = min(sum(exact[block] for block in blocks) for blocks in all_cuts(int(tables.last)))
     found = aofl(network, some).predicted_latency_s
     assert found >= best * (1 - 1e-9)
     # Equal, but where a tiny tile owns nothing of a smaller second output (see test_tables).

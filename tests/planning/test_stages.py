@@ -53,8 +53,8 @@ def random_draft(stages: Stages, rng: random.Random, *, peers: bool = False) -> 
     """
     tables, count = stages.tables, len(stages.cluster.devices)
     draft, start = [], 0
-    while start < tables.marks - 1:
-        end = min(tables.marks - 1, start + rng.randint(1, 5))
+    while start < tables.last:
+        end = min(tables.last, start + rng.randint(1, 5))
         splits = tables.geometry.splits[end]
         who = rng.sample(range(count), rng.randint(1, count))
         shares = ((who[0], stages.loads.whole(start, end)),)

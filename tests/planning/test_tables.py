@@ -69,8 +69,8 @@ def test_a_passthrough_enters_late_blocks_and_leaves_early_ones() -> None:
     tables = tables_of(network, cluster(4.0, 3.0))
     balanced = options_by_count(tables)[1][0]
     compared = 0
-    for start in range(8, tables.marks - 1, 3):
-        for end in range(start + 1, tables.marks, 4):
+    for start in range(8, tables.last, 3):
+        for end in range(start + 1, len(tables.marks), 4):
             exact = block_s(network, tables, balanced, start, end)
             if np.isfinite(balanced.seconds[start, end]):
                 assert balanced.seconds[start, end] == pytest.approx(exact, rel=1e-9)

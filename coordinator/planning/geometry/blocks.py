@@ -1,7 +1,8 @@
 """What the blocks of a network need that does not depend on the cluster, computed once.
 
-A block is [i, end): `i` and `end` index the geometry's *marks*: the boundaries outside residual
-blocks, or all boundaries. Blocks that can be split are all swept backwards at once (`sweeps`).
+A block is [i, end): `i` and `end` are *marks*, which number the geometry's boundaries: those
+outside residual blocks, or all of the network's. Blocks that can be split are all swept backwards
+at once (`sweeps`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import cached_property
 import numpy as np
 
 from coordinator.planning.geometry.axes import Axis
+from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.run_splits import RunSplits
 from coordinator.planning.geometry.splits import Quantity, Splits
 from coordinator.planning.geometry.sweeps import Floats, Ints, Run
@@ -33,30 +35,32 @@ class _Planned:
     """A run of splittable blocks before its sweep, and its part of the quantities."""
 
     run: Run
-    lowest_cols: Sequence[int]
+    lowest_cols: Sequence[Mark]
     chosen: slice
 
 
 class Geometry:
-    """The blocks of one network between `marks`; `axes` are the ranges of its nodes. It holds no
-    reference to the network, so that caches can drop it.
+    """The blocks of one network between `boundaries` (given as the units before each; by default
+    the network's marks); `axes` are the ranges of its nodes. It holds no reference to the network,
+    so that caches can drop it.
     """
 
     def __init__(
         self,
         network: Network,
-        marks: Sequence[int] | None = None,
+        boundaries: Sequence[int] | None = None,
         axes: Mapping[int, Axis] | None = None,
     ) -> None:
         self.axes = axes or {axis: Axis(network.graph, axis) for axis in (ROWS, COLS)}
-        self.marks = tuple(network.marks if marks is None else marks)
-        self.node_marks = tuple(node_index(network, mark) for mark in self.marks)
-        self.sizes = ((1, 1), *(map_size(network, 0, mark) for mark in self.marks[1:]))
-        sweep = WholeSweep(network, self.marks, len(self.marks) - 1)
-        self.wholes = tuple(wholes(network, self.marks, sweep))
+        self.boundaries = tuple(network.marks if boundaries is None else boundaries)
+        self.marks = tuple(map(Mark, range(len(self.boundaries))))
+        self.nodes = tuple(node_index(network, each) for each in self.boundaries)
+        self.sizes = ((1, 1), *(map_size(network, 0, each) for each in self.boundaries[1:]))
+        sweep = WholeSweep(network, self.boundaries, self.marks[-1])
+        self.wholes = tuple(wholes(network, self.boundaries, sweep))
         self.node_works = sweep.node_works
-        self.relaid_bytes_before = _relaid_bytes_before(sweep, self.node_marks)
-        self.weight_bytes_before = _weight_bytes_before(network, self.marks)
+        self.relaid_bytes_before = _relaid_bytes_before(sweep, self.nodes)
+        self.weight_bytes_before = _weight_bytes_before(network, self.boundaries)
         self.quantities = _quantities(network.graph, sweep)
         self._graph = network.graph
         self._planned = tuple(_planned(network, self))
@@ -64,7 +68,7 @@ class Geometry:
     @cached_property
     def splits(self) -> Ends:
         """The splittable blocks that end at each mark; None if there are none."""
-        return Ends(self._runs, len(self.marks))
+        return Ends(self._runs, len(self.boundaries))
 
     @cached_property
     def _runs(self) -> tuple[RunSplits, ...]:
@@ -107,7 +111,7 @@ class Ends(Sequence[Splits | None]):
     def __len__(self) -> int:
         return len(self._runs)
 
-    def __getitem__(self, end: int) -> Splits | None:  # type: ignore[override]
+    def __getitem__(self, end: Mark) -> Splits | None:  # type: ignore[override]
         run = self._runs[end]
         return None if run is None else run.at(end)
 
@@ -124,16 +128,16 @@ def geometry_of(network: Network, *, fine: bool = False) -> Geometry:
     end at any boundary, also inside residual blocks.
     """
     kept = _CACHE.setdefault(network, {})
-    coarse = _marks_of(network)
+    coarse = _boundaries_of(network)
     fine = fine and len(coarse) < len(network.boundaries)
     if fine not in kept:
         axes = next((each.axes for each in kept.values()), None)
-        marks = range(len(network.boundaries)) if fine else coarse
-        kept[fine] = Geometry(network, marks, axes)
+        boundaries = range(len(network.boundaries)) if fine else coarse
+        kept[fine] = Geometry(network, boundaries, axes)
     return kept[fine]
 
 
-def _marks_of(network: Network) -> Sequence[int]:
+def _boundaries_of(network: Network) -> Sequence[int]:
     """The network's marks; of many, in every run of neighbours that with the fewest bytes across
     it.
     """
@@ -142,19 +146,19 @@ def _marks_of(network: Network) -> Sequence[int]:
         return network.marks
     tensors = network.graph.tensors
 
-    def live_bytes(mark: int) -> int:
-        return sum(tensors[name].on_wire.nbytes for name in network.boundaries[mark].live)
+    def live_bytes(boundary: int) -> int:
+        return sum(tensors[name].on_wire.nbytes for name in network.boundaries[boundary].live)
 
     runs = (inner[run.start : run.stop] for run in even_spans(len(inner), _MOST_MARKS))
     return (first, *(min(run, key=live_bytes) for run in runs), last)
 
 
-def _weight_bytes_before(network: Network, marks: Sequence[int]) -> Floats:
-    """Bytes of constants that the nodes before each mark hold, each constant once."""
+def _weight_bytes_before(network: Network, boundaries: Sequence[int]) -> Floats:
+    """Bytes of constants that the nodes before each boundary hold, each constant once."""
     graph = network.graph
     seen: set[str] = set()
     sums = [0.0]
-    for start, stop in itertools.pairwise(marks):
+    for start, stop in itertools.pairwise(boundaries):
         names = {name for node in network.nodes(start, stop) for name in node.inputs} - seen
         names &= graph.constants.keys()
         sums.append(sums[-1] + sum(graph.constants[name].nbytes for name in names))
@@ -162,37 +166,37 @@ def _weight_bytes_before(network: Network, marks: Sequence[int]) -> Floats:
     return np.array(sums)
 
 
-def _relaid_bytes_before(sweep: WholeSweep, node_marks: Sequence[int]) -> Floats:
-    """Bytes of weights before each mark that engines lay out anew."""
-    sizes = np.zeros(node_marks[-1] + 1)
+def _relaid_bytes_before(sweep: WholeSweep, nodes: Sequence[int]) -> Floats:
+    """Bytes of weights that engines lay out anew, before each of these nodes."""
+    sizes = np.zeros(nodes[-1] + 1)
     for index, work in sweep.node_works.items():
         sizes[index + 1] = work.relaid_bytes
-    before: Floats = np.cumsum(sizes)[list(node_marks)]
+    before: Floats = np.cumsum(sizes)[list(nodes)]
     return before
 
 
-def _lowest(network: Network, marks: Sequence[int], axis: int) -> list[int]:
+def _lowest(network: Network, boundaries: Sequence[int], axis: int) -> list[Mark]:
     """For every mark, the earliest mark such that all nodes between can be split along `axis`."""
-    lowest = [0]
-    for end, (start, stop) in enumerate(itertools.pairwise(marks), start=1):
+    lowest = [Mark(0)]
+    for end, (start, stop) in enumerate(itertools.pairwise(boundaries), start=1):
         splits = all(
             unit.is_replicable
             or all(splits_along(network.graph, node, axis) for node in unit.nodes)
             for unit in network.units[start:stop]
         )
-        lowest.append(lowest[-1] if splits else end)
+        lowest.append(lowest[-1] if splits else Mark(end))
     return lowest
 
 
 def _planned(network: Network, geometry: Geometry) -> Iterator[_Planned]:
-    marks = geometry.marks
-    lowest_rows, lowest_cols = (_lowest(network, marks, axis) for axis in (ROWS, COLS))
+    boundaries = geometry.boundaries
+    lowest_rows, lowest_cols = (_lowest(network, boundaries, axis) for axis in (ROWS, COLS))
     nodes = [each.node for each in geometry.quantities]
-    for lowest, ends in itertools.groupby(range(len(marks)), key=lowest_rows.__getitem__):
+    for lowest, ends in itertools.groupby(geometry.marks, key=lowest_rows.__getitem__):
         part = slice(lowest, list(ends)[-1] + 1)
-        stops = geometry.node_marks[part]
+        stops = geometry.nodes[part]
         if len(stops) > 1:
-            units = [network.units[a:b] for a, b in itertools.pairwise(marks[part])]
+            units = [network.units[a:b] for a, b in itertools.pairwise(boundaries[part])]
             yield _Planned(
                 Run(lowest, units, stops, geometry.sizes[part]),
                 [max(lowest, each) for each in lowest_cols[part][1:]],

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from coordinator.planning.geometry.axes import Axis
+from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.splits import Growth, Quantity, Splits
 from coordinator.planning.geometry.sweeps import AxisSweep, Floats, Ints, Run
 from models.graph import COLS, ROWS, Graph
@@ -27,7 +28,7 @@ class RunSplits:
         self,
         graph: Graph,
         run: Run,
-        lowest_cols: Sequence[int],
+        lowest_cols: Sequence[Mark],
         quantities: Sequence[Quantity],
         first_group: int,
         axes: Mapping[int, Axis],
@@ -48,7 +49,7 @@ class RunSplits:
         self._mark_of, self._row_of, self._col_of = columns.T
         self._enter = _Entering(graph, self._rows, self._cols)
         self._leave = _Leaving(graph, self._rows, self._cols)
-        self._known: dict[int, Splits] = {}
+        self._known: dict[Mark, Splits] = {}
         self._left_bytes = _MOST_BYTES
 
     @property
@@ -56,8 +57,8 @@ class RunSplits:
         """The first number after its groups."""
         return self._first + len(self._mark_of)
 
-    def at(self, end: int) -> Splits:
-        """The blocks that end at a mark of the network."""
+    def at(self, end: Mark) -> Splits:
+        """The blocks that end at a mark."""
         found = self._known.get(end)
         if found is None:
             found = self._known[end] = self._splits(end - self.run.lowest - 1)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coordinator.planning.geometry.axes import Positions
+from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.sweeps import Floats, Ints
 from models.tiles import MapTile, grain
 
@@ -99,8 +100,8 @@ class Splits:
     tensors' names.
     """
 
-    lowest: int
-    lowest_cols: int
+    lowest: Mark
+    lowest_cols: Mark
     height: int
     width: int
     chosen: slice

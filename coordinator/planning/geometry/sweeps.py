@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.planning.geometry.axes import Axis, Positions, Ranges
+from coordinator.planning.geometry.marks import Mark
 from models.graph import ROWS, Graph, Node
 from models.tiles import grain, places, scaled_mark
 from models.units import Unit
@@ -34,7 +35,7 @@ class Run:
     first node after each mark, and the rows and columns of the map at each.
     """
 
-    lowest: int
+    lowest: Mark
     units: Sequence[Sequence[Unit]]
     nodes: Sequence[int]
     sizes: Sequence[tuple[int, int]]

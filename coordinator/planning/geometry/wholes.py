@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from coordinator.planning.geometry.marks import Mark
 from models.boxes import Box
 from models.units import Network, Unit, block_outputs
 from models.work import Work
@@ -34,31 +35,32 @@ class Whole:
     output_bytes: Floats
 
 
-def node_index(network: Network, mark: int) -> int:
-    """The first node after boundary `mark`."""
-    return network.units[mark].start if mark < len(network.units) else len(network.graph.nodes)
+def node_index(network: Network, boundary: int) -> int:
+    """The first node after a boundary, which is given as the units before it."""
+    units = network.units
+    return units[boundary].start if boundary < len(units) else len(network.graph.nodes)
 
 
 class WholeSweep:
-    """Exact extents of the blocks that end at mark `end` (an index into `marks`), with whole maps:
+    """Exact extents of the blocks between `boundaries` that end at mark `end`, with whole maps:
     work, boxes and reads by node; for each unit what is needed of it and what it reads of others.
     """
 
-    def __init__(self, network: Network, marks: Sequence[int], end: int) -> None:
+    def __init__(self, network: Network, boundaries: Sequence[int], end: Mark) -> None:
         self.node_works: dict[int, Work] = {}
         self.computed: dict[int, Box] = {}
         self.reads: dict[int, tuple[Box | None, ...]] = {}
         self.demands: dict[str, Box] = {}
         self.inputs: list[tuple[int, Mapping[str, Box]]] = []
         graph = network.graph
-        stop_node = node_index(network, marks[end])
+        stop_node = node_index(network, boundaries[end])
         self.features = np.zeros((stop_node, 4))
         self.input_bytes, self.output_bytes = np.zeros(end), np.zeros(end)
         outside = set(block_outputs(graph, 0, stop_node))
         wanted: dict[str, Box] = {}
         gathered = 0
         for index in range(end - 1, -1, -1):
-            for unit in reversed(network.units[marks[index] : marks[index + 1]]):
+            for unit in reversed(network.units[boundaries[index] : boundaries[index + 1]]):
                 own = [n for node in unit.nodes for n in node.outputs if n in outside]
                 wanted.update((name, Box.whole(graph.shape(name))) for name in own)
                 gathered += sum(graph.tensors[name].on_wire.nbytes for name in own)
@@ -95,10 +97,10 @@ class WholeSweep:
         return Whole(self.features, self.input_bytes, self.output_bytes)
 
 
-def wholes(network: Network, marks: Sequence[int], last: WholeSweep) -> Iterator[Whole]:
+def wholes(network: Network, boundaries: Sequence[int], last: WholeSweep) -> Iterator[Whole]:
     """The blocks that end at each mark; `last` is the sweep from the last one."""
-    graph, count = network.graph, len(marks)
-    nodes = [node_index(network, mark) for mark in marks]
+    graph, count = network.graph, len(boundaries)
+    nodes = [node_index(network, each) for each in boundaries]
     inputs = _input_bytes(network, nodes, last)
     outputs = np.zeros((count, count))
     alone = np.zeros(count, dtype=np.bool_)
@@ -110,7 +112,7 @@ def wholes(network: Network, marks: Sequence[int], last: WholeSweep) -> Iterator
             alone[live] = True
     for end in range(count):
         if alone[end]:
-            yield WholeSweep(network, marks, end).whole
+            yield WholeSweep(network, boundaries, Mark(end)).whole
         else:
             yield Whole(last.features[: nodes[end]], inputs[:end, end], outputs[:end, end])
 

@@ -23,16 +23,16 @@ def efl(network: Network, cluster: Cluster) -> Plan:
 
 
 def _decide(tables: Tables) -> Decision:
-    last = tables.marks - 1
+    first, last = tables.marks[0], tables.last
     early_s, early = cheapest(grids(tables, [len(tables.devices)])[0])
     rest_s, rest = cheapest(alone(tables))
     totals = early_s[0, 1:] + np.append(rest_s[1:last, last], 0.0)
     if not np.isfinite(totals).any():
         return Decision(
-            [(0, last, rest(0, last))], otherwise="the first layer can't be split into rows"
+            [(first, last, rest(first, last))], otherwise="the first layer can't be split into rows"
         )
-    fused = 1 + int(totals.argmin())
-    blocks = [(0, fused, early(0, fused))]
+    fused = tables.marks[1 + int(totals.argmin())]
+    blocks = [(first, fused, early(first, fused))]
     if fused < last:
         blocks.append((fused, last, rest(fused, last)))
     return Decision(

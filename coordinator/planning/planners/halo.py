@@ -25,6 +25,7 @@ go through the host, or only devices that can reach each other take part, whiche
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -60,7 +61,7 @@ from coordinator.tasks.plan import Block, Plan
 from models.graph import ROWS
 from models.memory import megabytes
 from models.operators import Kind, operator
-from models.tiles import map_size, places
+from models.tiles import places
 from models.units import Network, Unit, groups_rows
 
 # Simulated tasks per search: about a second.
@@ -101,8 +102,10 @@ class _Halo:
 
     def __init__(self, network: Network, cluster: Cluster) -> None:
         self.network, self.cluster = network, cluster
-        tables = Tables(geometry_of(network, fine=True), cluster)
-        self._rows = tables.geometry.axes[ROWS]
+        geometry = geometry_of(network, fine=True)
+        tables = Tables(geometry, cluster)
+        self._marks, self._boundaries = geometry.marks, geometry.boundaries
+        self._rows = geometry.axes[ROWS]
         self.stages = Stages(network, cluster, tables)
         self.forms = Forms(self.stages)
         self.search = Search(self.forms, EFFORT, WORTHWHILE, self._keeps_an_exchange)
@@ -150,8 +153,10 @@ class _Halo:
         """An exchange wherever one is needed, over the `count` fastest devices."""
         divided, alone = self._on(count), Form(())
         slots = [
-            Slot(i, i + 1, divided if unit.is_divisible else alone, peers=True)
-            for i, unit in enumerate(self.network.units)
+            Slot(start, end, divided if unit.is_divisible else alone, peers=True)
+            for (start, end), unit in zip(
+                itertools.pairwise(self._marks), self.network.units, strict=True
+            )
         ]
         return tuple(self._without_idle_cuts(slots))
 
@@ -207,6 +212,13 @@ class _Halo:
 
     # ------------------------------------------------------------ moves
 
+    def _units(self, slot: Slot) -> Sequence[Unit]:
+        return self.network.units[self._boundaries[slot.start] : self._boundaries[slot.end]]
+
+    def _rows_of(self, slot: Slot) -> int:
+        """The rows of the map at the end of a block."""
+        return self.forms.geometry.sizes[slot.end][0]
+
     def _without_idle_cuts(self, slots: Sequence[Slot]) -> Iterator[Slot]:
         """Fuses units that need no exchange with the previous unit, which costs nothing: they read
         their own rows, or all rows of what travels at the same time as that for which the block
@@ -216,7 +228,7 @@ class _Halo:
         starts: list[int] = []
         awaited: set[int] = set()
         for slot in slots:
-            units = self.network.units[slot.start : slot.end]
+            units = self._units(slot)
             reaches = any(map(_reaches, units))
             needed = set() if reaches else self._needed(units, starts)
             local = needed <= awaited and not reaches
@@ -252,7 +264,7 @@ class _Halo:
             if not form.devices or self.search.left <= 0:
                 continue
             before = best
-            rows = map_size(self.network, slots[index].start, slots[index].end)[0]
+            rows = self._rows_of(slots[index])
             for count in sorted({rows, -(-rows // 2), 1} - {0}, reverse=True):
                 if count < len(slots[index].form.devices):
                     fewer = self._on(count).devices
@@ -325,14 +337,15 @@ class _Halo:
         slot = slots[index]
         for count in dict.fromkeys((len(self.cluster.devices), len(slot.form.devices))):
             form = Form(self._on(count).devices, "channels")
-            for cut in range(slot.end - 1, slot.start - 1, -1):
+            for cut in self._marks[slot.start : slot.end][::-1]:
                 rows = (replace(slot, end=cut),) if cut > slot.start else ()
-                units = (Slot(each, each + 1, form, peers=True) for each in range(cut, slot.end))
+                edges = itertools.pairwise(self._marks[cut : slot.end + 1])
+                units = (Slot(start, end, form, peers=True) for start, end in edges)
                 yield (*slots[:index], *rows, *units, *slots[index + 1 :])
 
     def _is_uneven(self, slot: Slot) -> bool:
         """Whether some devices' strips are longer than in proportion to their rate."""
-        rows = places(map_size(self.network, slot.start, slot.end)[0])
+        rows = places(self._rows_of(slot))
         count = len(slot.form.devices)
         return slot.form.how == "rows" and count > 1 and rows % count != 0
 

@@ -8,6 +8,7 @@ and maps are small.
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 
 import numpy as np
@@ -34,8 +35,7 @@ def _decide(network: Network, tables: Tables) -> Decision:
     _, split = cheapest([*tiled, *sliced])
     _, unforced = cheapest([*alone(tables), *sliced])
     blocks = []
-    for start in range(tables.marks - 1):
-        end = start + 1
+    for start, end in itertools.pairwise(tables.marks):
         has_map = np.isfinite(map_s[start, end])
         blocks.append((start, end, (split if has_map else unforced)(start, end)))
     return Decision(blocks, otherwise="the maps have fewer rows and columns than devices")

@@ -38,12 +38,12 @@ def on_one(network: Network, cluster: Cluster) -> Plan:
 
 def _decide(tables: Tables) -> Decision:
     options = alone(tables)
-    end = tables.marks - 1
-    best = min(options, key=lambda option: option.seconds[0, end])
-    if not np.isfinite(best.seconds[0, end]):
+    first, last = tables.marks[0], tables.last
+    best = min(options, key=lambda option: option.seconds[first, last])
+    if not np.isfinite(best.seconds[first, last]):
         weights = tables.geometry.weight_bytes_before[-1]
         raise TooLittleMemory(
             cause=f"no device has memory for the network's {megabytes(weights)} of weights",
             cure="Add a device with more memory, or raise the workers' memory limit.",
         )
-    return Decision([(0, end, best)], otherwise="one device alone computes everything")
+    return Decision([(first, last, best)], otherwise="one device alone computes everything")

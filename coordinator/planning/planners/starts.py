@@ -12,6 +12,7 @@ from operator import attrgetter
 
 import numpy as np
 
+from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.shapes import shapes_of
 from coordinator.planning.geometry.sweeps import Floats
 from coordinator.planning.planners.aofl import options_by_count
@@ -20,7 +21,7 @@ from coordinator.planning.search.cuts import best_cuts, cheapest
 from coordinator.planning.search.options import Option, Tiled, alone, strips, tiled
 from coordinator.planning.search.slots import Form, Slot, Slots
 from coordinator.planning.search.subsets import subsets_of
-from coordinator.planning.search.tables import Tables
+from coordinator.planning.search.tables import Rank, Tables
 from models.units import Network
 from protos.facts import DeviceId
 
@@ -41,9 +42,8 @@ class Starts:
         self.tables, self.places = tables, places
         self.published = [option for each in options_by_count(tables) for option in each]
         members = subsets_of(tables)
-        chosen = [[int(d) for d in np.flatnonzero(row)] for row in members]
-        last = tables.marks - 1
-        rates = [1.0 / float(each) for each in tables.compute_s[:, 0, last]]
+        chosen = [[Rank(int(d)) for d in np.flatnonzero(row)] for row in members]
+        rates = [1.0 / float(each) for each in tables.compute_s[:, 0, tables.last]]
         shaped = [
             (subset, shape) for subset in chosen for shape in shapes_of(len(subset))[1:_SHAPES]
         ]
@@ -72,10 +72,10 @@ class Starts:
         for slots in self._best(self.published, _SERIAL):
             yield slots
             yield tuple(replace(slot, barrier=True) for slot in slots)
-        end = self.tables.marks - 1
+        first, last = self.tables.marks[0], self.tables.last
         for d, device in enumerate(self.tables.devices):
-            if self.tables.fits[d, 0, end]:
-                yield (Slot(0, end, Form((self.places[device.id],))),)
+            if self.tables.fits[d, first, last]:
+                yield (Slot(first, last, Form((self.places[device.id],))),)
 
     def at_most(self, count: int, serial: bool) -> Iterator[Slots]:
         """The draft with at most `count` devices in any block, if there is one. `serial`: transfers
@@ -86,10 +86,10 @@ class Starts:
         ]
         yield from self._best(few, _SERIAL if serial else _PARALLEL)
 
-    def unplaced(self) -> int:
+    def unplaced(self) -> Mark:
         """The first mark after which no option can run a block."""
         least, _ = cheapest(self.options)
-        return int(np.argmin(np.isfinite(least[:-1]).any(axis=1)))
+        return Mark(int(np.argmin(np.isfinite(least[:-1]).any(axis=1))))
 
     def _best(self, options: Sequence[Option], cost: Costing) -> Iterator[Slots]:
         least, option_of = cheapest(options, cost)
@@ -97,7 +97,7 @@ class Starts:
         if cuts:
             yield tuple(self._slot(start, end, option_of(start, end)) for start, end in cuts)
 
-    def _slot(self, start: int, end: int, option: Option) -> Slot:
+    def _slot(self, start: Mark, end: Mark, option: Option) -> Slot:
         shares = tuple((self.places[device.id], part) for device, part in option.shares(start, end))
         devices = tuple(d for d, _ in shares)
         if len(devices) == 1:

@@ -17,12 +17,14 @@ import numpy as np
 
 from coordinator.costs.devices import Device
 from coordinator.planning.baseline import bytes_of
+from coordinator.planning.geometry.blocks import Geometry
 from coordinator.planning.geometry.layouts import Configuration, UnitTile, divider_of
+from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.partition import cut_span
 from coordinator.planning.geometry.sweeps import Floats
 from coordinator.planning.memory import holds
 from coordinator.planning.search.options import Shares
-from coordinator.planning.search.tables import Tables
+from coordinator.planning.search.tables import Rank, Tables
 from models.boxes import Box, Span
 from models.graph import CHANNELS, ROWS
 from models.partial import summed_input
@@ -38,19 +40,26 @@ class DividedUnit:
     seconds: Floats
     finish_s: Floats
 
-    def shares(self, start: int, end: int) -> Shares:
+    def shares(self, start: Mark, end: Mark) -> Shares:
         """The devices and their tiles."""
         return self.tiles
 
 
-def connected_units(network: Network, marks: Sequence[int]) -> dict[int, Unit]:
+def connected_units(network: Network, geometry: Geometry) -> dict[Mark, Unit]:
     """Units that are a single fully connected layer, by the mark before them."""
-    found = {}
-    for start, (mark, after) in enumerate(itertools.pairwise(marks)):
-        unit = network.units[mark]
-        if after == mark + 1 and summed_input(network.graph, unit.nodes) is not None:
-            found[start] = unit
-    return found
+    return {
+        start: unit
+        for start, unit in single_units(network, geometry)
+        if summed_input(network.graph, unit.nodes) is not None
+    }
+
+
+def single_units(network: Network, geometry: Geometry) -> Iterator[tuple[Mark, Unit]]:
+    """Units between two marks that have no other unit between them, by the mark before them."""
+    edges = itertools.pairwise(geometry.boundaries)
+    for start, (boundary, after) in zip(geometry.marks, edges, strict=False):
+        if after == boundary + 1:
+            yield start, network.units[boundary]
 
 
 def divisions(
@@ -86,11 +95,11 @@ def where_tiles_lie(
 
 
 def divided(
-    network: Network, tables: Tables, subsets: Sequence[Sequence[int]]
+    network: Network, tables: Tables, subsets: Sequence[Sequence[Rank]]
 ) -> list[DividedUnit]:
-    """Every fully connected layer, divided over every subset of the tables' devices."""
+    """Every fully connected layer, divided over every subset of devices."""
     found: list[DividedUnit] = []
-    for start, unit in connected_units(network, tables.geometry.marks).items():
+    for start, unit in connected_units(network, tables.geometry).items():
         work = divider_of(network).whole(unit).work
         for subset in subsets:
             devices = [tables.devices[d] for d in subset]
@@ -108,9 +117,8 @@ def channel_slices(network: Network, tables: Tables) -> list[DividedUnit]:
     """
     count, divider = len(tables.devices), divider_of(network)
     found: list[DividedUnit] = []
-    for start, (mark, after) in enumerate(itertools.pairwise(tables.geometry.marks)):
-        unit = network.units[mark]
-        if count < 2 or after != mark + 1 or CHANNELS not in divider.splits(unit):
+    for start, unit in single_units(network, tables.geometry):
+        if count < 2 or CHANNELS not in divider.splits(unit):
             continue
         boxes = divider.divided(unit, Configuration(channels=count), [1.0] * count)
         if boxes is not None:
@@ -122,12 +130,12 @@ def channel_slices(network: Network, tables: Tables) -> list[DividedUnit]:
 def _costed(
     network: Network,
     tables: Tables,
-    start: int,
+    start: Mark,
     devices: Sequence[Device],
     tiles: Sequence[UnitTile],
 ) -> DividedUnit:
     """With the cost of Eq. 3: the sum of its transfers, and the slowest device's computation."""
-    costs = np.full((2, tables.marks, tables.marks), np.inf)
+    costs = np.full((2, *tables.shape), np.inf)
     costs[:, start, start + 1] = _divided_s(network, devices, tiles)
     return DividedUnit(tuple(zip(devices, tiles, strict=True)), tiles[0].part is not None, *costs)
 

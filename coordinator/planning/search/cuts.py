@@ -13,15 +13,16 @@ from operator import attrgetter
 
 import numpy as np
 
+from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.sweeps import Floats
 from coordinator.planning.search.options import Option
 
-Cuts = tuple[tuple[int, int], ...]
+Cuts = tuple[tuple[Mark, Mark], ...]
 
 
 def cheapest(
     options: Sequence[Option], cost: Callable[[Option], Floats] = attrgetter("seconds")
-) -> tuple[Floats, Callable[[int, int], Option]]:
+) -> tuple[Floats, Callable[[Mark, Mark], Option]]:
     """For each block, the cost of its cheapest option, and that option; the first among equals."""
     stacked = np.stack([cost(option) for option in options])
     chosen = stacked.argmin(axis=0)
@@ -44,6 +45,7 @@ def best_cuts(seconds: Floats) -> tuple[float, Cuts]:
         return float("inf"), ()
     cuts, start = [], 0
     while start < count:
-        cuts.append((start, int(next_cut[start])))
-        start = int(next_cut[start])
+        stop = int(next_cut[start])
+        cuts.append((Mark(start), Mark(stop)))
+        start = stop
     return float(rest[0]), tuple(cuts)

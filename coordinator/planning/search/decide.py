@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from coordinator.costs.devices import Cluster, Device
 from coordinator.planning.finish import NOT_USED, block_of, finished, published
+from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.memory import Need, overfilled, too_little_memory, weight_room_bytes
 from coordinator.planning.search.cuts import best_cuts, cheapest
 from coordinator.planning.search.options import Option
@@ -24,7 +25,7 @@ class Decision:
     by device, `otherwise` for the rest); and notes for people.
     """
 
-    blocks: Sequence[tuple[int, int, Option]]
+    blocks: Sequence[tuple[Mark, Mark, Option]]
     reasons: Mapping[DeviceId, str] = field(default_factory=dict)
     otherwise: str = NOT_USED
     notes: tuple[str, ...] = ()
@@ -43,8 +44,8 @@ def planned(network: Network, cluster: Cluster, strategy: str, decide: Decide) -
     def make(left: Cluster) -> Plan:
         tables = tables_of(network, left)
         check_room(network, tables)
-        marks, there = tables.geometry.marks, replace(left, devices=tables.devices)
-        return _plan(network, there, strategy, decide(tables), marks)
+        there = replace(left, devices=tables.devices)
+        return _plan(network, there, strategy, decide(tables), tables.geometry.boundaries)
 
     return fitting(network, cluster, make)
 
@@ -71,7 +72,7 @@ def fitting(network: Network, cluster: Cluster, make: Callable[[Cluster], Plan])
     return replace(plan, unused=(*plan.unused, *too_small.values()))
 
 
-def place(options: Sequence[Option]) -> tuple[float, list[tuple[int, int, Option]]]:
+def place(options: Sequence[Option]) -> tuple[float, list[tuple[Mark, Mark, Option]]]:
     """The best cuts if each block takes its cheapest option, and their total cost.
 
     Raises:
@@ -88,10 +89,14 @@ def place(options: Sequence[Option]) -> tuple[float, list[tuple[int, int, Option
 
 
 def _plan(
-    network: Network, cluster: Cluster, strategy: str, decision: Decision, marks: Sequence[int]
+    network: Network,
+    cluster: Cluster,
+    strategy: str,
+    decision: Decision,
+    boundaries: Sequence[int],
 ) -> Plan:
     blocks = [
-        block_of(network, marks[start], marks[end], option.shares(start, end))
+        block_of(network, boundaries[start], boundaries[end], option.shares(start, end))
         for start, end, option in decision.blocks
     ]
     predicted, reasons = published(network, cluster, blocks), decision.reasons
@@ -114,22 +119,22 @@ def _too_little(device: Device, need: Need) -> str:
     )
 
 
-def check_room(network: Network, tables: Tables, divided: Container[int] = ()) -> None:
+def check_room(network: Network, tables: Tables, divided: Container[Mark] = ()) -> None:
     """Refuses a network with a layer that fits on no device, except layers whose weights are
     divided (`divided`, given by the mark before them).
 
     Raises:
         TooLittleMemory: which layer needs how much, and how much there is.
     """
-    for start in range(tables.marks - 1):
+    for start in tables.marks[:-1]:
         if start not in divided and not tables.fits[:, start, start + 1].any():
             raise no_room(network, tables, start)
 
 
-def no_room(network: Network, tables: Tables, start: int) -> TooLittleMemory:
+def no_room(network: Network, tables: Tables, start: Mark) -> TooLittleMemory:
     """The error for units after the mark `start` that do not fit, however they are divided."""
-    marks, before = tables.geometry.marks, tables.geometry.weight_bytes_before
-    units = network.units[marks[start] : marks[start + 1]]
+    boundaries, before = tables.geometry.boundaries, tables.geometry.weight_bytes_before
+    units = network.units[boundaries[start] : boundaries[start + 1]]
     rooms = [max(0.0, weight_room_bytes(device)) for device in tables.devices]
     return TooLittleMemory(
         cause=f"{' to '.join(dict.fromkeys((units[0].name, units[-1].name)))} needs "

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.search.cuts import best_cuts, cheapest
 from coordinator.planning.search.options import Option
 from coordinator.planning.search.tables import Tables
 from protos.facts import DeviceId
 
-Blocks = Sequence[tuple[int, int, Option]]
+Blocks = Sequence[tuple[Mark, Mark, Option]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,7 @@ class Growing:
 
 def why_this_many(tables: Tables, blocks: Blocks, growing: Growing) -> tuple[str, ...]:
     """The prediction, those for other numbers of devices, and the reason if nothing is divided."""
-    last = tables.marks - 1
-    alone_s = float(tables.alone_s[:, 0, last].min())
+    alone_s = float(tables.alone_s[:, 0, tables.last].min())
     total_s = growing.free_s[-1]
     used = _used(blocks)
     notes = [

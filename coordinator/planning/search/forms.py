@@ -10,7 +10,13 @@ import numpy as np
 
 from coordinator.planning.baseline import rates_of
 from coordinator.planning.geometry.layouts import Configuration, divider_of
-from coordinator.planning.search.connected import connected_units, divisions, where_tiles_lie
+from coordinator.planning.geometry.marks import Mark
+from coordinator.planning.search.connected import (
+    connected_units,
+    divisions,
+    single_units,
+    where_tiles_lie,
+)
 from coordinator.planning.search.loads import Shares
 from coordinator.planning.search.slots import Form, Slot
 from coordinator.planning.search.stages import Stage, Stages
@@ -28,10 +34,11 @@ class Forms:
     def __init__(self, stages: Stages) -> None:
         self.stages = stages
         self.cluster, self.geometry = stages.cluster, stages.geometry
-        self.connected = connected_units(stages.network, stages.geometry.marks)
+        self.connected = connected_units(stages.network, stages.geometry)
+        self._units = dict(single_units(stages.network, stages.geometry))
         self.serial = self.cluster.is_serial
         self.rates = rates_of(stages.network, self.cluster.devices)
-        self._lines: dict[tuple[int, int, int], _Lines] = {}
+        self._lines: dict[tuple[Mark, Mark, int], _Lines] = {}
         self._known: dict[tuple[Slot, Stage | None], Stage | None] = {}
 
     def stage(self, slot: Slot, before: Stage | None = None) -> Stage | None:
@@ -51,7 +58,7 @@ class Forms:
         direct = (slot.peers or stays) and slot.start > 0 and not self.cluster.apart
         return self.stages.stage(slot.start, slot.end, shares, barrier=slot.barrier, direct=direct)
 
-    def _shares(self, start: int, end: int, form: Form, before: Stage | None) -> Shares:
+    def _shares(self, start: Mark, end: Mark, form: Form, before: Stage | None) -> Shares:
         if not form.devices:
             return self._best_alone(start, end)
         if form.how == "rows":
@@ -64,7 +71,7 @@ class Forms:
             return self._connected(start, form, before)
         return self._map_tiles(start, end, form)
 
-    def _map_tiles(self, start: int, end: int, form: Form) -> Shares:
+    def _map_tiles(self, start: Mark, end: Mark, form: Form) -> Shares:
         splits = self.geometry.splits[end]
         if splits is None or start < splits.lowest:
             return ()
@@ -77,14 +84,14 @@ class Forms:
         tiles = form.shape.tiles(splits.height, splits.width, [float(each) for each in weights])
         return _full(form.devices, tiles)
 
-    def _best_alone(self, start: int, end: int) -> Shares:
+    def _best_alone(self, start: Mark, end: Mark) -> Shares:
         share = self.stages.loads.whole(start, end)
         every = tuple((d, share) for d in range(len(self.cluster.devices)))
         loads = self.stages.loads.of(start, end, every).tiles
         best = min(range(len(every)), key=lambda d: loads[d].compute_s)
         return (every[best],)
 
-    def _rows(self, end: int, form: Form) -> Shares:
+    def _rows(self, end: Mark, form: Form) -> Shares:
         height, _ = self.geometry.sizes[end]
         spans = weighted_spans(places(height), [self.rates[d] for d in form.devices])
         if form.turn:
@@ -93,7 +100,7 @@ class Forms:
         return tuple(self._with_edges(end, form, spans))
 
     def _with_edges(
-        self, end: int, form: Form, spans: Iterable[Span]
+        self, end: Mark, form: Form, spans: Iterable[Span]
     ) -> Iterator[tuple[int, MapTile]]:
         """Strips between these places of the map, with the edges that a form has."""
         height, width = self.geometry.sizes[end]
@@ -104,7 +111,7 @@ class Forms:
             for piece in _edges_first(span, top, bottom):
                 yield d, MapTile(piece, Span(0, width))
 
-    def _connected(self, start: int, form: Form, before: Stage | None) -> Shares:
+    def _connected(self, start: Mark, form: Form, before: Stage | None) -> Shares:
         network, unit = self.stages.network, self.connected[start]
         if form.how == "in place":
             rows = _rows_of(before) if before is not None else {}
@@ -119,10 +126,9 @@ class Forms:
                 return tuple(zip(form.devices, found, strict=True))
         return ()
 
-    def _slices(self, start: int, end: int, form: Form) -> Shares:
-        mark, after = (self.geometry.marks[each] for each in (start, end))
-        divider, unit = divider_of(self.stages.network), self.stages.network.units[mark]
-        if after != mark + 1 or CHANNELS not in divider.splits(unit):
+    def _slices(self, start: Mark, end: Mark, form: Form) -> Shares:
+        divider, unit = divider_of(self.stages.network), self._units.get(start)
+        if unit is None or end != start + 1 or CHANNELS not in divider.splits(unit):
             return ()
         rates = [self.rates[d] for d in form.devices]
         boxes = divider.divided(unit, Configuration(channels=len(rates)), rates)
@@ -131,7 +137,7 @@ class Forms:
 
     # ------------------------------------------------------------ strips
 
-    def _strips(self, start: int, end: int, form: Form) -> Shares:
+    def _strips(self, start: Mark, end: Mark, form: Form) -> Shares:
         height, _ = self.geometry.sizes[end]
         lines = [self._lines_of(start, end, d) for d in form.devices]
         in_turn = form.how == "in turn" and self.serial
@@ -148,7 +154,7 @@ class Forms:
                 best, high = ends, middle
         return tuple(self._with_edges(end, form, map(Span, [0, *best[:-1]], best)))
 
-    def _lines_of(self, start: int, end: int, d: int) -> _Lines:
+    def _lines_of(self, start: Mark, end: Mark, d: int) -> _Lines:
         device, rank = self.cluster.devices[d], self.stages.loads.rank[d]
         key = (start, end, d)
         if key not in self._lines:

@@ -14,9 +14,10 @@ import numpy as np
 from coordinator.costs.devices import Cluster
 from coordinator.planning.geometry.box_arrays import Ints, common, stacked
 from coordinator.planning.geometry.layouts import Computing, UnitTile, divider_of
+from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.splits import Splits
 from coordinator.planning.geometry.sweeps import Floats
-from coordinator.planning.search.tables import Tables
+from coordinator.planning.search.tables import Rank, Tables
 from models.boxes import Box, Span
 from models.graph import COLS, ROWS
 from models.tiles import MapTile
@@ -59,41 +60,49 @@ class Loads:
     def __init__(self, network: Network, cluster: Cluster, tables: Tables) -> None:
         self.network, self.cluster, self.tables = network, cluster, tables
         self.geometry = tables.geometry
-        places = {device.id: d for d, device in enumerate(tables.devices)}
-        # Tables have their own order of devices.
-        self.rank = [places[device.id] for device in cluster.devices]
+        ranks = {device.id: Rank(d) for d, device in enumerate(tables.devices)}
+        self.rank = [ranks[device.id] for device in cluster.devices]
         self._loads: dict[object, BlockLoads] = {}
-        self._left: dict[tuple[int, int], Sequence[int]] = {}
-        self._rates: dict[int, tuple[Floats, Floats]] = {}
-        self._wholes: dict[tuple[int, int], UnitTile] = {}
+        self._left: dict[tuple[Mark, Mark], Sequence[int]] = {}
+        self._rates: dict[Mark, tuple[Floats, Floats]] = {}
+        self._wholes: dict[tuple[Mark, Mark], UnitTile] = {}
         tensors = network.graph.tensors
         self._itemsize = {n: info.wire_itemsize * info.read_share for n, info in tensors.items()}
 
-    def whole(self, start: int, end: int) -> Part:
+    def whole(self, start: Mark, end: Mark) -> Part:
         """The tile that is the whole block."""
         splits = self.geometry.splits[end]
         if splits is not None and start >= splits.lowest:
             return MapTile(Span(0, splits.height), Span(0, splits.width))
         return self._whole_tile(start, end)
 
-    def of(self, start: int, end: int, shares: Shares) -> BlockLoads:
+    def of(self, start: Mark, end: Mark, shares: Shares) -> BlockLoads:
         """The loads of these tiles of the block between two marks."""
         key = (start, end, shares)
         found = self._loads.get(key)
         if found is None:
             devices = [d for d, _ in shares]
             maps = [part for _, part in shares if isinstance(part, MapTile)]
-            units = [part for _, part in shares if isinstance(part, UnitTile)]
+            units = [(d, part) for d, part in shares if isinstance(part, UnitTile)]
             assert not maps or not units, "a block is divided in one way"
+            whole = self._wholes.get((start, end))
             found = self._loads[key] = (
                 self._of_maps(start, end, devices, maps)
                 if maps
-                else self._of_units(start, end, devices, units)
+                else self.of_units(
+                    units,
+                    [
+                        self._held_bytes(start, end)
+                        if tile is whole
+                        else (tile.weight_bytes, tile.relaid_bytes)
+                        for _, tile in units
+                    ],
+                )
             )
         return found
 
     def _of_maps(
-        self, start: int, end: int, devices: Sequence[int], tiles: Sequence[MapTile]
+        self, start: Mark, end: Mark, devices: Sequence[int], tiles: Sequence[MapTile]
     ) -> BlockLoads:
         splits = self.geometry.splits[end]
         assert splits is not None, "only blocks that can be split have tiles of maps"
@@ -113,7 +122,7 @@ class Loads:
         held = [self._held_bytes(start, end)] * len(tiles)
         return self._sized(compute_s.tolist(), reads, owns, held)
 
-    def _held_bytes(self, start: int, end: int) -> tuple[int, int]:
+    def _held_bytes(self, start: Mark, end: Mark) -> tuple[int, int]:
         """Bytes of all weights of a block, and of those that engines lay out anew."""
         geometry = self.geometry
         both = (geometry.weight_bytes_before, geometry.relaid_bytes_before)
@@ -136,13 +145,18 @@ class Loads:
             found[name] = boxes
         return found
 
-    def _of_units(
-        self, start: int, end: int, devices: Sequence[int], tiles: Sequence[UnitTile]
+    def of_units(
+        self,
+        shares: Sequence[tuple[int, UnitTile]],
+        held: Sequence[tuple[int, int]] | None = None,
     ) -> BlockLoads:
-        whole = self._wholes.get((start, end))
+        """The loads of tiles that know themselves what they read and compute; `held` are the bytes
+        of their weights, if that is known for less than by asking each.
+        """
+        tiles = [tile for _, tile in shares]
         known: dict[tuple[int, int], float] = {}
         compute_s = []
-        for d, tile in zip(devices, tiles, strict=True):
+        for d, tile in shares:
             costs = self.cluster.devices[d].costs
             key = (id(costs), id(tile))
             if key not in known:
@@ -152,12 +166,7 @@ class Loads:
             compute_s,
             self._stacked([tile.reads for tile in tiles]),
             self._stacked([tile.boxes for tile in tiles]),
-            [
-                self._held_bytes(start, end)
-                if tile is whole
-                else (tile.weight_bytes, tile.relaid_bytes)
-                for tile in tiles
-            ],
+            held or [(tile.weight_bytes, tile.relaid_bytes) for tile in tiles],
             [tile.part is not None for tile in tiles],
         )
 
@@ -197,7 +206,7 @@ class Loads:
                 found.setdefault(k, {})[name] = sizes[k]
         return found
 
-    def _leaving(self, start: int, end: int, splits: Splits) -> Sequence[int]:
+    def _leaving(self, start: Mark, end: Mark, splits: Splits) -> Sequence[int]:
         """Which of its outputs the block computes, in the order of the network."""
         found = self._left.get((start, end))
         if found is None:
@@ -207,7 +216,7 @@ class Loads:
             self._left[start, end] = found
         return found
 
-    def rates_of(self, end: int) -> tuple[Floats, Floats]:
+    def rates_of(self, end: Mark) -> tuple[Floats, Floats]:
         """For blocks that end at a mark: seconds per element by kind of device, and constants by
         device of the tables and mark.
         """
@@ -219,29 +228,34 @@ class Loads:
             found = self._rates[end] = (growth, fixed)
         return found
 
-    def _whole_tile(self, start: int, end: int) -> UnitTile:
+    def _whole_tile(self, start: Mark, end: Mark) -> UnitTile:
         found = self._wholes.get((start, end))
         if found is None:
-            marks, network = self.geometry.marks, self.network
-            names = network.outputs(marks[start], marks[end])
+            network = self.network
+            first, stop = (self.geometry.boundaries[each] for each in (start, end))
+            names = network.outputs(first, stop)
             boxes = {name: Box.whole(network.graph.shape(name)) for name in names}
-            worked = block_worked(network, marks[start], marks[end], boxes)
+            worked = block_worked(network, first, stop, boxes)
             tile = UnitTile(boxes, worked.reach.inputs, Computing(lambda: worked.works))
-            if marks[end] - marks[start] == 1:
-                tile = divider_of(network).whole(network.units[marks[start]])
+            if stop - first == 1:
+                tile = divider_of(network).whole(network.units[first])
             found = self._wholes[start, end] = tile
         return found
 
-    def live_bytes(self, start: int, end: int, part: Part, load: TileLoad) -> float:
-        """Bytes that a tile's task reads and yields, and that its largest node needs."""
+    def live_bytes(self, between: tuple[Mark, Mark] | None, part: Part, load: TileLoad) -> float:
+        """Bytes that the task of a tile reads and yields, and that its largest node needs; tiles of
+        maps are of a block between marks.
+        """
         moved = sum(load.read_bytes.values()) + sum(load.own_bytes.values())
         if isinstance(part, UnitTile):
             return moved + max(each.input_bytes + each.output_bytes for each in part.work)
+        assert between is not None
+        start, end = between
         splits = self.geometry.splits[end]
         assert splits is not None
         elements = splits.groups.tiles(splits.places([part]))[:, 0]
         nodes, element_bytes = self.geometry.moved
-        first, stop = np.searchsorted(nodes, self.geometry.node_marks[start : end + 1])[[0, -1]]
+        first, stop = np.searchsorted(nodes, self.geometry.nodes[start : end + 1])[[0, -1]]
         groups = self.geometry.groups[first:stop] - splits.chosen.start
         size, nodes = element_bytes[first:stop] * elements[groups], nodes[first:stop]
         return moved + float(np.bincount(nodes - nodes[0], size).max())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.shapes import shapes_of
 from coordinator.planning.search.improve import Search
 from coordinator.planning.search.loads import Shares
@@ -22,11 +23,12 @@ def cuts(search: Search, slots: Slots, index: int) -> Iterator[Slots]:
         for kept in (here, there):
             yield (*head, replace(kept, start=here.start, end=there.end), *tail[1:])
         for step in (-1, 1, -2, 2):
-            cut = here.end + step
+            cut = Mark(here.end + step)
             if here.start < cut < there.end:
                 yield (*head, replace(here, end=cut), replace(there, start=cut), *tail[1:])
     middle = (here.start + here.end) // 2
-    for cut in sorted(range(here.start + 1, here.end), key=lambda cut: abs(cut - middle)):
+    inside = map(Mark, range(here.start + 1, here.end))
+    for cut in sorted(inside, key=lambda cut: abs(cut - middle)):
         yield (*head, replace(here, end=cut), replace(here, start=cut), *tail)
 
 

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from coordinator.costs.devices import Device
 from coordinator.planning.geometry.layouts import UnitTile
+from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.shapes import Shape, grids_of
 from coordinator.planning.geometry.splits import Splits
 from coordinator.planning.geometry.sweeps import Floats
 from coordinator.planning.search.balance import Ints, Members, TileCosts, balanced
-from coordinator.planning.search.tables import Tables
+from coordinator.planning.search.tables import Rank, Tables
 from models.boxes import Span
 from models.tiles import MapTile, on_map, places
 
@@ -45,7 +46,7 @@ class Option(Protocol):
         """[i, e]: seconds until the last device finishes, if all transfers run at once."""
         ...
 
-    def shares(self, start: int, end: int) -> Shares:
+    def shares(self, start: Mark, end: Mark) -> Shares:
         """Devices and their tiles of the block between two marks, without empty ones."""
         ...
 
@@ -63,7 +64,7 @@ class Untiled:
         """As `seconds`: one device's transfers follow each other in any case."""
         return self.seconds
 
-    def shares(self, start: int, end: int) -> Shares:
+    def shares(self, start: Mark, end: Mark) -> Shares:
         """The device, with the whole map."""
         height, width = self.sizes[end]
         return ((self.device, MapTile(Span(0, height), Span(0, width))),)
@@ -82,12 +83,12 @@ class Tiled:
     seconds: Floats
     finish_s: Floats
 
-    def shares(self, start: int, end: int) -> Shares:
+    def shares(self, start: Mark, end: Mark) -> Shares:
         """The devices whose tile is not empty."""
         shares = zip(self.devices, self.tiles(end), strict=True)
         return tuple((device, tile) for device, tile in shares if not tile.is_empty)
 
-    def tiles(self, end: int) -> tuple[MapTile, ...]:
+    def tiles(self, end: Mark) -> tuple[MapTile, ...]:
         """Every device's tile of the blocks that end at a mark; some may be empty."""
         if self.weights is None:
             return self.shape.equal_tiles(*self.sizes[end])
@@ -106,11 +107,11 @@ class Strips:
     finish_s: Floats
     ends: NDArray[np.int16]
 
-    def shares(self, start: int, end: int) -> Shares:
+    def shares(self, start: Mark, end: Mark) -> Shares:
         """The devices whose strip is not empty."""
         height, width = self.sizes[end]
-        marks = [int(place) for place in self.ends[start, end]]
-        strips = on_map(height, map(Span, marks, marks[1:]))
+        edges = [int(place) for place in self.ends[start, end]]
+        strips = on_map(height, map(Span, edges, edges[1:]))
         return tuple(
             (device, MapTile(rows, Span(0, width)))
             for device, rows in zip(self.devices, strips, strict=True)
@@ -140,18 +141,19 @@ def grids(tables: Tables, counts: Sequence[int]) -> list[list[Option]]:
 
 
 def _grids(tables: Tables, counts: Sequence[int]) -> list[list[Option]]:
-    shapes = [[(range(count), shape) for shape in grids_of(count)] for count in counts]
+    ranks = [Rank(d) for d in range(len(tables.devices))]
+    shapes = [[(ranks[:count], shape) for shape in grids_of(count)] for count in counts]
     found = iter(tiled(tables, [each for some in shapes for each in some], None))
     return [[next(found) for _ in some] for some in shapes]
 
 
 def tiled(
     tables: Tables,
-    placed: Sequence[tuple[Sequence[int], Shape]],
+    placed: Sequence[tuple[Sequence[Rank], Shape]],
     weights: Sequence[float] | None,
 ) -> list[Option]:
-    """Each shape on its devices (indices into the tables', one per tile), in equal tiles or in
-    proportion to `weights` by device. All are costed together.
+    """Each shape on its devices (one per tile), in equal tiles or in proportion to `weights` by
+    rank. All are costed together.
     """
     options = [
         Tiled(
@@ -159,8 +161,8 @@ def tiled(
             shape,
             None if weights is None else [weights[d] for d in who],
             tables.geometry.sizes,
-            np.full((tables.marks, tables.marks), np.inf),
-            np.full((tables.marks, tables.marks), np.inf),
+            np.full(tables.shape, np.inf),
+            np.full(tables.shape, np.inf),
         )
         for who, shape in placed
     ]
@@ -169,20 +171,19 @@ def tiled(
     columns = np.array([shape.has_columns for _, shape in placed])
     # Few different sizes of maps occur.
     known: dict[tuple[int, int], list[MapTile]] = {}
-    for end, splits in enumerate(tables.geometry.splits if placed else ()):
-        if splits is not None:
-            size = tables.geometry.sizes[end]
-            if size not in known:
-                known[size] = [tile for option in options for tile in option.tiles(end)]
-            compute, transfers = tables.tiles_s(end, known[size], where)
-            total = np.add.reduceat(transfers, firsts, axis=1)
-            total += np.maximum.reduceat(compute, firsts, axis=1)
-            finish = np.maximum.reduceat(compute + transfers, firsts, axis=1)
-            total[: splits.lowest_cols - splits.lowest, columns] = np.inf
-            finish[: splits.lowest_cols - splits.lowest, columns] = np.inf
-            for option, seconds, finish_s in zip(options, total.T, finish.T, strict=True):
-                option.seconds[splits.lowest : end, end] = seconds
-                option.finish_s[splits.lowest : end, end] = finish_s
+    for end, splits in _splittable(tables) if placed else ():
+        size = tables.geometry.sizes[end]
+        if size not in known:
+            known[size] = [tile for option in options for tile in option.tiles(end)]
+        compute, transfers = tables.tiles_s(end, known[size], where)
+        total = np.add.reduceat(transfers, firsts, axis=1)
+        total += np.maximum.reduceat(compute, firsts, axis=1)
+        finish = np.maximum.reduceat(compute + transfers, firsts, axis=1)
+        total[: splits.lowest_cols - splits.lowest, columns] = np.inf
+        finish[: splits.lowest_cols - splits.lowest, columns] = np.inf
+        for option, seconds, finish_s in zip(options, total.T, finish.T, strict=True):
+            option.seconds[splits.lowest : end, end] = seconds
+            option.finish_s[splits.lowest : end, end] = finish_s
     for option, (who, _) in zip(options, placed, strict=True):
         full = ~tables.fits[list(who)].all(axis=0)
         option.seconds[full] = option.finish_s[full] = np.inf
@@ -198,9 +199,8 @@ def strips(tables: Tables, members: Members) -> list[Option]:
 
 
 def _strips(tables: Tables, subsets: Members) -> list[Option]:
-    count, marks = len(tables.devices), tables.marks
-    seconds = np.full((2, len(subsets), marks, marks), np.inf)
-    ends = np.zeros((len(subsets), marks, marks, count + 1), dtype=np.int16)
+    seconds = np.full((2, len(subsets), *tables.shape), np.inf)
+    ends = np.zeros((len(subsets), *tables.shape, len(tables.devices) + 1), dtype=np.int16)
     for together in _chunks(tables) if len(subsets) else ():
         *both, where = _finish_together(tables, [end for end, _ in together], subsets)
         first = 0
@@ -221,23 +221,30 @@ def _strips(tables: Tables, subsets: Members) -> list[Option]:
     ]
 
 
-def _chunks(tables: Tables) -> Iterator[list[tuple[int, Splits]]]:
-    """The ends of blocks that can be split, in batches that keep tables small."""
-    found: list[tuple[int, Splits]] = []
-    lines = 0
-    for end, splits in enumerate(tables.geometry.splits):
+def _splittable(tables: Tables) -> Iterator[tuple[Mark, Splits]]:
+    """The marks at which blocks that can be split end."""
+    for end in tables.marks:
+        splits = tables.geometry.splits[end]
         if splits is not None:
-            found.append((end, splits))
-            lines += (end - splits.lowest) * (places(splits.height) + 1)
-            if lines * len(tables.devices) > _MOST_LINES:
-                yield found
-                found, lines = [], 0
+            yield end, splits
+
+
+def _chunks(tables: Tables) -> Iterator[list[tuple[Mark, Splits]]]:
+    """The ends of blocks that can be split, in batches that keep tables small."""
+    found: list[tuple[Mark, Splits]] = []
+    lines = 0
+    for end, splits in _splittable(tables):
+        found.append((end, splits))
+        lines += (end - splits.lowest) * (places(splits.height) + 1)
+        if lines * len(tables.devices) > _MOST_LINES:
+            yield found
+            found, lines = [], 0
     if found:
         yield found
 
 
 def _finish_together(
-    tables: Tables, ends: Sequence[int], subsets: Members
+    tables: Tables, ends: Sequence[Mark], subsets: Members
 ) -> tuple[Floats, Floats, Ints]:
     """Tiles by Eq. 6 (communication + computation equal) of all blocks that end at `ends`: their
     cost by Eq. 3, the slowest device's by Eq. 6, [k, m], and where the tiles end.
@@ -252,12 +259,12 @@ def _finish_together(
         alone.append((fixed, begins, stops))
         moved.append((fixed + fixed_s, begins + bytes_s * byte_begins, stops + bytes_s * byte_ends))
     compute, both = TileCosts.of(alone), TileCosts.of(moved)
-    finish_s, marks = balanced(both, subsets)
-    block = np.broadcast_to(np.arange(both.blocks), marks.shape[:2])
+    finish_s, edges = balanced(both, subsets)
+    block = np.broadcast_to(np.arange(both.blocks), edges.shape[:2])
     total, slowest = np.zeros(block.shape), np.zeros(block.shape)
     for d in range(both.devices):
-        start, stop = marks[:, :, d], marks[:, :, d + 1]
+        start, stop = edges[:, :, d], edges[:, :, d + 1]
         computing = compute.seconds(d, block, start, stop)
         total += both.seconds(d, block, start, stop) - computing
         slowest = np.maximum(slowest, computing)
-    return total + slowest, finish_s, marks
+    return total + slowest, finish_s, edges

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.search.slots import SUMS, Form, How, Slot, Slots, put
 
 # By how many units an exchange is moved.
@@ -82,7 +83,7 @@ def shifted(slots: Slots, index: int) -> Iterator[Slots]:
         one, other = slots[index : index + 2]
         for step in _SHIFTS if _are_alike(one, other) else ():
             if one.start < one.end + step < other.end:
-                cut = one.end + step
+                cut = Mark(one.end + step)
                 moved = (replace(one, end=cut), replace(other, start=cut))
                 yield (*slots[:index], *moved, *slots[index + 2 :])
 
@@ -90,7 +91,8 @@ def shifted(slots: Slots, index: int) -> Iterator[Slots]:
 def parted(slots: Slots, index: int) -> Iterator[Slots]:
     """Tries an exchange within the block."""
     slot = slots[index]
-    for cut in range(slot.start + 1, slot.end) if is_in_strips(slot) else ():
+    inside = range(slot.start + 1, slot.end) if is_in_strips(slot) else ()
+    for cut in map(Mark, inside):
         for how in STRIPS:
             rest = _in_strips(replace(slot, start=cut, peers=True), how)
             yield (*slots[:index], replace(slot, end=cut), rest, *slots[index + 1 :])

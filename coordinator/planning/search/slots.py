@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.shapes import Shape
 from coordinator.planning.search.loads import Shares
 
@@ -44,8 +45,8 @@ class Slot:
     its devices get their input from each other where possible.
     """
 
-    start: int
-    end: int
+    start: Mark
+    end: Mark
     form: Form
     barrier: bool = False
     shares: Shares | None = None

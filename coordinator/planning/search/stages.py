@@ -1,19 +1,20 @@
 """Blocks with tiles as searches handle them: seconds, bytes and boxes, without extents.
 
-A `Stage` is a block between two marks with its tiles; a draft is a sequence of stages that covers a
-network. Loads are cached, and so are the pieces that one stage passes to another, so that a draft's
-cost is the event model of `pipeline` over a few hundred numbers.
+A `Stage` is a block with its tiles; a draft is a sequence of stages that covers a network. Loads
+are cached, and so are the pieces that one stage passes to another, so that a draft's cost is the
+event model of `pipeline` over a few hundred numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from coordinator.costs.devices import Cluster
 from coordinator.planning.finish import block_of
 from coordinator.planning.geometry.layouts import Computing, UnitTile
+from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.search.loads import BlockLoads, Loads, Shares, TileLoad
 from coordinator.planning.search.tables import Tables
 from coordinator.planning.simulate.media import Machines
@@ -25,10 +26,12 @@ from models.units import Network
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """The block between marks `start` and `end` on these devices."""
+    """Some `units` of the network on these devices, `between` two marks; None if it is a block of a
+    plan, which may lie elsewhere.
+    """
 
-    start: int
-    end: int
+    units: range
+    between: tuple[Mark, Mark] | None
     shares: Shares
     block: BlockLoads
     barrier: bool = False
@@ -83,7 +86,7 @@ class Stages:
         self.loads = Loads(network, cluster, tables)
         self._machines = Machines(cluster)
         self._stages: dict[object, Stage] = {}
-        self._shares: dict[object, Shares] = {}
+        self._known_tiles: dict[object, tuple[Shares, BlockLoads]] = {}
         self._blocks_met: dict[int, tuple[Block, Stage]] = {}
         self._pieces: dict[tuple[Stage, Stage], list[list[_Piece]]] = {}
         # Tasks that would have taken as long to simulate as messages beyond the usual few did.
@@ -96,18 +99,24 @@ class Stages:
         self._places = {device.id: d for d, device in enumerate(cluster.devices)}
 
     def stage(
-        self, start: int, end: int, shares: Shares, *, barrier: bool = False, direct: bool = False
+        self, start: Mark, end: Mark, shares: Shares, *, barrier: bool = False, direct: bool = False
     ) -> Stage:
         """The stage with these tiles; the same object for the same arguments."""
         key = (start, end, shares, barrier, direct)
         found = self._stages.get(key)
         if found is None:
+            units = range(self.geometry.boundaries[start], self.geometry.boundaries[end])
             block = self.loads.of(start, end, shares)
-            found = self._stages[key] = Stage(start, end, shares, block, barrier, direct)
+            found = self._only(Stage(units, (start, end), shares, block, barrier, direct))
         return found
 
+    def _only(self, made: Stage) -> Stage:
+        """The one that was made first of equal stages."""
+        between = made.between or (made.units,)
+        return self._stages.setdefault((*between, made.shares, made.barrier, made.direct), made)
+
     def of_plan(self, plan: Plan) -> Draft:
-        """A plan as a draft: its stages lie between units, not marks, and their tiles themselves
+        """A plan as a draft: its stages may lie between any units, and their tiles themselves
         determine what they read and compute.
         """
         return tuple(map(self.of_block, plan.blocks))
@@ -123,29 +132,28 @@ class Stages:
     def _stage_of(self, block: Block) -> Stage:
         tiles = tuple((tile.device, tuple(tile.boxes.items()), tile.part) for tile in block.tiles)
         key = (block.start, block.stop, tiles)
-        shares = self._shares.get(key)
-        if shares is None:
-            shares = self._shares[key] = tuple(
+        known = self._known_tiles.get(key)
+        if known is None:
+            shares = tuple(
                 (self._places[tile.device], unit_tile(self.network, block, tile))
                 for tile in block.tiles
             )
-        barrier, direct = block.barrier, block.exchange == "peer"
-        return self.stage(block.start, block.stop, shares, barrier=barrier, direct=direct)
+            known = self._known_tiles[key] = shares, self.loads.of_units(shares)
+        units = range(block.start, block.stop)
+        return self._only(Stage(units, None, *known, block.barrier, block.exchange == "peer"))
 
     def without_barriers(self, draft: Draft) -> Draft:
         """The same tiles without barriers."""
-        return tuple(
-            self.stage(each.start, each.end, each.shares, direct=each.direct) for each in draft
-        )
+        return tuple(self._only(replace(each, barrier=False)) for each in draft)
 
     def blocks(self, draft: Draft) -> list[Block]:
         """The blocks of a draft, as a plan has them."""
-        marks, devices = self.geometry.marks, self.cluster.devices
+        devices = self.cluster.devices
         return [
             block_of(
                 self.network,
-                marks[stage.start],
-                marks[stage.end],
+                stage.units.start,
+                stage.units.stop,
                 [(devices[d], part) for d, part in stage.shares],
                 barrier=stage.barrier,
                 exchange="peer" if stage.direct else "host",
@@ -214,7 +222,7 @@ class Stages:
             found = self._held[stage] = []
             for (d, part), load in zip(stage.shares, stage.loads, strict=True):
                 if self.cluster.devices[d].memory_bytes:
-                    live = self.loads.live_bytes(stage.start, stage.end, part, load)
+                    live = self.loads.live_bytes(stage.between, part, load)
                     yielded = sum(load.own_bytes.values())
                     moved = sum(load.read_bytes.values()) + yielded
                     tile = _Held(load.weight_bytes, load.relaid_bytes, moved, live, yielded)

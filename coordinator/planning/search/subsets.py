@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from coordinator.planning.search.balance import Members
-from coordinator.planning.search.tables import Tables
+from coordinator.planning.search.tables import Rank, Tables
 
 # More subsets than this take too long: prefixes of several rankings are tried instead.
 MOST_SUBSETS = 24
@@ -50,7 +50,7 @@ def _dominance(tables: Tables) -> Sequence[int]:
     dominates.
     """
     count = len(tables.devices)
-    traits = [tables.traits(d) for d in range(count)]
+    traits = [tables.traits(Rank(d)) for d in range(count)]
     better = [0] * count
     for one in range(count):
         for other in range(count):
@@ -82,7 +82,7 @@ def _prefixes(tables: Tables) -> Iterator[int]:
     """The first k devices by rate [AOFL], by link, by the whole network alone, and by a share of
     its computation with all of its transfers.
     """
-    count, last = len(tables.devices), tables.marks - 1
+    count, last = len(tables.devices), tables.last
     tried = counts_of(count)
     alone, compute = tables.alone_s[:, 0, last], tables.compute_s[:, 0, last]
     by_rate = np.arange(count)

@@ -13,18 +13,24 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from functools import cached_property
+from typing import NewType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.costs.devices import Cluster, Device
 from coordinator.planning.geometry.blocks import Geometry, geometry_of
+from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.splits import Splits
 from coordinator.planning.geometry.sweeps import Floats
 from coordinator.planning.memory import relaid_room_of, weight_room_bytes
 from models.tiles import MapTile
 from models.units import Network
 from protos.errors import Infeasible
+
+# A device's place in AOFL's order, that of `Tables.devices`; else devices are numbered as in the
+# cluster.
+Rank = NewType("Rank", int)
 
 # Smaller tiles are rare; below this the links' fixed costs decide.
 SMALL_BYTES = 16_384
@@ -42,7 +48,8 @@ class Tables:
             )
         self.geometry = geometry
         self.devices = ranked(cluster.devices)
-        self.marks = len(geometry.marks)
+        self.marks, self.last = geometry.marks, geometry.marks[-1]
+        self.shape = (len(self.marks), len(self.marks))
         distinct = list({id(device.costs): device.costs for device in self.devices}.values())
         kinds = {id(costs): kind for kind, costs in enumerate(distinct)}
         self._kind = np.array([kinds[id(device.costs)] for device in self.devices])
@@ -62,16 +69,16 @@ class Tables:
         self.fixed_s = np.array([device.link.fixed_s for device in self.devices])
         self.byte_s = np.array([device.link.byte_s for device in self.devices])
 
-    def kind_of(self, device: int) -> int:
+    def kind_of(self, rank: Rank) -> int:
         """The kind of a device, as the first index of `growth`; devices of one kind share their
         costs.
         """
-        return int(self._kind[device])
+        return int(self._kind[rank])
 
     @cached_property
     def fits(self) -> NDArray[np.bool_]:
         """[d, i, e]: whether device d can hold the weights of the block."""
-        fits = np.ones((len(self.devices), self.marks, self.marks), dtype=np.bool_)
+        fits = np.ones((len(self.devices), *self.shape), dtype=np.bool_)
         for before, room_of in (
             (self.geometry.weight_bytes_before, weight_room_bytes),
             (self.geometry.relaid_bytes_before, relaid_room_of),
@@ -83,8 +90,8 @@ class Tables:
     @cached_property
     def compute_s(self) -> Floats:
         """[d, i, e]: seconds that device d computes if it runs the whole block."""
-        result = np.full((len(self.devices), self.marks, self.marks), np.inf)
-        for end in range(1, self.marks):
+        result = np.full((len(self.devices), *self.shape), np.inf)
+        for end in self.marks[1:]:
             whole = self.geometry.wholes[end]
             rates = self._rates[:, : len(whole.features)]
             nodes = rates[:, :, 0] + np.einsum("knf,nf->kn", rates[:, :, 1:], whole.features)
@@ -97,32 +104,32 @@ class Tables:
         """[d, i, e]: seconds of the block on device d alone, transfers included,
         whether it fits or not."""
         result = self.compute_s.copy()
-        for end in range(1, self.marks):
+        for end in self.marks[1:]:
             whole = self.geometry.wholes[end]
             size = whole.input_bytes + whole.output_bytes
             result[:, :end, end] += 2 * self.fixed_s[:, None] + self.byte_s[:, None] * size
         return result
 
-    def traits(self, device: int) -> Floats:
+    def traits(self, rank: Rank) -> Floats:
         """Everything of a device that affects a plan's cost, smaller is better: its rates, its link
         (per byte, and for the smallest message of a tile), and the memory that it lacks.
         """
-        room = weight_room_bytes(self.devices[device])
-        kind, byte_s = self._kind[device], self.byte_s[device]
-        message_s = self.fixed_s[device] + SMALL_BYTES * byte_s
+        room = weight_room_bytes(self.devices[rank])
+        kind, byte_s = self._kind[rank], self.byte_s[rank]
+        message_s = self.fixed_s[rank] + SMALL_BYTES * byte_s
         own = (self._task_s[kind], message_s, byte_s, -room)
         return np.concatenate([self._rates[kind].ravel(), np.array(own)])
 
-    def _from_marks(self, nodes: Floats, end: int) -> Floats:
+    def _from_marks(self, nodes: Floats, end: Mark) -> Floats:
         """[k, i]: sums of [k, n] over the nodes from mark i on."""
         sums = np.cumsum(nodes[:, ::-1], axis=1)[:, ::-1]
-        starts = np.array(self.geometry.node_marks[:end])
+        starts = np.array(self.geometry.nodes[:end])
         from_marks: Floats = sums[:, starts]
         return from_marks
 
-    def constants(self, splits: Splits, end: int) -> Floats:
+    def constants(self, splits: Splits, end: Mark) -> Floats:
         """[d, m]: seconds of a tile's computation that do not depend on its size."""
-        count = self.geometry.node_marks[end]
+        count = self.geometry.nodes[end]
         weights = self.geometry.wholes[end].features[:, 3]
         nodes = self._rates[:, :count, 0] + self._rates[:, :count, 4] * weights
         fixed = self._from_marks(nodes, end)[:, splits.lowest :] + self._task_s[:, None]
@@ -144,7 +151,7 @@ class Tables:
         growth = rates[:, :, 1] * flop + rates[:, :, 2] * read + rates[:, :, 3] * written
         return np.stack([np.bincount(groups, each) for each in growth])
 
-    def strips_s(self, splits: Splits, end: int) -> tuple[Floats, Floats, Floats, Floats]:
+    def strips_s(self, splits: Splits, end: Mark) -> tuple[Floats, Floats, Floats, Floats]:
         """(begins, ends, byte_begins, byte_ends): computation [d, m, places + 1] and bytes moved
         [m, places + 1]; the strip between places a and b takes `ends[b] - begins[a]` of both, plus
         `constants`.
@@ -159,14 +166,14 @@ class Tables:
         return begins, ends, in_out_begins, in_out_ends
 
     def tiles_s(
-        self, end: int, tiles: Sequence[MapTile], devices: Sequence[int]
+        self, end: Mark, tiles: Sequence[MapTile], ranks: Sequence[Rank]
     ) -> tuple[Floats, Floats]:
         """(computation, transfers) [m, t]: seconds of tile t of the blocks that end at `end`, on
-        device `devices[t]`; 0 for empty tiles.
+        the device of `ranks[t]`; 0 for empty tiles.
         """
         splits = self.geometry.splits[end]
         assert splits is not None
-        who = np.array(devices)
+        who = np.array(ranks)
         full = np.array([not tile.is_empty for tile in tiles])
         places = splits.places(tiles)
         elements = splits.groups.tiles(places)
