@@ -115,6 +115,29 @@ def test_messages_of_peers_are_found_in_their_tasks() -> None:
     assert some.devices[0].id not in message_waits(graph, crowded, links)
 
 
+@pytest.mark.parametrize("believed_s", [0.0, FAR.message_s / 5, 4 * FAR.message_s])
+def test_messages_that_wait_for_each_other_are_charged_to_none_of_them(believed_s: float) -> None:
+    """DeepLab reads all rows in four places, so that every device sends to every other at once."""
+    link = Link(1e8, message_s=1e-4, latency_s=3e-4, far=replace(FAR, task_s=0.0))
+    some = replace(cluster(*[1.85] * 4, link=link, host=False), medium="switch")
+    network = real("deeplabv3")
+    plan = in_one_piece(halo(network, some))
+    graph = outline_plan(plan, network)
+    times = [
+        TaskTimes(each.task, 0, each.device, each.start_s, each.start_s, each.stop_s)
+        for each in simulate(plan, network, some).activities
+        if each.kind == "compute"
+    ]
+    far = replace(FAR, peer_message_s=believed_s)
+    seen = {device.id: EndpointEstimate(far) for device in some.devices}
+    for now in range(30):
+        links = {each: replace(link, far=estimate.endpoint) for each, estimate in seen.items()}
+        for device, waits in message_waits(graph, times, links).items():
+            seen[device] = seen[device].observed([], waits, float(now))
+    for estimate in seen.values():
+        assert estimate.endpoint.peer_message_s == pytest.approx(FAR.message_s, rel=0.25)
+
+
 def test_ends_take_their_part_of_what_was_measured_as_a_whole() -> None:
     near, far = Endpoint(2e-4, 1e-9, 1e-5), Endpoint(4e-4, 3e-9, 5e-4)
     prior = replace(prior_link(93.7), near=near, far=far)
