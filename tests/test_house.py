@@ -54,6 +54,7 @@ SHORT_LINES = 30
 _PROGRAM = "what `python -m` runs"
 _NETWORK = "one network per file"
 SHORT = {
+    "coordinator/planning/geometry/marks.py": "geometry and search count by it, and it by nothing",
     "coordinator/planning/planners/ofl.py": "one planner per file",
     "coordinator/planning/planners/strategies.py": "the list, above planners that use others",
     "coordinator/serving/common/names.py": "clients import it without the server",
