@@ -23,6 +23,8 @@ LOOKS_IN_PERIOD = 4
 # Smaller drifts move no cut by a row; concurrent transfers look like slower links.
 DRIFT = math.log(1.2)
 LINK_DRIFT = math.log(1.5)
+# A message between devices takes milliseconds of a request at most; but the first guess is far off.
+MESSAGE_DRIFT = math.log(5.0)
 # The part of a drift for which plans are looked at when the period has passed: with less, a search
 # takes seconds of CPU and finds the same plan.
 WORTH_A_LOOK = 0.25

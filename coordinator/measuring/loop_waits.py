@@ -19,7 +19,7 @@ Waits = dict[DeviceId, list[float]]
 # A task that became ready this shortly before another ended did wait for the event loop.
 _AT_ONCE_S = 5e-5
 # What a message is believed to take its ends at least: of nothing, nothing can be learned.
-_LEAST_S = 1e-6
+LEAST_MESSAGE_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,4 +138,4 @@ def _arrivals(
 
 
 def _message_s(link: Link) -> float:
-    return max(_LEAST_S, link.far.to_peers.message_s)
+    return max(LEAST_MESSAGE_S, link.far.to_peers.message_s)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from coordinator.cluster.connection import Connection
-from coordinator.control.switching import LINK_DRIFT, Observed
+from coordinator.control.switching import LINK_DRIFT, MESSAGE_DRIFT, Observed
 from coordinator.costs.affine import Costs
 from coordinator.costs.corrections import CorrectedCosts, Corrections
 from coordinator.costs.devices import Device, Endpoint, Link
@@ -17,7 +17,7 @@ from coordinator.costs.links import LIVE_LOOPBACK, LinkEstimate, Transfer, fit_l
 from coordinator.costs.rates import RateCosts, flop_per_s
 from coordinator.costs.regression import Profile, RegressionCosts
 from coordinator.measuring.lone_transfers import lone_transfers
-from coordinator.measuring.loop_waits import message_waits, task_waits
+from coordinator.measuring.loop_waits import LEAST_MESSAGE_S, message_waits, task_waits
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes
 from protos.facts import DeviceId, Facts
@@ -136,7 +136,9 @@ class Measured:
         return every.with_own(own.of(device)).factor if own else every.factor
 
     def observed(self, devices: Sequence[DeviceId], now: float) -> Mapping[str, Observed]:
-        """The present speeds of devices and links, from tasks; links are updated once a second."""
+        """The present speeds of devices and links, and what devices take for a message with another
+        one, from tasks; links are updated once a second.
+        """
         if now - self._links_seen_s >= LINKS_EVERY_S:
             self._links_seen_s = now
             self._links_seen = {
@@ -150,6 +152,8 @@ class Measured:
         for device in devices:
             correction = self._corrections.of(device)
             seen[device] = Observed(correction.log_factor, correction.surprise)
+            message_s = max(LEAST_MESSAGE_S, self.endpoint(device).endpoint.to_peers.message_s)
+            seen[f"messages of {device}"] = Observed(math.log(message_s), drift=MESSAGE_DRIFT)
         return seen
 
     def forget(self, device: DeviceId) -> None:

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 import pytest
 
 from coordinator.cluster.pings import Observation, Probe
+from coordinator.control.switching import HEARD_S, Switching
 from coordinator.costs.corrections import CorrectedCosts
 from coordinator.costs.devices import Device
 from coordinator.costs.endpoints import DEVICE_ENDPOINT, HOST_ENDPOINT
+from coordinator.costs.regression import Profile
 from coordinator.costs.sketch import ProgramBuilder
 from coordinator.measuring.measured import TYPICAL_BYTES, Measured
 from coordinator.tasks.graph import TaskGraph
@@ -121,3 +123,16 @@ async def test_what_is_forgotten_of_a_device_leaves_its_probe() -> None:
     measured.forget(A)
     assert measured.correction(A) == measured.correction(A, graph) == 1
     assert measured.link(A).transfer_s(TYPICAL_BYTES) == pytest.approx(fresh_s)
+
+
+async def test_messages_between_devices_that_turn_out_slow_are_worth_another_plan() -> None:
+    """The first plan is made from a guess, which is a server's."""
+    measured, switching = Measured(), Switching()
+    await measured.probe(PI, Probed(probe(WIRE_BYTE_S)))  # type: ignore[arg-type]
+    assert not switching.is_due("m", measured.observed([PI], 0.0), 0.0)
+    seen = Profile({}, {}, endpoint=replace(DEVICE_ENDPOINT, peer_message_s=6e-4))
+    slow = Measured()
+    slow.remember(PI, seen)
+    await slow.probe(PI, Probed(probe(WIRE_BYTE_S)))  # type: ignore[arg-type]
+    assert not switching.is_due("m", slow.observed([PI], 1.0), 1.0)
+    assert switching.is_due("m", slow.observed([PI], 1.0 + HEARD_S), 1.0 + HEARD_S)
