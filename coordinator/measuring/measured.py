@@ -17,13 +17,15 @@ from coordinator.costs.links import LIVE_LOOPBACK, LinkEstimate, Transfer, fit_l
 from coordinator.costs.rates import RateCosts, flop_per_s
 from coordinator.costs.regression import Profile, RegressionCosts
 from coordinator.measuring.lone_transfers import lone_transfers
-from coordinator.measuring.loop_waits import LEAST_MESSAGE_S, message_waits, task_waits
+from coordinator.measuring.loop_waits import LEAST_MESSAGE_S, Waits, message_waits, task_waits
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes
 from protos.facts import DeviceId, Facts
 
 # Fitting a link takes milliseconds, so it is not done for every request.
 LINKS_EVERY_S = 1.0
+# So does replaying a request's messages.
+REPLAY_EVERY_S = 0.25
 # The size of a typical tile, for which links are compared.
 TYPICAL_BYTES = 200_000
 
@@ -48,7 +50,7 @@ class Measured:
         self._computing: WeakKeyDictionary[TaskGraph, dict[tuple[int, DeviceId], float]]
         self._computing = WeakKeyDictionary()  # uncorrected seconds
         self._links_seen: dict[str, Observed] = {}
-        self._links_seen_s = -math.inf
+        self._links_seen_s = self._replayed_s = -math.inf
         self._fitted: dict[DeviceId, tuple[LinkEstimate, EndpointEstimate, Link]] = {}
 
     def is_new(self, device: DeviceId, connection: Connection) -> bool:
@@ -204,7 +206,11 @@ class Measured:
             self._corrections = self._corrections.observed(device, expected_s, observed_s, now)
         self._of_plans[graph] = own
         links = {device: self._latest_link(device) for device in sums}
-        starting, sending = task_waits(times), message_waits(graph, times, links)
+        starting = task_waits(times)
+        sending: Waits = {}
+        if now - self._replayed_s >= REPLAY_EVERY_S:
+            sending = message_waits(graph, times, links)
+            self._replayed_s = now if sending else self._replayed_s
         for device in sums:
             waits = starting.get(device, ()), sending.get(device, ())
             self._endpoints[device] = self.endpoint(device).observed(*waits, now)

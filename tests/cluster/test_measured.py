@@ -14,6 +14,7 @@ from coordinator.costs.devices import Device
 from coordinator.costs.endpoints import DEVICE_ENDPOINT, HOST_ENDPOINT
 from coordinator.costs.regression import Profile
 from coordinator.costs.sketch import ProgramBuilder
+from coordinator.measuring import measured as module
 from coordinator.measuring.measured import TYPICAL_BYTES, Measured
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes
@@ -136,3 +137,17 @@ async def test_messages_between_devices_that_turn_out_slow_are_worth_another_pla
     await slow.probe(PI, Probed(probe(WIRE_BYTE_S)))  # type: ignore[arg-type]
     assert not switching.is_due("m", slow.observed([PI], 1.0), 1.0)
     assert switching.is_due("m", slow.observed([PI], 1.0 + HEARD_S), 1.0 + HEARD_S)
+
+
+def test_messages_are_replayed_for_some_requests_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    replayed = []
+
+    def waits(*_: object) -> dict[DeviceId, list[float]]:
+        replayed.append(None)
+        return {A: [0.001]}
+
+    monkeypatch.setattr(module, "message_waits", waits)
+    measured, graph = Measured(), one_task()
+    for request in range(100):
+        ran(measured, graph, 1.0, now=0.01 * request)
+    assert len(replayed) == 4
