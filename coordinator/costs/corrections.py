@@ -9,6 +9,7 @@ a second in the same direction counts half, so that a lasting change wins within
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -102,6 +103,16 @@ class Corrections:
         before = self.of(device)
         after = before.observed(predicted_s, seconds, now)
         return self if after is before else Corrections({**self.by_device, device: after})
+
+    def guessed(self, device: str) -> Corrections:
+        """The corrections when what was observed of a device no longer counts: the median of the
+        others', since priors are off by about as much on computers of a kind.
+        """
+        others = self.without(device)
+        if not others.by_device:
+            return others
+        middle = statistics.median(each.log_factor for each in others.by_device.values())
+        return Corrections({**others.by_device, device: Correction(middle)})
 
     def without(self, device: str) -> Corrections:
         """The corrections after a device got a new profile, or left for good."""

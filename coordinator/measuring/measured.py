@@ -160,9 +160,9 @@ class Measured:
 
     def forget(self, device: DeviceId) -> None:
         """Forgets what tasks and transfers showed of a device; its probe and its profile count
-        until there are new ones.
+        until there are new ones, corrected like those of the others.
         """
-        self._corrections = self._corrections.without(device)
+        self._corrections = self._corrections.guessed(device)
         for graph, own in list(self._of_plans.items()):
             self._of_plans[graph] = own.without(device)
         self._endpoints.pop(device, None)

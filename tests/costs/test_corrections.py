@@ -87,3 +87,13 @@ def test_corrected_costs_are_measured_if_a_profile_is_behind_them() -> None:
     profile = Profile({}, {"convolution": LayerFit(LayerRates(1e-5, 1e-10), 9, 0.1, 0.0)})
     assert is_measured(CorrectedCosts(CorrectedCosts(RegressionCosts(profile), 2.0), 0.5))
     assert not is_measured(CorrectedCosts(RateCosts(1.0), 2.0))
+
+
+def test_a_device_whose_observations_no_longer_count_is_corrected_like_the_others() -> None:
+    seen = Corrections(
+        {name: Correction(factor, 9) for name, factor in zip("abc", (-0.7, 3, -0.5))}
+    )
+    assert seen.guessed("b").of("b").log_factor == -0.6
+    assert seen.guessed("b").of("a") == seen.of("a")
+    alone = Corrections({"b": Correction(3.0, 9)})
+    assert alone.guessed("b").factor("b") == 1
