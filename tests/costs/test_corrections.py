@@ -90,10 +90,9 @@ def test_corrected_costs_are_measured_if_a_profile_is_behind_them() -> None:
 
 
 def test_a_device_whose_observations_no_longer_count_is_corrected_like_the_others() -> None:
-    seen = Corrections(
-        {name: Correction(factor, 9) for name, factor in zip("abc", (-0.7, 3, -0.5))}
-    )
-    assert seen.guessed("b").of("b").log_factor == -0.6
+    factors = {"a": -0.7, "b": 3.0, "c": -0.5}
+    seen = Corrections({name: Correction(each, 9) for name, each in factors.items()})
+    assert seen.guessed("b").of("b").log_factor == pytest.approx(-0.6)
     assert seen.guessed("b").of("a") == seen.of("a")
     alone = Corrections({"b": Correction(3.0, 9)})
     assert alone.guessed("b").factor("b") == 1
