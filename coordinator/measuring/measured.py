@@ -210,7 +210,8 @@ class Measured:
         sending: Waits = {}
         if now - self._replayed_s >= REPLAY_EVERY_S:
             sending = message_waits(graph, times, links)
-            self._replayed_s = now if sending else self._replayed_s
+            if sending:
+                self._replayed_s = now
         for device in sums:
             waits = starting.get(device, ()), sending.get(device, ())
             self._endpoints[device] = self.endpoint(device).observed(*waits, now)
