@@ -1,6 +1,7 @@
 """The compute threads: one task at a time at the worker's pace, or several at once in a thread
 each. One more thread sets up the next runs: that is Python code, which runs while kernels release
-the GIL.
+the GIL. A thread that completes a task's input may claim a free core and compute the task itself:
+waking another thread takes longer than a small kernel.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ _log = structlog.get_logger()
 
 
 # A function that sets up a run.
-Work: TypeAlias = Callable[[], Ready[T]]
+Begin: TypeAlias = Callable[[], Ready[T]]
 
 
 class Clock(Protocol):
@@ -89,7 +90,7 @@ class Throttle:
         self._clock = clock
         self.overruns = 0
 
-    def set_up(self, begin: Work[T]) -> Ready[T]:
+    def set_up(self, begin: Begin[T]) -> Ready[T]:
         """Sets a run up in the calling thread. This is Python code, which slows down less on a
         small computer than kernels do, so it is not stretched.
         """
@@ -126,27 +127,33 @@ class Throttle:
 
 
 @dataclass(slots=True, eq=False)
-class QueuedRun:
-    """A queued run: the compute thread calls `ended` with its result or its error."""
+class Job:
+    """A run. The thread that computes it calls `ended` with its result or its error, which returns
+    a job whose core that thread has claimed, to be computed next, or None.
+    """
 
-    begin: Work[Any]
-    ended: Callable[[Timed[Any] | Exception], None]
+    begin: Begin[Any]
+    ended: Callable[[Timed[Any] | Exception], "Job | None"]
     is_wanted: bool = True
 
 
 class Compute:
-    """Threads that set programs up and run them, first come, first served: `concurrency` at once,
-    while one more is set up. Results are delivered in the thread that computed them. A pace below 1
-    requires a concurrency of 1.
+    """Threads that set programs up and run them: `concurrency` at once, while one more is set up.
+    What is queued is run first come, first served. Results are delivered in the thread that
+    computed them. A pace below 1 requires a concurrency of 1.
     """
 
     def __init__(self, throttle: Throttle, nice: int = 0, concurrency: int = 1) -> None:
         self.throttle = throttle
         self._nice = nice
-        self._jobs: SimpleQueue[QueuedRun | Callable[[], None] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Job | Callable[[], None] | None] = SimpleQueue()
         # Held by the thread that sets up the next job, until that job may compute.
         self._turn = threading.Lock()
         self._cores = threading.Semaphore(concurrency)
+        # How many queued jobs have no core yet.
+        self._waiting = 0
+        self._counting = threading.Lock()
+        self._settled = threading.local()
         self._threads = [
             threading.Thread(target=self._work, name=f"compute {number}", daemon=True)
             for number in range(concurrency + 1)
@@ -154,13 +161,29 @@ class Compute:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, begin: Work[T], ended: Callable[[Timed[T] | Exception], None]) -> QueuedRun:
-        """Queues a run; `ended` is called in the thread that ran it. May be called from any thread.
-        A run that has been cancelled by its turn is skipped, without `ended`.
+    def submit(self, job: Job) -> None:
+        """Queues a job; may be called from any thread. A job that has been cancelled by its turn is
+        skipped, without `ended`.
         """
-        job = QueuedRun(begin, ended)
+        with self._counting:
+            self._waiting += 1
         self._jobs.put(job)
-        return job
+
+    def claim(self) -> bool:
+        """Claims a core for a job of the calling thread, unless all are busy or a job waits for
+        one; may be called from any thread. A thread that has claimed one calls `follow`.
+        """
+        with self._counting:
+            return not self._waiting and self._cores.acquire(blocking=False)
+
+    def follow(self, job: Job | None) -> None:
+        """Computes a job whose core the calling thread has claimed, and then what follows it."""
+        self._settle()
+        while job is not None:
+            outcome = self._set_up(job)
+            if not isinstance(outcome, Ready):
+                self._cores.release()
+            job = self._finish(job, outcome)
 
     def errand(self, do: Callable[[], None]) -> None:
         """Queues a short function that raises nothing, to be called once earlier jobs are set
@@ -168,7 +191,7 @@ class Compute:
         """
         self._jobs.put(do)
 
-    async def run(self, begin: Work[T]) -> Timed[T]:
+    async def run(self, begin: Begin[T]) -> Timed[T]:
         """Runs it on behalf of a caller on an event loop. Cancelling takes it out of the queue,
         unless it is already running.
         """
@@ -187,7 +210,8 @@ class Compute:
             with suppress(RuntimeError):  # the loop is closed: there is no caller left
                 loop.call_soon_threadsafe(tell, outcome)
 
-        job = self.submit(begin, ended)
+        job = Job(begin, ended)
+        self.submit(job)
         try:
             return await result
         finally:
@@ -209,32 +233,42 @@ class Compute:
     def _work(self) -> None:
         self._settle()
         while True:
-            outcome: Ready[Any] | Timed[Any] | Exception | None = None
+            outcome: Ready[Any] | Exception | None = None
             with self._turn:
                 job = self._jobs.get()
                 if job is None:
                     return
-                if not isinstance(job, QueuedRun):
+                if not isinstance(job, Job):
                     job()
                     continue
                 if job.is_wanted:
                     outcome = self._set_up(job)
                 if isinstance(outcome, Ready):
                     self._cores.acquire()
-            if isinstance(outcome, Ready):
-                outcome = self._run(outcome)
-            try:
-                if outcome is not None:
-                    job.ended(outcome)
-            except Exception:
-                _log.exception("the result of a task could not be delivered")
-            del job  # tensors live no longer than their tasks
+                with self._counting:
+                    self._waiting -= 1
+            following = self._finish(job, outcome)
+            del job, outcome  # tensors live no longer than their tasks
+            self.follow(following)
+            del following
 
-    def _set_up(self, job: QueuedRun) -> Ready[Any] | Exception:
+    def _set_up(self, job: Job) -> Ready[Any] | Exception:
         try:
             return self.throttle.set_up(job.begin)
         except Exception as error:
             return error
+
+    def _finish(self, job: Job, outcome: Ready[Any] | Exception | None) -> Job | None:
+        """Runs a job that is set up, on a core that is its own; delivers its result or its error;
+        returns what this thread is to compute next.
+        """
+        if outcome is None:
+            return None
+        try:
+            return job.ended(self._run(outcome) if isinstance(outcome, Ready) else outcome)
+        except Exception:
+            _log.exception("the result of a task could not be delivered")
+            return None
 
     def _run(self, ready: Ready[Any]) -> Timed[Any] | Exception:
         try:
@@ -245,6 +279,9 @@ class Compute:
             self._cores.release()
 
     def _settle(self) -> None:
+        if hasattr(self._settled, "here"):
+            return
+        self._settled.here = True
         prctl = getattr(ctypes.CDLL(None), "prctl", None)
         if prctl is not None:
             prctl(_PR_SET_TIMERSLACK, _TIMER_SLACK_NS)

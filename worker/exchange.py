@@ -26,7 +26,8 @@ from protos.errors import ImbrexError, PeerViolation
 from protos.failures import NotFinite, OutOfMemory, RunError, SendFailed
 from protos.frames import Buffer, decode
 from protos.heap import Rest
-from worker.compute import Compute, QueuedRun, Timed
+from worker.compute import Compute, Job, Timed
+from worker.data.readers import Work
 from worker.engines.base import Ready
 from worker.outbox import Outbox
 from worker.peers import Peers
@@ -81,7 +82,7 @@ class Exchange:
         self._peers = Peers(caller, version, self._not_sent)
         self._streams: dict[int, Outbox] = {}
         self._numbers = itertools.count(1)
-        self._runs: dict[TaskKey, QueuedRun] = {}
+        self._runs: dict[TaskKey, Job] = {}
         self._idle = asyncio.Event()
         self._rest = Rest()
         self._loop = asyncio.get_running_loop()
@@ -134,14 +135,16 @@ class Exchange:
             # A held piece keeps its whole message alive, so the message must not be much larger
             # than the piece.
             small = 2 * payload.nbytes < len(message)
-            self.receive_piece(piece_of(item.tensor, payload.copy() if small else payload, sender))
+            received = piece_of(item.tensor, payload.copy() if small else payload, sender)
+            self._change(self._tasks.add_piece, received, time.monotonic())
 
-    def receive_piece(self, piece: Piece) -> None:
-        """Handles a halo; may be called in any thread."""
-        dropped = self._tasks.dropped["early_overflow"]
-        self._change(self._tasks.add_piece, piece, time.monotonic())
-        if self._tasks.dropped["early_overflow"] != dropped:
-            self._on_loop(self._rest.begin)
+    def receive_piece(self, piece: Piece) -> Work | None:
+        """Handles a halo; may be called in any thread. Returns the run of the task that it has
+        completed, for the calling thread to compute; None if another thread does, or none is
+        complete.
+        """
+        job = self._change_here(self._tasks.add_piece, piece, time.monotonic())
+        return partial(self._compute.follow, job) if job is not None else None
 
     def keep(self, members: Collection[str]) -> None:
         """Sets the members; ends the streams to all other devices."""
@@ -183,17 +186,39 @@ class Exchange:
 
     def _change(self, change: Callable[..., list[Action]], *about: Any) -> None:
         """Passes an event to the state, and carries out the resulting actions."""
-        with self._lock:
-            actions = change(*about)
-        for action in actions:
+        for action in self._step(change, *about):
             self._act(action)
+
+    def _change_here(self, change: Callable[..., list[Action]], *about: Any) -> Job | None:
+        """The same in a thread that may compute. Returns one of the resulting runs if a core is
+        free, which the thread has then claimed for it.
+        """
+        run: Run | None = None
+        for action in self._step(change, *about):
+            if isinstance(action, Run) and run is None:
+                run = action
+            else:
+                self._act(action)
+        if run is None:
+            return None
+        if self._compute.claim():
+            return self._job(run)
+        self._act(run)
+        return None
+
+    def _step(self, change: Callable[..., list[Action]], *about: Any) -> list[Action]:
+        with self._lock:
+            overflows = self._tasks.dropped["early_overflow"]
+            actions = change(*about)
+            overflows -= self._tasks.dropped["early_overflow"]
+        if overflows:
+            self._on_loop(self._rest.begin)
+        return actions
 
     def _act(self, action: Action) -> None:
         match action:
-            case Run(key):
-                self._runs[key] = self._compute.submit(
-                    partial(self._begin, action), partial(self._ended, key)
-                )
+            case Run():
+                self._compute.submit(self._job(action))
             case SetUp(run):
                 self._compute.errand(partial(self._set_up, run))
             case SendToHost(stream, pieces, done, more):
@@ -215,6 +240,10 @@ class Exchange:
             case _:
                 assert_never(action)
 
+    def _job(self, run: Run) -> Job:
+        job = self._runs[run.key] = Job(partial(self._begin, run), partial(self._ended, run.key))
+        return job
+
     def _set_up(self, run: Run) -> None:
         """Sets a run up early. An error is reported when the task is run."""
         with suppress(Exception):
@@ -229,8 +258,11 @@ class Exchange:
         bound = self._sessions.get(run.program).bound(run.inputs, run.shapes)
         return replace(bound, check=lambda made: _require_finite(made, run.checked))
 
-    def _ended(self, key: TaskKey, outcome: Timed[dict[str, np.ndarray]] | Exception) -> None:
-        """Handles the end of a run, in the thread that ran it."""
+    def _ended(self, key: TaskKey, outcome: Timed[dict[str, np.ndarray]] | Exception) -> Job | None:
+        """Handles the end of a run, in the thread that ran it. Returns the run of the task that it
+        has completed on this device, if this thread has claimed a core for it.
+        """
+        following: Job | None = None
         if isinstance(outcome, MemoryError):
             outcome = OutOfMemory(
                 cause=f"a task was out of memory: {outcome}",
@@ -240,7 +272,9 @@ class Exchange:
             with self._lock:
                 self._tasks_run += 1
                 self._computed_s += outcome.stop_s - outcome.start_s
-            self._change(self._tasks.finished, key, outcome.value, outcome.start_s, outcome.stop_s)
+            following = self._change_here(
+                self._tasks.finished, key, outcome.value, outcome.start_s, outcome.stop_s
+            )
         elif isinstance(outcome, ImbrexError):
             _log.warning("task failed", code=outcome.code, cause=outcome.cause)
             self._change(self._tasks.failed, key, outcome.code, str(outcome))
@@ -250,6 +284,7 @@ class Exchange:
         self._runs.pop(key, None)
         if not self._runs:
             self._on_loop(self._idle.set)
+        return following
 
     def _not_sent(self, action: SendToPeer, error: ImbrexError) -> None:
         _log.warning("pieces not sent", device=action.device, cause=error.cause)

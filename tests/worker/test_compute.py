@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.worker.clock import FakeClock
-from worker.compute import Compute, Ready, Throttle
+from worker.compute import Compute, Job, Ready, Throttle
 from worker.engines.processor import settle_thread, yield_to_others
 from worker.settings import WorkerSettings
 
@@ -135,3 +135,68 @@ async def test_so_many_compute_at_once_and_no_more():
     assert [timed.value for timed in done] == ["met"] * 4
     assert max(most) == 2
     compute.close()
+
+
+def test_a_thread_that_has_claimed_a_core_computes_what_follows_too():
+    compute, told = Compute(Throttle(1.0)), []
+
+    def job(number, following=None):
+        def ended(outcome):
+            told.append((outcome.value, threading.current_thread()))
+            return following if following and compute.claim() else None
+
+        return Job(lambda: Ready(lambda: number), ended)
+
+    assert compute.claim()
+    compute.follow(job(1, job(2)))
+    assert told == [(1, threading.current_thread()), (2, threading.current_thread())]
+    compute.close()
+
+
+def test_a_core_is_claimed_once_and_not_before_what_waits():
+    compute, computing, go_on = Compute(Throttle(1.0)), threading.Event(), threading.Event()
+    ended = []
+
+    def first():
+        computing.set()
+        return go_on.wait(10)
+
+    assert compute.claim()
+    assert not compute.claim()
+    compute.submit(Job(lambda: Ready(first), ended.append))
+    assert not computing.wait(0.1), "the core is taken"
+    compute.follow(Job(lambda: Ready(lambda: "claimed"), ended.append))
+    assert computing.wait(10)
+    compute.submit(Job(lambda: Ready(lambda: "waits"), ended.append))
+    assert not compute.claim()
+    go_on.set()
+    compute.close()
+    assert [timed.value for timed in ended[:2]] == ["claimed", True]
+
+
+@pytest.mark.parametrize("fails", ["begin", "compute"])
+def test_a_claimed_core_is_free_again_after_an_error(fails):
+    compute, ended = Compute(Throttle(1.0)), []
+    job = Job(lambda: 1 // 0 if fails == "begin" else Ready(lambda: 1 // 0), ended.append)
+    for _ in range(2):
+        assert compute.claim()
+        compute.follow(job)
+    assert [type(error) for error in ended] == [ZeroDivisionError] * 2
+    compute.close()
+
+
+def test_a_claiming_thread_yields_to_other_programs_like_those_of_the_pool():
+    compute, ended = Compute(Throttle(1.0), 7), []
+
+    def niceness():
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    def reads():
+        assert compute.claim()
+        compute.follow(Job(lambda: Ready(niceness), ended.append))
+
+    before, thread = niceness(), threading.Thread(target=reads)
+    thread.start()
+    thread.join()
+    compute.close()
+    assert [timed.value for timed in ended] == [max(before, 7)]

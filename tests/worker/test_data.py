@@ -152,6 +152,24 @@ async def test_what_is_sent_arrives_once_and_in_order(heard):
     link.close()
 
 
+async def test_what_follows_is_read_while_a_piece_is_computed():
+    pieces, goes_on = [], threading.Event()
+
+    def deliver(piece):
+        pieces.append(piece)
+        return (lambda: goes_on.wait(10)) if len(pieces) == 1 else None
+
+    listener = Listener("127.0.0.1", 0, Caller("b", "s"), deliver, print)
+    link = link_to(listener)
+    for number in range(3):
+        assert link.send(action(piece(np.full((1, 2), number, np.float32))))
+    await until(lambda: len(pieces) == 3)
+    goes_on.set()
+    assert [int(got.array[0, 0]) for got in pieces] == [0, 1, 2]
+    link.close()
+    listener.close()
+
+
 async def test_what_the_socket_does_not_take_at_once_follows(heard):
     listener, pieces = heard
     link = link_to(listener)

@@ -1,5 +1,6 @@
-"""The listener for neighbours' halos: one thread reads each stream and delivers every box.
-Streams of hosts, which begin with another byte, are passed to the event loop.
+"""The listener for neighbours' halos: one thread reads each stream and delivers every box. If that
+completes a task, the thread may compute it, while another reads its stream. Streams of hosts, which
+begin with another byte, are passed to the event loop.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import ssl
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ from protos.direct import GREET_S, PREFACE, tune
 from protos.errors import BadConfiguration, PeerViolation
 from protos.identity import device_of
 from worker.data.packets import WELCOME, Reader, read_greeting
+from worker.data.readers import Readers, Work
 from worker.tasks.actions import Piece
 
 # Connections that have not greeted yet, and streams of one neighbour: its present one, and those
@@ -29,7 +31,8 @@ _MOST_STRANGERS = 16
 MOST_STREAMS_OF_A_PEER = 4
 _MOST_STREAMS = 256
 
-Deliver = Callable[[Piece], None]
+# Returns what the calling thread is to do next, if anything.
+Deliver = Callable[[Piece], Work | None]
 # Takes over a host's connection, with what is needed to secure it.
 TakeHost = Callable[[socket.socket, ssl.SSLContext | None], None]
 
@@ -38,11 +41,14 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True, eq=False)
 class _Stream:
-    """A connection, and its sender once that has greeted."""
+    """A connection; its sender, and what reads it, once that has greeted. `uncharged_bytes` are
+    those of a message that is not complete.
+    """
 
     socket: socket.socket
     sender: str = ""
-    thread: threading.Thread = field(init=False)
+    reader: Reader | None = None
+    uncharged_bytes: int = 0
 
 
 class Listener:
@@ -62,6 +68,7 @@ class Listener:
         self._members: frozenset[str] | None = None
         self._lock = threading.Lock()
         self._streams: dict[_Stream, None] = {}
+        self._readers = Readers(self._serve)
         self._socket = _listening(host, port)
         self.port: int = self._socket.getsockname()[1]
         self._accepting = threading.Thread(target=self._accept, name="data accept", daemon=True)
@@ -85,8 +92,7 @@ class Listener:
             streams = list(self._streams)
         for stream in streams:
             _hang_up(stream.socket)
-        for stream in streams:
-            stream.thread.join()
+        self._readers.close()
 
     def _accept(self) -> None:
         while True:
@@ -105,40 +111,45 @@ class Listener:
                     # neighbour's.
                     _hang_up(strangers[0].socket)
                 self._streams[stream] = None
-            stream.thread = threading.Thread(
-                target=self._serve, args=(stream,), name="data reader", daemon=True
-            )
-            stream.thread.start()
+            self._readers.begin(stream)
 
-    def _serve(self, stream: _Stream) -> None:
+    def _serve(self, stream: _Stream) -> Work | None:
+        work: Work | None = None
         try:
-            stream.socket.settimeout(GREET_S)
-            tune(stream.socket)
-            credentials = self._caller.credentials
-            context = credentials.tls_server() if credentials is not None else None
-            if stream.socket.recv(1, socket.MSG_PEEK) == PREFACE:
-                stream.socket.recv(1)
-                self._take_host(socket.socket(fileno=stream.socket.detach()), context)
-                return
-            self._greet(stream, context)
-            self._read(stream)
+            if stream.reader is None and not self._is_neighbour(stream):
+                return None
+            work = self._read(stream)
         except PeerViolation as violation:
             _log.warning("data stream refused", sender=stream.sender, cause=violation.cause)
         except OSError as error:
             if not stream.sender:
                 _log.warning("data stream refused", cause=str(error))
         finally:
-            with self._lock:
-                self._streams.pop(stream, None)
-            stream.socket.close()
+            if work is None:
+                with self._lock:
+                    self._streams.pop(stream, None)
+                stream.socket.close()
+        return work
 
-    def _greet(self, stream: _Stream, context: ssl.SSLContext | None) -> None:
-        """Completes the greeting, after which the sender is known.
+    def _is_neighbour(self, stream: _Stream) -> bool:
+        """Completes the greeting, after which the sender is known; passes on a host's stream.
 
         Raises:
             PeerViolation: the sender may not send here.
             OSError: the connection broke, or TLS failed.
         """
+        stream.socket.settimeout(GREET_S)
+        tune(stream.socket)
+        credentials = self._caller.credentials
+        context = credentials.tls_server() if credentials is not None else None
+        if stream.socket.recv(1, socket.MSG_PEEK) == PREFACE:
+            stream.socket.recv(1)
+            self._take_host(socket.socket(fileno=stream.socket.detach()), context)
+            return False
+        self._greet(stream, context)
+        return True
+
+    def _greet(self, stream: _Stream, context: ssl.SSLContext | None) -> None:
         if context is not None:
             secured = context.wrap_socket(stream.socket, server_side=True)
             with self._lock:
@@ -150,6 +161,7 @@ class Listener:
             stream.sender = sender
         stream.socket.sendall(WELCOME)
         stream.socket.settimeout(None)
+        stream.reader = Reader(stream.socket.recv_into, sender)
 
     def _objection(self, stream: socket.socket, sender: str, secret: str) -> str:
         """The reason to refuse a stream; empty if there is none."""
@@ -167,16 +179,19 @@ class Listener:
             return f"device {sender} has {MOST_STREAMS_OF_A_PEER} streams open already"
         return ""
 
-    def _read(self, stream: _Stream) -> None:
-        charge, deliver, size = self._caller.endpoint.charge, self._deliver, 0
-        reader = Reader(stream.socket.recv_into, stream.sender)
-        while (found := reader.next()) is not None:
+    def _read(self, stream: _Stream) -> Work | None:
+        """Delivers until the stream ends, or until a piece leads to work."""
+        assert stream.reader is not None
+        charge, deliver = self._caller.endpoint.charge, self._deliver
+        while (found := stream.reader.next()) is not None:
             piece, is_last = found
-            size += piece.array.nbytes
+            stream.uncharged_bytes += piece.array.nbytes
             if is_last:
-                charge(size)
-                size = 0
-            deliver(piece)
+                charge(stream.uncharged_bytes)
+                stream.uncharged_bytes = 0
+            if (work := deliver(piece)) is not None:
+                return work
+        return None
 
 
 def _listening(host: str, port: int) -> socket.socket:

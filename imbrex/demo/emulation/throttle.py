@@ -11,7 +11,7 @@ from typing import TypeVar
 from imbrex.demo.emulation.rate import Run, reference, share, warm_s
 from imbrex.demo.emulation.settings import Emulation
 from imbrex.demo.emulation.turns import Turns
-from worker.compute import REAL, Clock, Throttle, Work
+from worker.compute import REAL, Begin, Clock, Throttle
 from worker.engines.base import Ready
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class EmulatedThrottle(Throttle):
         self._emulation = emulation
         self._turns = Turns(emulation.turns) if emulation.turns else None
 
-    def set_up(self, begin: Work[T]) -> Ready[T]:
+    def set_up(self, begin: Begin[T]) -> Ready[T]:
         """Sets up a run, for at least the emulated time."""
         begun = self._clock.now_s()
         ready = begin()
