@@ -219,8 +219,8 @@ class Exchange:
         match action:
             case Run():
                 self._compute.submit(self._job(action))
-            case SetUp(run):
-                self._compute.errand(partial(self._set_up, run))
+            case SetUp(request):
+                self._compute.errand(partial(self._set_up, request))
             case SendToHost(stream, pieces, done, more):
                 last = [done_item(done)] if done is not None else []
                 outbox = self._streams.get(stream)
@@ -244,10 +244,17 @@ class Exchange:
         job = self._runs[run.key] = Job(partial(self._begin, run), partial(self._ended, run.key))
         return job
 
-    def _set_up(self, run: Run) -> None:
-        """Sets a run up early. An error is reported when the task is run."""
+    def _set_up(self, request: str) -> None:
+        """Sets up one task of a request early, and leaves the next for later. An error is reported
+        when the task is run.
+        """
+        with self._lock:
+            run = self._tasks.next_to_set_up(request)
+        if run is None:
+            return
         with suppress(Exception):
             run.ready = self._bound(run)
+        self._compute.errand(partial(self._set_up, request))
 
     def _begin(self, run: Run) -> Ready[dict[str, np.ndarray]]:
         ready: Ready[dict[str, np.ndarray]] = run.ready or self._bound(run)

@@ -36,16 +36,13 @@ def test_while_the_first_runs_the_others_of_its_request_are_set_up(tasks):
     tasks.add_task(spec(later(1)), 0.0)
     tasks.add_task(spec(later(0, "another request")), 0.0)
     first, set_up = tasks.add_piece(piece(IN), 1.0)
-    assert isinstance(set_up, SetUp)
-    assert first.key == KEY
-    assert (set_up.run.key, set_up.run.program, set_up.run.shapes) == (
-        later(1),
-        "p",
-        {"y": OUT.shape},
-    )
+    assert (first.key, set_up) == (KEY, SetUp("r"))
+    early = tasks.next_to_set_up("r")
+    assert (early.key, early.program, early.shapes) == (later(1), "p", {"y": OUT.shape})
+    assert tasks.next_to_set_up("r") is None
     sent = piece(IN, 3.0, later(1))
     (run,) = tasks.add_piece(sent, 2.0)
-    assert run is set_up.run  # with what was set up in it
+    assert run is early  # with what was set up in it
     assert run.inputs["x"].tolist() == sent.array.tolist()
     assert run.inputs["x"] is not sent.array
 
@@ -54,9 +51,10 @@ def test_what_came_before_its_task_was_set_up_is_in_it(tasks):
     tasks.add_task(spec(later(1)), 0.0)
     tasks.add_piece(piece(Box.of((0, 1), (4, 8)), 1.0, later(1)), 0.0)
     tasks.add_task(spec(), 0.0)
-    _, set_up = tasks.add_piece(piece(IN), 1.0)
+    tasks.add_piece(piece(IN), 1.0)
+    early = tasks.next_to_set_up("r")
     (run,) = tasks.add_piece(piece(Box.of((1, 2), (4, 8)), 2.0, later(1)), 2.0)
-    assert run.inputs["x"] is set_up.run.inputs["x"]
+    assert run.inputs["x"] is early.inputs["x"]
     assert run.inputs["x"].tolist() == [[1] * 4, [2] * 4]
 
 
@@ -64,15 +62,17 @@ def test_only_what_waits_is_set_up_and_once(tasks):
     for number in range(4):
         tasks.add_task(spec(later(number)), 0.0)
     tasks.cancel("r", 3, 0)
-    assert [type(action) for action in tasks.add_piece(piece(IN, 1.0, later(2)), 1.0)] == [
-        Run,
-        SetUp,
-        SetUp,
-    ]
+    run, set_up = tasks.add_piece(piece(IN, 1.0, later(2)), 1.0)
+    assert (run.key, set_up) == (later(2), SetUp("r"))
+    assert [tasks.next_to_set_up("r").key.task for _ in range(2)] == [0, 1]
+    assert tasks.next_to_set_up("r") is None
     assert [type(action) for action in tasks.add_piece(piece(IN), 1.0)] == [Run]
     tasks.add_task(spec(later(4)), 2.0)
     run, set_up = tasks.add_piece(piece(IN, 1.0, later(1)), 3.0)
-    assert (run.key, set_up.run.key) == (later(1), later(4))
+    assert (run.key, set_up) == (later(1), SetUp("r"))
+    assert tasks.next_to_set_up("r").key == later(4)
+    tasks.release(["r"])
+    assert tasks.next_to_set_up("r") is None
 
 
 def test_one_action_per_destination_and_outputs_to_itself_stay_here(tasks):

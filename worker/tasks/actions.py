@@ -166,13 +166,11 @@ class Run:
     ready: Any = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class SetUp:
-    """Set a run up when there is time: its inputs are not complete yet. The run may follow at any
-    moment, or never.
-    """
+    """Set up the runs of this request's other tasks when there is time: `Tasks.next_to_set_up`."""
 
-    run: Run
+    request: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -99,7 +99,8 @@ class Tasks:
         self._own_id = own_id
         self._cap_bytes = cap_bytes
         self._tasks: dict[TaskKey, _Task] = {}
-        self._by_request: dict[str, set[TaskKey]] = {}
+        # In the order in which the host assigned them.
+        self._by_request: dict[str, dict[TaskKey, None]] = {}
         self._released: OrderedDict[str, None] = OrderedDict()
         self.reserved_bytes = 0
         self.dropped: Counter[str] = Counter()
@@ -134,7 +135,7 @@ class Tasks:
         }
         task = _Task(spec, inputs, needed)
         self._tasks[key] = task
-        self._by_request.setdefault(key.request, set()).add(key)
+        self._by_request.setdefault(key.request, {})[key] = None
         actions: list[Action] = []
         for piece in self._early.take(key):
             actions += self._fill(task, piece, now)
@@ -225,6 +226,13 @@ class Tasks:
         gone = {key.request for key, task in self._tasks.items() if task.spec.stream == stream}
         return [action for request in sorted(gone) for action in self._forget(request)]
 
+    def next_to_set_up(self, request: str) -> Run | None:
+        """A task of this request whose inputs are not complete, to be set up, once; None if none
+        is left. Its run may follow at any moment, or never.
+        """
+        task = self._to_set_up(request)
+        return task.to_run() if task is not None else None
+
     def _forget(self, request: str) -> list[Action]:
         actions: list[Action] = []
         for key in self._by_request.pop(request, ()):
@@ -263,13 +271,14 @@ class Tasks:
             return []
         task.phase, task.ready_s = Phase.RUNNING, now
         run, task.run = task.to_run(), None
+        request = task.spec.key.request
         # While it computes, the following tasks of its request can be set up.
-        return [run, *self._set_up(task.spec.key.request)]
+        return [run, SetUp(request)] if self._to_set_up(request) is not None else [run]
 
-    def _set_up(self, request: str) -> list[Action]:
-        tasks = (self._tasks[key] for key in self._by_request[request])
-        waiting = [task for task in tasks if task.phase is Phase.WAITING and task.run is None]
-        return [SetUp(task.to_run()) for task in waiting]
+    def _to_set_up(self, request: str) -> _Task | None:
+        """A waiting task of this request that has not been set up."""
+        tasks = (self._tasks[key] for key in self._by_request.get(request, ()))
+        return next((each for each in tasks if each.phase is Phase.WAITING and not each.run), None)
 
     def _deliver(
         self, task: _Task, outputs: tuple[OutputSpec, ...], done: Done | None, now: float
