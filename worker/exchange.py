@@ -226,8 +226,7 @@ class Exchange:
                 outbox = self._streams.get(stream)
                 if pieces or not more:
                     self._on_loop(self._write, stream, list(messages(pieces, last)))
-                elif outbox is not None:
-                    outbox.hold(last)
+                elif outbox is not None and outbox.hold(last):
                     self._on_loop(outbox.flush_soon)
             case SendToPeer():
                 self._peers.send(action)

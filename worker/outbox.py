@@ -22,6 +22,7 @@ class Outbox:
     def __init__(self) -> None:
         self._waiting: deque[Message] = deque()
         self._held: deque[pb.Item] = deque()
+        self._will_flush = False
         self._changed = asyncio.Event()
         self._closed = False
 
@@ -43,18 +44,20 @@ class Outbox:
             self._waiting.append(message)
         self._changed.set()
 
-    def hold(self, items: Sequence[pb.Item]) -> None:
+    def hold(self, items: Sequence[pb.Item]) -> bool:
         """Keeps items without payload for the next message, since a separate one costs each side
-        half a millisecond. May be called in any thread; call `flush_soon` afterwards.
+        half a millisecond. May be called in any thread. True: `flush_soon` has to be called.
         """
         self._held.extend(items)
+        is_first, self._will_flush = not self._will_flush, True
+        return is_first
 
     def flush_soon(self) -> None:
         """Sends the held items by themselves if no message follows for a while."""
-        if self._held:
-            asyncio.get_running_loop().call_later(HOLD_S, self._flush)
+        asyncio.get_running_loop().call_later(HOLD_S, self._flush)
 
     def _flush(self) -> None:
+        self._will_flush = False  # before looking: what is held from now on leads to another
         if self._held and not self._closed:
             self.add([([], [])])
 

@@ -1,0 +1,49 @@
+"""The end of a task travels with the next message, or by itself if none follows."""
+
+import asyncio
+
+import pytest
+
+from protos import imbrex_pb2 as pb
+from protos.frames import decode
+from worker import outbox
+from worker.outbox import Outbox
+
+
+def end(task):
+    return pb.Item(done=pb.TaskDone(task=task))
+
+
+@pytest.fixture
+async def sent():
+    """An outbox, and the tasks of which each message that it wrote tells the end."""
+    box, messages = Outbox(), []
+
+    async def write(buffers):
+        items = [item for item, _ in decode(b"".join(bytes(each) for each in buffers))]
+        messages.append([item.done.task for item in items if item.HasField("done")])
+
+    writing = asyncio.create_task(box.write_all(write))
+    yield box, messages
+    box.close()
+    await writing
+
+
+async def test_the_next_message_takes_along_what_is_held(sent):
+    box, messages = sent
+    assert box.hold([end(1)])
+    box.flush_soon()
+    assert not box.hold([end(2)]), "it will be flushed with the first"
+    box.add([([end(3)], [])])
+    await asyncio.sleep(0.01)
+    assert messages == [[1, 2, 3]]
+
+
+async def test_what_is_held_goes_by_itself_if_nothing_follows(sent, monkeypatch):
+    monkeypatch.setattr(outbox, "HOLD_S", 0.02)
+    box, messages = sent
+    for number in range(3):
+        assert box.hold([end(number)])
+        box.flush_soon()
+        await asyncio.sleep(0.1)
+    assert messages == [[0], [1], [2]]
