@@ -83,7 +83,7 @@ class Exchange:
         self._streams: dict[int, Outbox] = {}
         self._numbers = itertools.count(1)
         self._runs: dict[TaskKey, Job] = {}
-        self._idle = asyncio.Event()
+        self._idle: asyncio.Event | None = None  # what a drain waits for
         self._rest = Rest()
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
@@ -168,6 +168,7 @@ class Exchange:
 
     async def drain(self, timeout_s: float) -> None:
         """Lets running tasks finish, writes what is queued, then ends every stream."""
+        self._idle = asyncio.Event()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self._runs:
@@ -288,7 +289,7 @@ class Exchange:
             _log.error("task failed with an internal error", exc_info=outcome)
             self._change(self._tasks.failed, key, RunError.code, repr(outcome))
         self._runs.pop(key, None)
-        if not self._runs:
+        if self._idle is not None and not self._runs:
             self._on_loop(self._idle.set)
         return following
 
