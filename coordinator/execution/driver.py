@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -23,6 +25,7 @@ from coordinator.execution.inbox import Inbox, Receiver
 from coordinator.execution.messages import resend_item, task_item, tensor_items
 from coordinator.execution.outbox import Letter, Outbox, Sender
 from coordinator.tasks.deadlines import SLACK_S, Expectations
+from coordinator.tasks.dispatch import dispatch
 from coordinator.tasks.events import (
     Abort,
     Accuse,
@@ -200,16 +203,34 @@ class Driver:
         return await asyncio.to_thread(flight.answer, request), flight.times
 
     def step(self, event: Event, payload: np.ndarray | None = None) -> None:
-        """Passes an event to the scheduler and executes its actions; one letter is sent per
-        device.
+        """Passes an event to the scheduler and executes its actions; one letter is sent per device,
+        and later ones describe tasks that cannot begin yet.
         """
         if isinstance(event, Lost):
             self._outbox.forget(event.device)
+        now, later = dispatch(self.scheduler.step(event, time.monotonic()))
         letters: dict[DeviceId, Letter] = {}
-        for action in self.scheduler.step(event, time.monotonic()):
+        for action in now:
             self._act(action, payload, letters)
         for device, letter in letters.items():
             self._outbox.post(device, letter)
+        if later:
+            for each in chain.from_iterable(later):
+                self._flights[each.request].assigned(each.task, each.attempt, each.device)
+            asyncio.get_running_loop().call_soon(self._describe, deque(later))
+
+    def _describe(self, later: deque[list[Assign]]) -> None:
+        """Describes tasks to one device, if they are still to be computed there. In between, the
+        event loop sends what was posted.
+        """
+        letters: dict[DeviceId, Letter] = {}
+        for each in later.popleft():
+            if self.scheduler.is_current(each.request, each.task, each.attempt):
+                self._assign(each, letters)
+        for device, letter in letters.items():
+            self._outbox.post(device, letter)
+        if later:
+            asyncio.get_running_loop().call_soon(self._describe, later)
 
     def _watch(self) -> None:
         if self._ticker is None or self._ticker.done():
@@ -257,7 +278,8 @@ class Driver:
         self, action: Action, payload: np.ndarray | None, letters: dict[DeviceId, Letter]
     ) -> None:
         match action:
-            case Assign():
+            case Assign(request, task, attempt, device):
+                self._flights[request].assigned(task, attempt, device)
                 self._assign(action, letters)
             case Send():
                 self._send(action, letters)
@@ -303,7 +325,6 @@ class Driver:
     def _assign(self, action: Assign, letters: dict[DeviceId, Letter]) -> None:
         flight = self._flights[action.request]
         graph = flight.graph
-        flight.assigned(action.task, action.attempt, action.device)
         run = self.scheduler.requests.get(action.request)
         if run is None:
             return  # the attempt ended in the same step

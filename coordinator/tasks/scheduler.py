@@ -123,6 +123,10 @@ class Scheduler:
                 for request, run in list(self.requests.items()):
                     yield from self._help_overdue(request, run)
 
+    def is_current(self, request: RequestId, task: int, number: int) -> bool:
+        """Whether this attempt goes on."""
+        return self._current(request, task, number) is not None
+
     # ------------------------------------------------------------ events
 
     def _submit(self, event: Submitted) -> Iterator[Action]:

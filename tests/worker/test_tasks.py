@@ -67,10 +67,16 @@ def test_only_what_waits_is_set_up_and_once(tasks):
     assert [tasks.next_to_set_up("r").key.task for _ in range(2)] == [0, 1]
     assert tasks.next_to_set_up("r") is None
     assert [type(action) for action in tasks.add_piece(piece(IN), 1.0)] == [Run]
-    tasks.add_task(spec(later(4)), 2.0)
-    run, set_up = tasks.add_piece(piece(IN, 1.0, later(1)), 3.0)
-    assert (run.key, set_up) == (later(1), SetUp("r"))
-    assert tasks.next_to_set_up("r").key == later(4)
+
+
+def test_what_is_assigned_while_another_computes_is_set_up_too(tasks):
+    tasks.add_task(spec(), 0.0)
+    assert [type(action) for action in tasks.add_piece(piece(IN), 1.0)] == [Run]
+    assert tasks.add_task(spec(later(1)), 2.0) == [SetUp("r")]
+    assert tasks.add_task(spec(later(2)), 2.0) == [], "the first order includes it"
+    assert [tasks.next_to_set_up("r").key for _ in range(2)] == [later(1), later(2)]
+    assert tasks.next_to_set_up("r") is None
+    assert tasks.add_task(spec(later(3)), 2.0) == [SetUp("r")]
     tasks.release(["r"])
     assert tasks.next_to_set_up("r") is None
 

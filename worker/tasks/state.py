@@ -101,6 +101,9 @@ class Tasks:
         self._tasks: dict[TaskKey, _Task] = {}
         # In the order in which the host assigned them.
         self._by_request: dict[str, dict[TaskKey, None]] = {}
+        # Of which a task has begun, and of which tasks are being set up.
+        self._begun: set[str] = set()
+        self._set_up_now: set[str] = set()
         self._released: OrderedDict[str, None] = OrderedDict()
         self.reserved_bytes = 0
         self.dropped: Counter[str] = Counter()
@@ -139,7 +142,7 @@ class Tasks:
         actions: list[Action] = []
         for piece in self._early.take(key):
             actions += self._fill(task, piece, now)
-        return actions or self._start_if_full(task, now)
+        return actions or self._start_if_full(task, now) or self._set_up(key.request)
 
     def add_piece(self, piece: Piece, now: float) -> list[Action]:
         """A tensor frame arrived from the host or a peer."""
@@ -231,7 +234,10 @@ class Tasks:
         is left. Its run may follow at any moment, or never.
         """
         task = self._to_set_up(request)
-        return task.to_run() if task is not None else None
+        if task is None:
+            self._set_up_now.discard(request)
+            return None
+        return task.to_run()
 
     def _forget(self, request: str) -> list[Action]:
         actions: list[Action] = []
@@ -239,6 +245,8 @@ class Tasks:
             actions += self._end(self._tasks[key])
             del self._tasks[key]
         self._early.forget(request)
+        self._begun.discard(request)
+        self._set_up_now.discard(request)
         return actions
 
     def _fill(self, task: _Task, piece: Piece, now: float) -> list[Action]:
@@ -271,9 +279,17 @@ class Tasks:
             return []
         task.phase, task.ready_s = Phase.RUNNING, now
         run, task.run = task.to_run(), None
-        request = task.spec.key.request
-        # While it computes, the following tasks of its request can be set up.
-        return [run, SetUp(request)] if self._to_set_up(request) is not None else [run]
+        self._begun.add(task.spec.key.request)
+        return [run, *self._set_up(task.spec.key.request)]
+
+    def _set_up(self, request: str) -> list[Action]:
+        """While its first task computes, the others of a request can be set up."""
+        if request not in self._begun or request in self._set_up_now:
+            return []
+        if self._to_set_up(request) is None:
+            return []
+        self._set_up_now.add(request)
+        return [SetUp(request)]
 
     def _to_set_up(self, request: str) -> _Task | None:
         """A waiting task of this request that has not been set up."""

@@ -16,6 +16,7 @@ from typing import Literal
 
 from coordinator.costs.devices import Cluster
 from coordinator.planning.simulate.media import Machines, Media
+from coordinator.tasks.dispatch import dispatch
 from coordinator.tasks.events import (
     Abort,
     Action,
@@ -128,17 +129,18 @@ class _Request:
         return Simulation(self.media.now, moved, tuple(self.activities))
 
     def _do(self, actions: Sequence[Action]) -> None:
-        """Executes actions; what a step sends to one device is one message, as with the driver."""
+        """Executes actions; what a step sends to one device at once is one message, as with the
+        driver.
+        """
         messages: dict[int, dict[int, list[tuple[str, Box]]]] = {}
-        for action in actions:
+        now, later = dispatch(actions)
+        for action in now:
             match action:
-                case Assign(_, task, attempt, device):
-                    spec, d = self.graph.tasks[task], self._places[device]
-                    missing = sum(each.box.volume for each in spec.inputs)
-                    self._waiting[task] = _Arrival(spec, attempt, d, missing)
-                    self.media.describe_tasks(d, 1)
-                    if not spec.inputs:
-                        messages.setdefault(d, {})[task] = []
+                case Assign(task=task, device=device):
+                    self._assign(action)
+                    self.media.describe_tasks(self._places[device], 1)
+                    if not self.graph.tasks[task].inputs:
+                        messages.setdefault(self._places[device], {})[task] = []
                 case Send(_, task, _, device, tensor, box):
                     tasks = messages.setdefault(self._places[device], {})
                     tasks.setdefault(task, []).append((tensor, box))
@@ -153,6 +155,18 @@ class _Request:
             parts = [(k, sum(box.volume for _, box in boxes)) for k, boxes in tasks.items()]
             message = self._message("scatter", d, tuple(tasks), parts, size)
             self.media.down(d, size, self._arrived, message)
+        for assignments in later:
+            d = self._places[assignments[0].device]
+            for each in assignments:
+                self._assign(each).missing += 1  # its description
+            self.media.describe_tasks(d, len(assignments))
+            self.media.down(d, 0, self._fill, [(each.task, 1) for each in assignments])
+
+    def _assign(self, action: Assign) -> _Arrival:
+        spec, d = self.graph.tasks[action.task], self._places[action.device]
+        missing = sum(each.box.volume for each in spec.inputs)
+        arrival = self._waiting[action.task] = _Arrival(spec, action.attempt, d, missing)
+        return arrival
 
     def _message(
         self, kind: Kind, d: int, tasks: tuple[int, ...], parts: _Parts, size: int
