@@ -1,0 +1,86 @@
+"""What can begin is described and sent first; the rest follows, unless it is no longer wanted."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from coordinator.execution.driver import Driver
+from coordinator.tasks.dispatch import MESSAGE_TASKS, dispatch
+from coordinator.tasks.events import Assign, Send, Submitted
+from tests.execution.sketches import HALVES, WIDTH, A, B, R, direct_chain, scheduler
+
+LONG = direct_chain([HALVES] * 40)
+
+
+def test_few_tasks_travel_with_what_begins() -> None:
+    actions = scheduler("a", "b").step(Submitted(R, direct_chain([HALVES] * (MESSAGE_TASKS + 1))))
+    assert dispatch(actions) == (actions, [])
+
+
+def test_of_many_tasks_the_first_are_described_first_and_to_each_device() -> None:
+    actions = scheduler("a", "b").step(Submitted(R, LONG))
+    now, later = dispatch(actions)
+    assert [each.task for each in now if isinstance(each, Assign)] == [0, 1]
+    assert [each.task for each in now if isinstance(each, Send)] == [0, 1]
+    assert [{each.device for each in part} for part in later] == [{A}, {B}] * 3
+    assert [len(part) for part in later] == [6, 6, 12, 12, 21, 21]
+    tasks = [[each.task for part in later[place::2] for each in part] for place in (0, 1)]
+    assert tasks == [list(range(2, 80, 2)), list(range(3, 80, 2))]
+
+
+class Devices:
+    """Takes messages: of each, its device, and the numbers of its tasks and fed tasks."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[str, list[int], list[int]]] = []
+
+    def address(self, device):
+        return f"{device}:1"
+
+    async def ensure(self, device, programs, blobs):
+        pass
+
+    async def send(self, device, items, payloads):
+        tasks = [item.task.task for item in items if item.HasField("task")]
+        fed = [item.tensor.task for item in items if item.HasField("tensor")]
+        self.messages.append((device, tasks, fed))
+
+
+@pytest.fixture
+async def flying():
+    """A driver, the devices, and a request that waits for its results."""
+    devices = Devices()
+    driver = Driver(devices)
+    driver.devices([A, B])
+    feeds = {"t0": np.zeros(WIDTH, np.float32)}
+    request = asyncio.create_task(driver.run(LONG, feeds, R))
+    await asyncio.sleep(0)
+    yield driver, devices, request
+    request.cancel()
+    await asyncio.gather(request, return_exceptions=True)
+    await driver.close()
+
+
+async def test_every_task_is_described_once_and_its_inputs_first(flying) -> None:
+    _, devices, _ = flying
+    await asyncio.sleep(0.05)
+    assert devices.messages[:2] == [(A, [0], [0]), (B, [1], [1])]
+    described = [task for _, tasks, _ in devices.messages for task in tasks]
+    assert sorted(described) == list(range(80))
+    assert not any(fed for _, _, fed in devices.messages[2:])
+
+
+async def test_what_a_cancelled_request_wanted_is_not_described(flying) -> None:
+    _, devices, request = flying
+    request.cancel()
+    await asyncio.sleep(0.05)
+    assert sum(len(tasks) for _, tasks, _ in devices.messages) < len(LONG.tasks)
+
+
+async def test_what_has_moved_from_a_lost_device_is_not_described_to_it(flying) -> None:
+    driver, devices, _ = flying
+    before = len(devices.messages)
+    driver.devices([A])
+    await asyncio.sleep(0.05)
+    assert {device for device, tasks, _ in devices.messages[before:] if tasks} == {A}
