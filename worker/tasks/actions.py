@@ -11,6 +11,7 @@ import numpy as np
 
 from models.boxes import Box
 from models.selection import Selection
+from worker.tasks.known import contains, shape
 
 HOST = "host"
 
@@ -43,11 +44,11 @@ class InputSpec:
         """What is wrong with a piece of this tensor; empty if nothing."""
         if piece.array.dtype != self.dtype or len(piece.box) != len(self.box):
             return "wrong_size"
-        if not self.box.contains(piece.box) or piece.array.shape != piece.box.shape:
+        if not contains(self.box, piece.box) or piece.array.shape != shape(piece.box):
             return "wrong_size"
         if piece.sender and self.sources is not None:
             own = (box for device, box in self.sources if device == piece.sender)
-            return "" if any(box.contains(piece.box) for box in own) else "wrong_sender"
+            return "" if any(contains(box, piece.box) for box in own) else "wrong_sender"
         return ""
 
 

@@ -21,7 +21,7 @@ from enum import Enum, auto
 import numpy as np
 
 from models.arrays import aligned_empty
-from models.boxes import Box, minus
+from models.boxes import Box
 from protos.failures import BadInput, NoOutput, OutOfMemory
 from worker.tasks.actions import (
     HOST,
@@ -40,6 +40,7 @@ from worker.tasks.actions import (
     TaskSpec,
 )
 from worker.tasks.early import EarlyPieces
+from worker.tasks.known import shape, slices, without
 
 # Requests end within seconds; more open tasks than this on one device mean a runaway host.
 MAX_TASKS = 4096
@@ -63,7 +64,7 @@ class Phase(Enum):
 @dataclass(slots=True, eq=False)
 class _Input:
     spec: InputSpec
-    missing: list[Box]
+    missing: tuple[Box, ...]
     array: np.ndarray | None = None
 
 
@@ -92,6 +93,19 @@ class _Task:
         return self.run
 
 
+@dataclass(slots=True, eq=False)
+class _Request:
+    """The tasks of a request in the order in which the host assigned them: all, those that wait or
+    run, and those that wait and have not been set up.
+    """
+
+    tasks: dict[TaskKey, _Task] = field(default_factory=dict)
+    open: set[TaskKey] = field(default_factory=set)
+    bare: dict[TaskKey, _Task] = field(default_factory=dict)
+    has_begun: bool = False
+    is_being_set_up: bool = False
+
+
 class Tasks:
     """All tasks of one worker. `own_id` is the device id that outputs to itself name."""
 
@@ -99,11 +113,7 @@ class Tasks:
         self._own_id = own_id
         self._cap_bytes = cap_bytes
         self._tasks: dict[TaskKey, _Task] = {}
-        # In the order in which the host assigned them.
-        self._by_request: dict[str, dict[TaskKey, None]] = {}
-        # Of which a task has begun, and of which tasks are being set up.
-        self._begun: set[str] = set()
-        self._set_up_now: set[str] = set()
+        self._requests: dict[str, _Request] = {}
         self._released: OrderedDict[str, None] = OrderedDict()
         self.reserved_bytes = 0
         self.dropped: Counter[str] = Counter()
@@ -133,16 +143,18 @@ class Tasks:
             return [Failed(spec.stream, key, OutOfMemory.code, short)]
         self.reserved_bytes += needed
         inputs = {
-            entry.tensor: _Input(entry, [] if entry.box.is_empty else [entry.box])
+            entry.tensor: _Input(entry, () if entry.box.is_empty else (entry.box,))
             for entry in spec.form.inputs
         }
-        task = _Task(spec, inputs, needed)
-        self._tasks[key] = task
-        self._by_request.setdefault(key.request, {})[key] = None
+        request = self._requests.setdefault(key.request, _Request())
+        task = self._tasks[key] = request.tasks[key] = request.bare[key] = _Task(
+            spec, inputs, needed
+        )
+        request.open.add(key)
         actions: list[Action] = []
         for piece in self._early.take(key):
             actions += self._fill(task, piece, now)
-        return actions or self._start_if_full(task, now) or self._set_up(key.request)
+        return actions or self._start_if_full(task, now) or self._set_up(request)
 
     def add_piece(self, piece: Piece, now: float) -> list[Action]:
         """A tensor frame arrived from the host or a peer."""
@@ -163,6 +175,7 @@ class Tasks:
         if task is None or task.phase is not Phase.RUNNING:
             return self._drop("unwanted_result")
         task.phase = Phase.DONE
+        self._requests[key.request].open.discard(key)
         task.outputs = dict(outputs)
         self._forget_inputs(task)
         done = Done(key, task.ready_s, start_s, stop_s)
@@ -202,14 +215,15 @@ class Tasks:
         if task is None or not found:
             why = f"pieces that peers sent to task {key.task} of request {key.request} are not kept"
             return [Failed(stream, key, NoOutput.code, f"{why}: {tensor} {box}")]
-        return [SendToHost(stream, found, None, self._open_tasks(key.request))]
+        return [SendToHost(stream, found, None, self._has_open(key.request))]
 
     def cancel(self, request: str, task: int, attempt: int) -> list[Action]:
         """The host cancels this task."""
         actions: list[Action] = []
-        for key in self._by_request.get(request, ()):
+        known = self._requests.get(request, _Request())
+        for key, each in known.tasks.items():
             if (key.task, key.attempt) == (task, attempt):
-                actions += self._end(self._tasks[key])
+                actions += self._end(each)
         return actions
 
     def release(self, requests: Iterable[str]) -> list[Action]:
@@ -233,20 +247,20 @@ class Tasks:
         """A task of this request whose inputs are not complete, to be set up, once; None if none
         is left. Its run may follow at any moment, or never.
         """
-        task = self._to_set_up(request)
-        if task is None:
-            self._set_up_now.discard(request)
+        known = self._requests.get(request)
+        if known is None:
             return None
-        return task.to_run()
+        if not known.bare:
+            known.is_being_set_up = False
+            return None
+        return known.bare.pop(next(iter(known.bare))).to_run()
 
     def _forget(self, request: str) -> list[Action]:
         actions: list[Action] = []
-        for key in self._by_request.pop(request, ()):
-            actions += self._end(self._tasks[key])
+        for key, task in self._requests.pop(request, _Request()).tasks.items():
+            actions += self._end(task)
             del self._tasks[key]
         self._early.forget(request)
-        self._begun.discard(request)
-        self._set_up_now.discard(request)
         return actions
 
     def _fill(self, task: _Task, piece: Piece, now: float) -> list[Action]:
@@ -257,7 +271,7 @@ class Tasks:
             return self._drop("stranger")
         if objection := entry.spec.objection(piece):
             return self._drop(objection)
-        missing = [rest for box in entry.missing for rest in minus(box, piece.box)]
+        missing = without(entry.missing, piece.box)
         if missing == entry.missing:
             return self._drop("duplicate")
         if len(missing) > _MOST_GAPS:
@@ -267,8 +281,8 @@ class Tasks:
             entry.array = piece.array
         else:
             if entry.array is None:
-                entry.array = aligned_empty(entry.spec.box.shape, entry.spec.dtype)
-            entry.array[piece.box.slices(entry.spec.box)] = piece.array
+                entry.array = aligned_empty(shape(entry.spec.box), entry.spec.dtype)
+            entry.array[slices(piece.box, entry.spec.box)] = piece.array
         entry.missing = missing
         if piece.sender:
             task.from_peers.append(piece)
@@ -279,22 +293,17 @@ class Tasks:
             return []
         task.phase, task.ready_s = Phase.RUNNING, now
         run, task.run = task.to_run(), None
-        self._begun.add(task.spec.key.request)
-        return [run, *self._set_up(task.spec.key.request)]
+        request = self._requests[task.spec.key.request]
+        request.bare.pop(task.spec.key, None)
+        request.has_begun = True
+        return [run, *self._set_up(request)]
 
-    def _set_up(self, request: str) -> list[Action]:
+    def _set_up(self, request: _Request) -> list[Action]:
         """While its first task computes, the others of a request can be set up."""
-        if request not in self._begun or request in self._set_up_now:
+        if request.is_being_set_up or not request.has_begun or not request.bare:
             return []
-        if self._to_set_up(request) is None:
-            return []
-        self._set_up_now.add(request)
-        return [SetUp(request)]
-
-    def _to_set_up(self, request: str) -> _Task | None:
-        """A waiting task of this request that has not been set up."""
-        tasks = (self._tasks[key] for key in self._by_request.get(request, ()))
-        return next((each for each in tasks if each.phase is Phase.WAITING and not each.run), None)
+        request.is_being_set_up = True
+        return [SetUp(next(iter(request.bare)).request)]
 
     def _deliver(
         self, task: _Task, outputs: tuple[OutputSpec, ...], done: Done | None, now: float
@@ -310,7 +319,7 @@ class Tasks:
                 target = TaskKey(key.request, key.plan_version, entry.to_task, entry.to_attempt)
             part = task.outputs[entry.tensor]
             if not entry.dynamic:
-                part = part[entry.box.slices(entry.yields)]
+                part = part[slices(entry.box, entry.yields)]
             piece = Piece(
                 target,
                 entry.tensor,
@@ -329,7 +338,7 @@ class Tasks:
                     done = replace(done, peer_bytes=done.peer_bytes + sent)
         host = tuple(piece for (to, _), group in groups.items() if to == HOST for piece in group)
         if host or done is not None:
-            told = SendToHost(stream, host, done, self._open_tasks(key.request))
+            told = SendToHost(stream, host, done, self._has_open(key.request))
             # Without pieces it waits for the next message, which neighbours may soon trigger.
             actions.insert(0 if told.more and not host else len(actions), told)
         for (to, _), pieces in groups.items():
@@ -337,13 +346,15 @@ class Tasks:
                 actions += self.add_piece(piece, now)
         return actions
 
-    def _open_tasks(self, request: str) -> bool:
-        phases = (self._tasks[key].phase for key in self._by_request[request])
-        return any(phase in (Phase.WAITING, Phase.RUNNING) for phase in phases)
+    def _has_open(self, request: str) -> bool:
+        return bool(self._requests[request].open)
 
     def _end(self, task: _Task) -> list[Action]:
         was_running = task.phase is Phase.RUNNING
         task.phase = Phase.ENDED
+        if request := self._requests.get(task.spec.key.request):
+            request.open.discard(task.spec.key)
+            request.bare.pop(task.spec.key, None)
         task.outputs = {}
         task.run = None
         task.from_peers.clear()
