@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -36,6 +37,7 @@ from worker.tasks.actions import (
     Action,
     Discard,
     Failed,
+    Keep,
     Piece,
     Run,
     SendToHost,
@@ -195,9 +197,13 @@ class Exchange:
         free, which the thread has then claimed for it.
         """
         run: Run | None = None
-        for action in self._step(change, *about):
+        actions = deque(self._step(change, *about))
+        while actions:
+            action = actions.popleft()
             if isinstance(action, Run) and run is None:
                 run = action
+            elif isinstance(action, Keep):
+                actions.extend(self._step(self._tasks.add_piece, action.piece, time.monotonic()))
             else:
                 self._act(action)
         if run is None:
@@ -233,6 +239,8 @@ class Exchange:
                 self._peers.send(action)
             case Failed(stream):
                 self._on_loop(self._write, stream, [([failed_item(action)], [])])
+            case Keep(piece):
+                self._change(self._tasks.add_piece, piece, time.monotonic())
             case Discard(key):
                 job = self._runs.pop(key, None)
                 if job is not None:
@@ -320,7 +328,7 @@ class Exchange:
             self._change(tasks.cancel, order.request, order.task, order.attempt)
         elif kind == "resend":
             outputs = output_specs(item.resend.outputs)
-            self._change(tasks.resend, key_of(item.resend), outputs, number, now)
+            self._change(tasks.resend, key_of(item.resend), outputs, number)
         elif kind == "show":
             show = item.show
             self._change(tasks.show, key_of(show), show.tensor, box_of(show.box), number)

@@ -184,12 +184,15 @@ async def test_a_neighbour_that_takes_nothing_is_given_up(tmp_path, monkeypatch,
     async def never(*_):
         await asyncio.Event().wait()
 
+    def reads_nothing(*_):
+        ended.wait(20)
+
     ended = threading.Event()
     module = {"data": "worker.data.link", "grpc": "worker.peers"}[way]
     monkeypatch.setattr(f"{module}.PATIENCE_S", 0.2)
     monkeypatch.setattr(f"{module}.SLOWEST_BYTES_PER_S", 1e9)
     monkeypatch.setattr(Service, "_read", never)
-    monkeypatch.setattr(Listener, "_read", lambda *_: ended.wait(20))
+    monkeypatch.setattr(Listener, "_read", reads_nothing)
     if way == "grpc":
         monkeypatch.setattr("worker.peers.connect", out_of_reach)
     failed: list[tuple[SendToPeer, ImbrexError]] = []

@@ -7,6 +7,7 @@ from worker.tasks.actions import (
     Discard,
     Done,
     Failed,
+    Keep,
     OutputSpec,
     Run,
     SetUp,
@@ -93,9 +94,13 @@ def test_one_action_per_destination_and_outputs_to_itself_stay_here(tasks):
     )
     tasks.add_task(spec(next_key, inputs=(("y", rest),)), 0.0)
     peer = [(TaskKey("r", 1, 9, 1), "y", half, [0, 1]), (TaskKey("r", 1, 8, 1), "y", rest, [2, 3])]
-    assert plain(run_one(tasks, spec(outputs=outputs))) == [
+    *sent, kept = run_one(tasks, spec(outputs=outputs))
+    assert plain(sent) == [
         ("peer", "pi-2", "a:1", peer, KEY, 7),
         ("host", 7, [(KEY, "y", OUT, [0, 1, 2, 3])], Done(KEY, 1.0, 2.0, 3.0, 16), "more to come"),
+    ]
+    assert isinstance(kept, Keep)
+    assert plain(tasks.add_piece(kept.piece, 4.0)) == [
         ("run", next_key, "p", {"y": [2, 3]}, {"y": OUT.shape}),
     ]
 
@@ -167,21 +172,21 @@ def test_a_host_that_comes_back_may_try_the_same_request_again(tasks):
 def test_outputs_are_kept_until_released_and_can_be_sent_to_somebody_new(tasks):
     run_one(tasks)
     again = OutputSpec("y", Box.of((1, 3)), OUT, "pi-9", "c:1", 4, 1)
-    assert plain(tasks.resend(KEY, (again,), 7, 5.0)) == [
+    assert plain(tasks.resend(KEY, (again,), 7)) == [
         ("peer", "pi-9", "c:1", [(TaskKey("r", 1, 4, 1), "y", Box.of((1, 3)), [1, 2])], KEY, 7)
     ]
-    assert plain(tasks.resend(KEY, (HOST,), 7, 5.0)) == [
+    assert plain(tasks.resend(KEY, (HOST,), 7)) == [
         ("host", 7, [(KEY, "y", OUT, [0, 1, 2, 3])], None)
     ]
     tasks.release(["r"])
-    (failed,) = tasks.resend(KEY, (again,), 7, 5.0)
+    (failed,) = tasks.resend(KEY, (again,), 7)
     assert (failed.key, failed.code) == (KEY, "no_output")
 
 
 def test_a_resend_of_what_was_not_made_fails(tasks):
     run_one(tasks)
     wrong = OutputSpec("z", OUT, OUT, "host")
-    (failed,) = tasks.resend(KEY, (wrong,), 7, 5.0)
+    (failed,) = tasks.resend(KEY, (wrong,), 7)
     assert failed.code == "no_output"
 
 
@@ -217,7 +222,7 @@ def test_memory_is_reserved_at_the_start_and_refused_beyond_the_cap():
 def test_a_failed_run_is_told_once_and_a_failed_send_keeps_the_outputs(tasks):
     run_one(tasks)
     assert tasks.failed(KEY, "send", "gone") == [Failed(7, KEY, "send", "gone")]
-    assert plain(tasks.resend(KEY, (HOST,), 7, 0.0))
+    assert plain(tasks.resend(KEY, (HOST,), 7))
     other = TaskKey("r", 1, 1, 0)
     tasks.add_task(spec(other), 0.0)
     tasks.add_piece(piece(IN, key=other), 0.0)

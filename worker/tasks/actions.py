@@ -197,6 +197,13 @@ class SendToPeer:
     stream: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Keep:
+    """A piece for a later task of this device: `Tasks.add_piece`."""
+
+    piece: Piece
+
+
 @dataclass(frozen=True, slots=True)
 class Done:
     """A task has finished; times are of this worker's clock, `peer_bytes` went to other devices."""
@@ -225,4 +232,4 @@ class Discard:
     key: TaskKey
 
 
-Action = SetUp | Run | SendToHost | SendToPeer | Failed | Discard
+Action = SetUp | Run | SendToHost | SendToPeer | Keep | Failed | Discard

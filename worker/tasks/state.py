@@ -30,6 +30,7 @@ from worker.tasks.actions import (
     Done,
     Failed,
     InputSpec,
+    Keep,
     OutputSpec,
     Piece,
     Run,
@@ -179,7 +180,7 @@ class Tasks:
         task.outputs = dict(outputs)
         self._forget_inputs(task)
         done = Done(key, task.ready_s, start_s, stop_s)
-        return self._deliver(task, task.spec.form.outputs, done, stop_s)
+        return self._deliver(task, task.spec.form.outputs, done)
 
     def failed(self, key: TaskKey, code: str, message: str) -> list[Action]:
         """The program could not be run, or its outputs could not be sent."""
@@ -190,9 +191,7 @@ class Tasks:
             self._end(task)
         return [Failed(task.spec.stream, key, code, message)]
 
-    def resend(
-        self, key: TaskKey, outputs: tuple[OutputSpec, ...], stream: int, now: float
-    ) -> list[Action]:
+    def resend(self, key: TaskKey, outputs: tuple[OutputSpec, ...], stream: int) -> list[Action]:
         """The host asks for parts of a finished task's outputs, possibly for another device."""
         task = self._tasks.get(key)
         wrong = f"outputs of task {key.task} of request {key.request} are not kept here"
@@ -202,7 +201,7 @@ class Tasks:
         for entry in outputs:
             if made.get(entry.tensor) != entry.yields or not entry.yields.contains(entry.box):
                 return [Failed(stream, key, NoOutput.code, f"{wrong}: {entry.tensor} {entry.box}")]
-        return self._deliver(task, outputs, None, now)
+        return self._deliver(task, outputs, None)
 
     def show(self, key: TaskKey, tensor: str, box: Box, stream: int) -> list[Action]:
         """The host asks for the pieces that peers sent of this box of a finished task's input."""
@@ -306,7 +305,7 @@ class Tasks:
         return [SetUp(next(iter(request.bare)).request)]
 
     def _deliver(
-        self, task: _Task, outputs: tuple[OutputSpec, ...], done: Done | None, now: float
+        self, task: _Task, outputs: tuple[OutputSpec, ...], done: Done | None
     ) -> list[Action]:
         """Groups outputs by destination: one action, and so one message, for each."""
         key, stream = task.spec.key, task.spec.stream
@@ -341,9 +340,9 @@ class Tasks:
             told = SendToHost(stream, host, done, self._has_open(key.request))
             # Without pieces it waits for the next message, which neighbours may soon trigger.
             actions.insert(0 if told.more and not host else len(actions), told)
+        # Last: neighbours need not wait for it.
         for (to, _), pieces in groups.items():
-            for piece in pieces if to == self._own_id else ():
-                actions += self.add_piece(piece, now)
+            actions += map(Keep, pieces if to == self._own_id else ())
         return actions
 
     def _has_open(self, request: str) -> bool:
