@@ -6,11 +6,14 @@ described all of them before it sends anything, no device would begin before the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
+from typing import TypeVar
 
 from coordinator.tasks.events import Action, Assign, Send
 from protos.facts import DeviceId
+
+T = TypeVar("T")
 
 # So many descriptions take about as long as one more message (`benchmarks.handover`).
 MESSAGE_TASKS = 6
@@ -28,13 +31,21 @@ def dispatch(actions: Sequence[Action]) -> tuple[Sequence[Action], list[list[Ass
             later.setdefault(each.device, []).append(each)
         else:
             now.append(each)
-    if sum(map(len, later.values())) <= MESSAGE_TASKS * len(later):
-        return actions, []
-    rounds = zip_longest(*map(_parts, later.values()))
-    return now, [part for parts in rounds for part in parts if part is not None]
+    follow = in_parts(later.values())
+    return (now, follow) if follow else (actions, [])
 
 
-def _parts(tasks: Sequence[Assign]) -> Iterator[list[Assign]]:
+def in_parts(later: Collection[Sequence[T]]) -> list[list[T]]:
+    """What is described later, by device, in parts: of each device the first tasks, then more of
+    each. Empty if it is so little that it can be described with the first messages.
+    """
+    if sum(map(len, later)) <= MESSAGE_TASKS * len(later):
+        return []
+    rounds = zip_longest(*map(_parts, later))
+    return [part for parts in rounds for part in parts if part is not None]
+
+
+def _parts(tasks: Sequence[T]) -> Iterator[list[T]]:
     """Parts of growing size, so that the first ones arrive early in few messages."""
     start, size = 0, MESSAGE_TASKS
     while start < len(tasks):

@@ -14,6 +14,7 @@ networks larger than a device, stages on groups of devices take the place of `el
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -149,26 +150,38 @@ class _Candidates:
     def add_fewer(self) -> None:
         """Tries the best strategies over fewer of the fastest devices, as long as that is not
         clearly worse and there is something to gain. Of very many devices, the best plan has chosen
-        already.
+        already. In the end, one device less than the best plan uses, if it leaves some out.
         """
         devices = len(self.cluster.devices)
-        best = min(self.found, key=lambda each: each.latency_s)
-        most = devices if devices <= _MANY else len(best.plan.devices)
+        most = devices if devices <= _MANY else self._used
         for count in (each for each in _FEWER if each < most):
             before_s = self.best_s
-            if before_s <= self._ideal_s(count) * _WASTEFUL:
-                return
-            fewer = fastest(self.cluster, count)
-            try:
-                plans = [
-                    (each, CANDIDATES[each].planner(self.network, fewer))
-                    for each in self._leading()
-                ]
-            except Infeasible:  # their memory is too small
-                return
-            seconds = min(self._add(strategy, plan, f" on {count}") for strategy, plan in plans)
-            if seconds > before_s * _CLOSE and count & (count - 1) == 0:
-                return
+            seconds = self._add_on(count)
+            even = count & (count - 1) == 0
+            if math.isinf(seconds) or (even and seconds > before_s * _CLOSE):
+                break
+        if 1 < self._used < devices and self._used - 1 not in _FEWER:
+            self._add_on(self._used - 1)
+
+    @property
+    def _used(self) -> int:
+        """The devices that the best plan uses."""
+        return len(min(self.found, key=lambda each: each.latency_s).plan.devices)
+
+    def _add_on(self, count: int) -> float:
+        """Tries the best strategies over so many devices, and returns the least latency; infinite
+        if there is nothing to gain, or their memory is too small.
+        """
+        if self.best_s <= self._ideal_s(count) * _WASTEFUL:
+            return math.inf
+        fewer = fastest(self.cluster, count)
+        try:
+            plans = [
+                (each, CANDIDATES[each].planner(self.network, fewer)) for each in self._leading()
+            ]
+        except Infeasible:
+            return math.inf
+        return min(self._add(strategy, plan, f" on {count}") for strategy, plan in plans)
 
     def add_groups(self) -> None:
         """Tries the best strategies, and those with light blocks, in stages on groups of

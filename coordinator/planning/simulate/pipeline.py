@@ -8,10 +8,12 @@ both agree.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
 
 from coordinator.planning.simulate.media import Machines, Media
+from coordinator.tasks.dispatch import in_parts
 
 # The maker of a tensor that came with the request.
 REQUEST = 0
@@ -75,7 +77,7 @@ class _Run:
         self.brought = [0] * len(steps)
         self.sums: dict[int, list[tuple[list[int], int]]] = {}
         self.held = [k for k, step in enumerate(steps) if step.barrier and self.block_of[k] > 0]
-        # If peers exchange boxes, all tasks are described at once.
+        # If peers exchange boxes, all tasks are described when the request begins.
         self.direct = any(step.direct for step in steps)
         self.described = [self.direct] * len(steps)
         k = 0
@@ -105,18 +107,39 @@ class _Run:
         self.missing[k] = missing
 
     def run(self) -> float:
-        if self.direct:
-            for step in self.steps:
-                self.media.describe_tasks(step.device, 1)
         first = [
             (k, self._all(k) if step.barrier else self.brought[k])
             for k, step in enumerate(self.steps)
             if not step.barrier or self.block_of[k] == 0
         ]
-        self._send([(k, size) for k, size in first if size or not self.steps[k].reads])
+        first = [(k, size) for k, size in first if size or not self.steps[k].reads]
+        later = self._later({k for k, size in first if size}) if self.direct else []
+        follow = set(chain.from_iterable(later))
+        if self.direct:
+            for k, step in enumerate(self.steps):
+                if k not in follow:
+                    self.media.describe_tasks(step.device, 1)
+        self._send([(k, size) for k, size in first if k not in follow])
+        for part in later:
+            d = self.steps[part[0]].device
+            self.media.describe_tasks(d, len(part))
+            self.media.down(d, 0, self._arrived, [(k, 1) for k in part])
         while self.last:
             self.media.run()
         return self.media.now
+
+    def _later(self, fed: Set[int]) -> list[list[int]]:
+        """The tasks that are described after those to which the host sends their inputs, in parts;
+        each of them waits for its description, too.
+        """
+        waiting: dict[int, list[int]] = {}
+        for k, step in enumerate(self.steps):
+            if k not in fed:
+                waiting.setdefault(step.device, []).append(k)
+        later = in_parts(waiting.values())
+        for k in chain.from_iterable(later):
+            self.missing[k] += 1
+        return later
 
     def _all(self, k: int) -> int:
         """Everything that a task gets from the host when its barrier has passed."""
