@@ -180,7 +180,7 @@ class Compute:
         """Computes a job whose core the calling thread has claimed, and then what follows it."""
         self._settle()
         while job is not None:
-            outcome = self._set_up(job)
+            outcome = self._set_up(job) if job.is_wanted else None
             if not isinstance(outcome, Ready):
                 self._cores.release()
             job = self._finish(job, outcome)

@@ -174,6 +174,16 @@ def test_a_core_is_claimed_once_and_not_before_what_waits():
     assert [timed.value for timed in ended[:2]] == ["claimed", True]
 
 
+def test_what_is_no_longer_wanted_leaves_its_claimed_core_free():
+    compute, ended = Compute(Throttle(1.0)), []
+    job = Job(lambda: Ready(lambda: 1), ended.append, is_wanted=False)
+    for _ in range(2):
+        assert compute.claim()
+        compute.follow(job)
+    assert ended == []
+    compute.close()
+
+
 @pytest.mark.parametrize("fails", ["begin", "compute"])
 def test_a_claimed_core_is_free_again_after_an_error(fails):
     compute, ended = Compute(Throttle(1.0)), []
