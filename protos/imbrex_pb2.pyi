@@ -516,7 +516,7 @@ class Tensor(_message.Message):
     def __init__(self, request: _Optional[str] = ..., plan_version: _Optional[int] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., tensor: _Optional[str] = ..., box: _Optional[_Union[Box, _Mapping]] = ..., data_type: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., kept: _Optional[_Union[Tensor.Kept, _Mapping]] = ..., shape: _Optional[_Union[Tensor.Shape, _Mapping]] = ...) -> None: ...
 
 class TaskDone(_message.Message):
-    __slots__ = ("request", "task", "attempt", "ready_s", "start_s", "stop_s", "peer_bytes")
+    __slots__ = ("request", "task", "attempt", "ready_s", "start_s", "stop_s", "peer_bytes", "described_last")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -524,6 +524,7 @@ class TaskDone(_message.Message):
     START_S_FIELD_NUMBER: _ClassVar[int]
     STOP_S_FIELD_NUMBER: _ClassVar[int]
     PEER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBED_LAST_FIELD_NUMBER: _ClassVar[int]
     request: str
     task: int
     attempt: int
@@ -531,7 +532,8 @@ class TaskDone(_message.Message):
     start_s: float
     stop_s: float
     peer_bytes: int
-    def __init__(self, request: _Optional[str] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., ready_s: _Optional[float] = ..., start_s: _Optional[float] = ..., stop_s: _Optional[float] = ..., peer_bytes: _Optional[int] = ...) -> None: ...
+    described_last: bool
+    def __init__(self, request: _Optional[str] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., ready_s: _Optional[float] = ..., start_s: _Optional[float] = ..., stop_s: _Optional[float] = ..., peer_bytes: _Optional[int] = ..., described_last: _Optional[bool] = ...) -> None: ...
 
 class TaskFailed(_message.Message):
     __slots__ = ("request", "task", "attempt", "code", "message")

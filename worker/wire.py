@@ -126,6 +126,7 @@ def done_item(done: Done) -> pb.Item:
             start_s=done.start_s,
             stop_s=done.stop_s,
             peer_bytes=done.peer_bytes,
+            described_last=done.described_last,
         )
     )
 

@@ -105,6 +105,7 @@ class Inbox:
             ready_s=done.ready_s + offset,
             start_s=done.start_s + offset,
             stop_s=done.stop_s + offset,
+            described_last=done.described_last,
         )
         flight.computed(times, done.peer_bytes)
         self._step(Finished(RequestId(done.request), done.task, done.attempt), None)

@@ -70,7 +70,9 @@ def message_waits(
     for reader, k in last.items():
         task, message = by_task[reader], messages[k]
         of_both = (task, by_task[message.source])
-        if any(each.shared or each.relayed for each in of_both) or expected[k] <= own[reader]:
+        if any(each.shared or each.relayed for each in of_both) or task.described_last:
+            continue
+        if expected[k] <= own[reader]:
             continue
         ratio = (task.ready_s - least[k]) / (expected[k] - least[k])
         for device in message.ends:

@@ -6,8 +6,8 @@ described all of them before it sends anything, no device would begin before the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Collection, Sequence
+from itertools import chain
 from typing import TypeVar
 
 from coordinator.tasks.events import Action, Assign, Send
@@ -24,31 +24,23 @@ def dispatch(actions: Sequence[Action]) -> tuple[Sequence[Action], list[list[Ass
     compute first, each list for one device, to be described in this order.
     """
     fed = {(each.request, each.task) for each in actions if isinstance(each, Send)}
-    now: list[Action] = []
     later: dict[DeviceId, list[Assign]] = {}
     for each in actions:
         if isinstance(each, Assign) and (each.request, each.task) not in fed:
             later.setdefault(each.device, []).append(each)
-        else:
-            now.append(each)
     follow = in_parts(later.values())
-    return (now, follow) if follow else (actions, [])
+    if not follow:
+        return actions, []
+    waiting = set(chain.from_iterable(follow))
+    return [each for each in actions if not (isinstance(each, Assign) and each in waiting)], follow
 
 
 def in_parts(later: Collection[Sequence[T]]) -> list[list[T]]:
-    """What is described later, by device, in parts: of each device the first tasks, then more of
-    each. Empty if it is so little that it can be described with the first messages.
+    """What is described later, by device, in parts: to each device its next tasks, then to each all
+    others. Empty if it is so little that it can be described with the first messages.
     """
     if sum(map(len, later)) <= MESSAGE_TASKS * len(later):
         return []
-    rounds = zip_longest(*map(_parts, later))
-    return [part for parts in rounds for part in parts if part is not None]
-
-
-def _parts(tasks: Sequence[T]) -> Iterator[list[T]]:
-    """Parts of growing size, so that the first ones arrive early in few messages."""
-    start, size = 0, MESSAGE_TASKS
-    while start < len(tasks):
-        stop = start + size if len(tasks) - start >= 2 * size else len(tasks)
-        yield list(tasks[start:stop])
-        start, size = stop, 2 * size
+    first = [tasks[:MESSAGE_TASKS] for tasks in later]
+    others = [tasks[MESSAGE_TASKS:] for tasks in later]
+    return [list(part) for part in (*first, *others) if part]

@@ -30,7 +30,7 @@ class TaskTimes:
     connection (and the bytes of all), when it was ready, started and stopped, and when its last
     output was back at the host (0, and 0 bytes, if the host gets none). `shared`: other requests
     were on its device meanwhile, so it may have waited for them; `relayed`: what peers exchange by
-    the plan went through the host.
+    the plan went through the host; `described_last`: it waited for the host, not for its inputs.
     """
 
     task: int
@@ -45,6 +45,7 @@ class TaskTimes:
     received_bytes: int = 0
     shared: bool = False
     relayed: bool = False
+    described_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)

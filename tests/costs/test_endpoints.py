@@ -111,6 +111,8 @@ def test_messages_of_peers_are_found_in_their_tasks() -> None:
     relayed = [replace(each, relayed=True) for each in times]
     assert message_waits(graph, relayed, {each.id: each.link for each in some.devices}) == {}
     links = {device.id: device.link for device in some.devices}
+    late = [replace(each, described_last=True) for each in times]
+    assert message_waits(graph, late, links) == {}
     crowded = [replace(each, shared=each.device == some.devices[0].id) for each in times]
     assert some.devices[0].id not in message_waits(graph, crowded, links)
 
@@ -118,7 +120,8 @@ def test_messages_of_peers_are_found_in_their_tasks() -> None:
 @pytest.mark.parametrize("believed_s", [0.0, FAR.message_s / 5, 4 * FAR.message_s])
 def test_messages_that_wait_for_each_other_are_charged_to_none_of_them(believed_s: float) -> None:
     """DeepLab reads all rows in four places, so that every device sends to every other at once."""
-    link = Link(1e8, message_s=1e-4, latency_s=3e-4, far=replace(FAR, task_s=0.0))
+    far = replace(FAR, message_s=0.0, peer_message_s=FAR.message_s, task_s=0.0)
+    link = Link(1e8, message_s=1e-4, latency_s=3e-4, far=far)
     some = replace(cluster(*[1.85] * 4, link=link, host=False), medium="switch")
     network = real("deeplabv3")
     plan = in_one_piece(halo(network, some))
@@ -128,7 +131,7 @@ def test_messages_that_wait_for_each_other_are_charged_to_none_of_them(believed_
         for each in simulate(plan, network, some).activities
         if each.kind == "compute"
     ]
-    far = replace(FAR, peer_message_s=believed_s)
+    far = replace(far, peer_message_s=believed_s)
     seen = {device.id: EndpointEstimate(far) for device in some.devices}
     for now in range(30):
         links = {each: replace(link, far=estimate.endpoint) for each, estimate in seen.items()}

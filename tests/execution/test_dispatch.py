@@ -23,8 +23,8 @@ def test_of_many_tasks_the_first_are_described_first_and_to_each_device() -> Non
     now, later = dispatch(actions)
     assert [each.task for each in now if isinstance(each, Assign)] == [0, 1]
     assert [each.task for each in now if isinstance(each, Send)] == [0, 1]
-    assert [{each.device for each in part} for part in later] == [{A}, {B}] * 3
-    assert [len(part) for part in later] == [6, 6, 12, 12, 21, 21]
+    assert [{each.device for each in part} for part in later] == [{A}, {B}] * 2
+    assert [len(part) for part in later] == [MESSAGE_TASKS, MESSAGE_TASKS, 33, 33]
     tasks = [[each.task for part in later[place::2] for each in part] for place in (0, 1)]
     assert tasks == [list(range(2, 80, 2)), list(range(3, 80, 2))]
 

@@ -228,3 +228,12 @@ def test_a_failed_run_is_told_once_and_a_failed_send_keeps_the_outputs(tasks):
     tasks.add_piece(piece(IN, key=other), 0.0)
     assert tasks.failed(other, "runtime", "no") == [Failed(7, other, "runtime", "no")]
     assert tasks.failed(other, "runtime", "no") == []
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+def test_a_task_whose_inputs_came_before_it_says_so(tasks, is_early):
+    steps = [lambda: tasks.add_task(spec(), 1.0), lambda: tasks.add_piece(piece(IN), 1.0)]
+    for step in reversed(steps) if is_early else steps:
+        step()
+    (told,) = tasks.finished(KEY, {"y": np.zeros(4, F32)}, 2.0, 3.0)
+    assert told.done.described_last == is_early

@@ -206,13 +206,16 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A task has finished; times are of this worker's clock, `peer_bytes` went to other devices."""
+    """A task has finished; times are of this worker's clock, `peer_bytes` went to other devices.
+    `described_last`: its inputs had come before it was assigned.
+    """
 
     key: TaskKey
     ready_s: float
     start_s: float
     stop_s: float
     peer_bytes: int = 0
+    described_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)

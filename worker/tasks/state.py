@@ -76,6 +76,7 @@ class _Task:
     reserved_bytes: int
     phase: Phase = Phase.WAITING
     ready_s: float = 0.0
+    described_last: bool = False
     outputs: dict[str, np.ndarray] = field(default_factory=dict)
     from_peers: list[Piece] = field(default_factory=list)
     run: Run | None = None
@@ -155,7 +156,9 @@ class Tasks:
         actions: list[Action] = []
         for piece in self._early.take(key):
             actions += self._fill(task, piece, now)
-        return actions or self._start_if_full(task, now) or self._set_up(request)
+        actions = actions or self._start_if_full(task, now)
+        task.described_last = task.phase is Phase.RUNNING
+        return actions or self._set_up(request)
 
     def add_piece(self, piece: Piece, now: float) -> list[Action]:
         """A tensor frame arrived from the host or a peer."""
@@ -179,7 +182,7 @@ class Tasks:
         self._requests[key.request].open.discard(key)
         task.outputs = dict(outputs)
         self._forget_inputs(task)
-        done = Done(key, task.ready_s, start_s, stop_s)
+        done = Done(key, task.ready_s, start_s, stop_s, described_last=task.described_last)
         return self._deliver(task, task.spec.form.outputs, done)
 
     def failed(self, key: TaskKey, code: str, message: str) -> list[Action]:
