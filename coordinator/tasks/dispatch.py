@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 # So many descriptions take about as long as one more message (`benchmarks.handover`).
 MESSAGE_TASKS = 6
+# Fewer for each device are not worth a message, although no device waits for that.
+FEW_TASKS = 3
 
 
 def dispatch(actions: Sequence[Action]) -> tuple[Sequence[Action], list[list[Assign]]]:
@@ -39,7 +41,7 @@ def in_parts(later: Collection[Sequence[T]]) -> list[list[T]]:
     """What is described later, by device, in parts: to each device its next tasks, then to each all
     others. Empty if it is so little that it can be described with the first messages.
     """
-    if sum(map(len, later)) <= MESSAGE_TASKS * len(later):
+    if sum(map(len, later)) <= FEW_TASKS * len(later):
         return []
     first = [tasks[:MESSAGE_TASKS] for tasks in later]
     others = [tasks[MESSAGE_TASKS:] for tasks in later]

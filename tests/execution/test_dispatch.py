@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coordinator.execution.driver import Driver
-from coordinator.tasks.dispatch import MESSAGE_TASKS, dispatch
+from coordinator.tasks.dispatch import FEW_TASKS, MESSAGE_TASKS, dispatch
 from coordinator.tasks.events import Assign, Send, Submitted
 from tests.execution.sketches import HALVES, WIDTH, A, B, R, direct_chain, scheduler
 
@@ -14,7 +14,7 @@ LONG = direct_chain([HALVES] * 40)
 
 
 def test_few_tasks_travel_with_what_begins() -> None:
-    actions = scheduler("a", "b").step(Submitted(R, direct_chain([HALVES] * (MESSAGE_TASKS + 1))))
+    actions = scheduler("a", "b").step(Submitted(R, direct_chain([HALVES] * (FEW_TASKS + 1))))
     assert dispatch(actions) == (actions, [])
 
 
