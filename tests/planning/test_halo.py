@@ -121,8 +121,14 @@ def test_an_exchange_stays_however_dear_it_is() -> None:
 def test_neighbours_that_are_not_divided_may_become_one_block() -> None:
     alone, rows = Form(()), Form((0, 1), "rows")
     slots = (Slot(0, 1, alone, peers=True), Slot(1, 3, alone, peers=True), Slot(3, 4, rows))
-    assert [*peer_moves.merged(slots, 0)] == [(Slot(0, 3, alone, peers=True), slots[2])]
-    assert not [*peer_moves.merged(slots, 1)]
+    assert [*peer_moves.united(slots, 0)] == [(Slot(0, 3, alone, peers=True), slots[2])]
+    assert not [*peer_moves.united(slots, 1)]
+
+
+def test_neighbouring_connected_layers_are_divided_before_they_become_one_block() -> None:
+    plan = halo(real("vgg16"), cluster_of(load_kind("pi4-gbe").preset, 8))
+    tiles = {block.start: len(block.tiles) for block in plan.blocks}
+    assert (tiles[13] > 1, tiles[14] > 1) == (True, True), "411 and 67 MB of weights"
 
 
 def test_one_device_needs_no_halo() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.planning.search.forms import Forms
 from coordinator.planning.search.improve import Search
-from coordinator.planning.search.peer_moves import merged
+from coordinator.planning.search.peer_moves import united
 from coordinator.planning.search.slots import Form, Slot, Slots
 from coordinator.planning.search.stages import Stages
 from coordinator.planning.search.tables import tables_of
@@ -23,7 +23,7 @@ def test_a_climb_begins_at_either_end(from_end: bool) -> None:
 
     def watched(slots: Slots, index: int) -> Iterator[Slots]:
         walked.append(index)
-        return merged(slots, index)
+        return united(slots, index)
 
     best, cost = search.climb(slots, search.cost_of(slots), watched, from_end=from_end)
     assert cost == search.cost_of(best) < search.cost_of(slots)

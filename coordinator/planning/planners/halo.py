@@ -51,6 +51,7 @@ from coordinator.planning.search.peer_moves import (
     strips,
     through_host,
     together_everywhere,
+    united,
     with_turn,
 )
 from coordinator.planning.search.slots import Form, How, Slot, Slots, put
@@ -178,6 +179,8 @@ class _Halo:
         slots, best = search.climb(slots, best, merged, from_end=True)
         slots, best = search.sweep(slots, best, shifted)
         slots, best = search.sweep(slots, best, self._connected)
+        # Not earlier: of several connected layers in one block, none could be divided.
+        slots, best = search.climb(slots, best, united)
         slots, best = search.sweep(slots, best, edges)
         slots, best = search.take(slots, best, self._turned(slots))
         slots, best = search.sweep(slots, best, self._turns)

@@ -69,12 +69,21 @@ def _are_alike(one: Slot, other: Slot) -> bool:
 
 
 def merged(slots: Slots, index: int) -> Iterator[Slots]:
-    """Tries fusing the block with the next, if both are in strips or each is on one device."""
-    if index + 1 < len(slots):
-        one, other = slots[index : index + 2]
-        if _are_alike(one, other) or one.form == other.form == Form(()):
-            fused = replace(other, start=one.start, peers=one.peers)
-            yield (*slots[:index], fused, *slots[index + 2 :])
+    """Tries fusing the block with the next, if both are in strips."""
+    if index + 1 < len(slots) and _are_alike(*slots[index : index + 2]):
+        yield _fused(slots, index)
+
+
+def united(slots: Slots, index: int) -> Iterator[Slots]:
+    """Tries fusing the block with the next, if each is on one device."""
+    if index + 1 < len(slots) and slots[index].form == slots[index + 1].form == Form(()):
+        yield _fused(slots, index)
+
+
+def _fused(slots: Slots, index: int) -> Slots:
+    one, other = slots[index : index + 2]
+    fused = replace(other, start=one.start, peers=one.peers)
+    return (*slots[:index], fused, *slots[index + 2 :])
 
 
 def shifted(slots: Slots, index: int) -> Iterator[Slots]:
