@@ -220,15 +220,21 @@ class Driver:
             asyncio.get_running_loop().call_soon(self._describe, deque(later))
 
     def _describe(self, later: deque[list[Assign]]) -> None:
-        """Describes tasks to one device, if they are still to be computed there. In between, the
-        event loop sends what was posted.
+        """Describes tasks to one device, if they are still to be computed there; a request whose
+        tasks cannot be described fails. In between, the event loop sends what was posted.
         """
         letters: dict[DeviceId, Letter] = {}
-        for each in later.popleft():
-            if self.scheduler.is_current(each.request, each.task, each.attempt):
-                self._assign(each, letters)
-        for device, letter in letters.items():
-            self._outbox.post(device, letter)
+        part = later.popleft()
+        try:
+            for each in part:
+                if self.scheduler.is_current(each.request, each.task, each.attempt):
+                    self._assign(each, letters)
+            for device, letter in letters.items():
+                self._outbox.post(device, letter)
+        except Exception as error:
+            for request in {each.request for each in part} & self._flights.keys():
+                if not self._flights[request].done.done():
+                    self._flights[request].done.set_exception(error)
         if later:
             asyncio.get_running_loop().call_soon(self._describe, later)
 

@@ -84,3 +84,15 @@ async def test_what_has_moved_from_a_lost_device_is_not_described_to_it(flying) 
     driver.devices([A])
     await asyncio.sleep(0.05)
     assert {device for device, tasks, _ in devices.messages[before:] if tasks} == {A}
+
+
+async def test_a_request_whose_tasks_cannot_be_described_fails(flying, monkeypatch) -> None:
+    driver, _, request = flying
+
+    def full(*_):
+        raise asyncio.QueueFull
+
+    monkeypatch.setattr(driver._outbox, "post", full)
+    async with asyncio.timeout(10):
+        with pytest.raises(asyncio.QueueFull):
+            await request
