@@ -63,10 +63,12 @@ class Likeness:
         return KINDS[self.name]
 
 
-def likeness(name: str, devices: int) -> Likeness:
-    """So many devices of a kind on this machine, whose rate is measured."""
+def likeness(name: str, devices: int, scale: float | None = None) -> Likeness:
+    """So many devices of a kind on this machine, whose rate is measured; at `scale`, or as fast as
+    goes beside other programs.
+    """
     preset, core = load_kind(KINDS[name].preset).preset, measured_core(_RUNS)
-    return told(name, preset, scale_of(preset, devices, core.gflops), core)
+    return told(name, preset, scale or scale_of(preset, devices, core.gflops), core)
 
 
 def turns_in(cache: Path) -> Path:

@@ -72,7 +72,7 @@ _FOR_PARTS = EFFORT // 4
 # A smaller improvement is not worth a change of the plan.
 WORTHWHILE = 1e-4
 # All devices are also tried as a start, unless the best start is faster by more than this share.
-_FAR = 1 - 1 / 1.1
+_FAR = 1 - 1 / 1.25
 # Strips that finish together are a start where they are faster by more than this share.
 _MUCH = 0.03
 # Fewer devices are tried as a start until so many numbers in a row were no better than the best.
