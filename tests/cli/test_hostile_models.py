@@ -3,7 +3,6 @@ one clear error, and in no more memory than the security page says.
 """
 
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -37,17 +36,12 @@ raise SystemExit(code)
 
 def ran(*arguments: object) -> tuple[int, str, int]:
     """The exit code, what was said on standard error, and the peak of resident memory."""
-
-    def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
-
     done = subprocess.run(
-        [sys.executable, "-c", RUN, *map(str, arguments)],
+        ["prlimit", f"--as={6 << 30}", sys.executable, "-c", RUN, *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
         check=False,
-        preexec_fn=limited,
     )
     *said, peak = done.stderr.strip().splitlines()
     assert peak.startswith("peak "), done.stderr[-2000:]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -229,18 +228,14 @@ def test_a_long_chain_is_read(tmp_path: Path) -> None:
 
 def fuzz(folder: Path, seed: int, count: int, timeout_s: float) -> dict[str, int]:
     """Outcomes of reading damaged models in a process with two gigabytes."""
-
-    def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_DATA, (2 * GIGABYTE, 2 * GIGABYTE))
-
+    limited = ("prlimit", f"--data={2 * GIGABYTE}", sys.executable)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.models.fuzz_models", folder, str(seed), str(count)],
+        [*limited, "-m", "tests.models.fuzz_models", folder, str(seed), str(count)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=timeout_s,
         check=False,
-        preexec_fn=limited,
     )
     assert done.returncode == 0, (done.returncode, done.stderr[-3000:])
     found: dict[str, int] = json.loads(done.stdout)

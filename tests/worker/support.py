@@ -220,7 +220,7 @@ def environment(state_dir, **changes):
 
 
 @contextlib.contextmanager
-def process(state_dir, *, before=None, within=(), **changes):
+def process(state_dir, *, within=(), **changes):
     """A worker in a process of its own, executed by the command `within`; killed at the end if it
     still runs.
     """
@@ -229,7 +229,6 @@ def process(state_dir, *, before=None, within=(), **changes):
         cwd=ROOT,
         env=environment(state_dir, **changes),
         stderr=subprocess.PIPE,
-        preexec_fn=before,  # noqa: PLW1509 - it only sets a limit
     )
     try:
         ready = state_dir / READY_FILE

@@ -79,11 +79,9 @@ async def test_a_full_disk_is_told_and_the_transfer_continues_later(tmp_path):
     data = os.urandom(3 * CHUNK_BYTES)
     sha256 = hashlib.sha256(data).hexdigest()
 
-    def small_files():
-        # Stands for a full disk: writing beyond it fails with EFBIG instead of ENOSPC.
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2 * CHUNK_BYTES, resource.RLIM_INFINITY))
-
-    with process(tmp_path, before=small_files) as running:
+    # Stands for a full disk: writing beyond it fails with EFBIG instead of ENOSPC.
+    small_files = ("prlimit", f"--fsize={2 * CHUNK_BYTES}:unlimited")
+    with process(tmp_path, within=small_files) as running:
         async with WorkerClient(running.address, Caller("host")) as client:
             with pytest.raises(Unavailable, match="full"):
                 await client.put(sha256, parts_of(data), len(data))
