@@ -9,6 +9,9 @@ from math import exp
 ARRIVALS_S = 5.0
 # Shorter, since groups are to change while the waiting requests are still there.
 OUTSTANDING_S = 1.0
+# Requests that came together come together again: two cameras' detectors pause and go on at the
+# same time. Assumed.
+REMEMBERED_S = 10.0
 # A shorter burst says little about the rate.
 _LEAST_AGE_S = 1.0
 
@@ -29,8 +32,7 @@ class Load:
         self._weight = self._faded(now) + 1.0
         self._arrived_s = now
         self._first_s = now if self._first_s is None else self._first_s
-        # After a pause the request is alone, however many there were before.
-        self._mean = self.mean_outstanding(now) if self.outstanding else 1.0
+        self._mean = self.mean_outstanding(now) if self.outstanding else self._after_pause(now)
         self._changed_s = now
         self.outstanding += 1
 
@@ -51,6 +53,11 @@ class Load:
         """Requests that were outstanding at a time, recently."""
         old = exp(-(now - self._changed_s) / OUTSTANDING_S)
         return old * self._mean + (1.0 - old) * self.outstanding
+
+    def _after_pause(self, now: float) -> float:
+        """How many requests to expect at a time: as many as before, the longer ago the fewer."""
+        before = max(0.0, self._mean - 1.0)
+        return 1.0 + before * exp(-(now - self._changed_s) / REMEMBERED_S)
 
     def _faded(self, now: float) -> float:
         return self._weight * exp(-(now - self._arrived_s) / ARRIVALS_S)

@@ -104,7 +104,7 @@ def test_a_crowd_gets_groups_and_whoever_is_alone_gets_all_devices_again() -> No
     assert crowd.state.status(M, now).groups == 2
     assert crowd.state.programs(M) == {f"program of {each}" for each in "abcd"}
     crowd.go(now + 1, many=len(crowd.here))
-    assert crowd.come(now + 60) == [
+    assert crowd.come(now + 600) == [
         Regroup(M, 1, 1.0),
         Start(crowd.here[0], TOGETHER),
     ]

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from coordinator.control.load import ARRIVALS_S, Load
+from coordinator.control.load import ARRIVALS_S, OUTSTANDING_S, Load
 from coordinator.control.turns import Group, starts
 from coordinator.planning.groups import ServiceTimes
 
@@ -49,12 +49,15 @@ def test_one_request_is_no_burst() -> None:
     assert load.mean_outstanding(100.0) == 1.0
 
 
-def test_a_crowd_is_seen_while_it_is_there_and_not_after_it() -> None:
+@pytest.mark.parametrize(("pause_s", "expected"), [(0.1, 8.0), (10.0, 3.9), (120.0, 1.0)])
+def test_a_crowd_is_expected_again_for_some_seconds(pause_s: float, expected: float) -> None:
     load = Load()
     for _ in range(9):
         load.arrived(0.0)
     assert load.mean_outstanding(1.5) > 7
     for _ in range(9):
         load.ended(2.0)
-    load.arrived(2.1)
-    assert load.mean_outstanding(2.1) == 1.0
+    load.arrived(2.0 + pause_s)
+    assert load.mean_outstanding(2.0 + pause_s) == pytest.approx(expected, rel=0.1)
+    # Whoever is alone is soon seen to be.
+    assert load.mean_outstanding(2.0 + pause_s + 5 * OUTSTANDING_S) == pytest.approx(1.0, abs=0.1)
