@@ -15,16 +15,17 @@ element of one of the two.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
+from types import MappingProxyType
 
 import numpy as np
 import onnx
 
 from models.graph import Graph
 from models.reference import EQUAL, Arrays, Comparison, WholeModel, compare
-from models.tolerance import is_quantised, tolerance
+from models.tolerance import is_quantised, rounding, tolerance
 
 # Channels whose largest values are this much apart are different kinds of value.
 _APART = 30.0
@@ -78,15 +79,23 @@ class Reference:
     """The whole model's answer; `again`: the same of differently optimised kernels. `limit`: the
     tolerance, relative to a kind's largest magnitude. `either`: elements may agree with either
     answer, but with nothing else; otherwise the answers' difference is noise, which is allowed.
+    `rounded`: by how much an output's values may differ at any magnitude.
     """
 
     def __init__(
-        self, whole: Arrays, again: Arrays | None, limit: float, *, either: bool = False
+        self,
+        whole: Arrays,
+        again: Arrays | None,
+        limit: float,
+        *,
+        either: bool = False,
+        rounded: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self._right = [whole, again] if again and either else [whole]
         self._kinds, self.limit = tuple(kinds(whole)), limit
         self._noise = {each: _noise(each, whole, again or {}) for each in self._kinds}
         self._factor = 0.0 if either else NOISE_FACTOR
+        self._rounded = rounded
 
     @property
     def noise(self) -> float:
@@ -102,15 +111,18 @@ class Reference:
         found = Judgement(every, 0.0 if isfinite(every.max_rel_error) else inf)
         for each in self._kinds:
             error = compare(each.of(answer), each.of(right))
-            allowed = max(self.limit, self._factor * self._noise[each])
-            found = found.worse(Judgement(error, error.max_rel_error / allowed, each))
+            excess = error.max_rel_error / max(self.limit, self._factor * self._noise[each])
+            if error.max_abs_error <= self._rounded.get(each.output, 0.0):
+                excess = min(excess, 1.0)
+            found = found.worse(Judgement(error, excess, each))
         return found
 
 
 def reference_of(model: onnx.ModelProto, graph: Graph, feeds: Arrays) -> Reference:
     """What onnxruntime answers with the whole model, with and without its optimisations."""
     whole, again = both_answers(model, feeds)
-    return Reference(whole, again, tolerance(graph), either=is_quantised(graph))
+    rounded = {name: rounding(graph, name) for name in graph.outputs}
+    return Reference(whole, again, tolerance(graph), either=is_quantised(graph), rounded=rounded)
 
 
 def both_answers(model: onnx.ModelProto, feeds: Arrays) -> tuple[Arrays, Arrays]:

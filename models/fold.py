@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import onnx
@@ -11,12 +12,13 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from models.shapes import TensorInfo, infer_node, info_of
-from models.soundness import outer_names, reads
+from models.soundness import outer_names, reads, without_unread
 
-# Folding must not blow up a model: beyond this size of one node's outputs, and of all that was
-# folded, nodes stay.
-_FOLDED_BYTES = 8 << 20
-_FOLDED_BYTES_IN_ALL = 64 << 20
+# Folding must not blow up a model, nor take long: nodes stay that would make it larger by more than
+# this, or by more than all of them may, and when so much has been computed.
+_GROWN_BYTES = 8 << 20
+_GROWN_BYTES_IN_ALL = 64 << 20
+_COMPUTED_BYTES = 2 << 30
 # Operators for which the reference evaluator does not loop over elements in Python.
 _LOOPED_ELEMENTS = 1 << 12
 _VECTORISED = frozenset(
@@ -24,6 +26,7 @@ _VECTORISED = frozenset(
     | {"Neg", "Reciprocal", "Reshape", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Tile"}
     | {"Transpose", "Unsqueeze", "Abs", "And", "Ceil", "Clip", "Cos", "Equal", "Exp", "Floor"}
     | {"Greater", "Less", "Log", "MatMul", "Max", "Min", "Not", "Or", "Pow", "Sin", "Where"}
+    | {"BatchNormalization", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"}
 )
 # Multiplications of a product of matrices: a millisecond.
 _MULTIPLIED = 1 << 20
@@ -52,7 +55,7 @@ def fold_constants(
     inside = {name for node in model.graph.node for name in outer_names(node)}
     read = {name for node in model.graph.node for name in node.input} | outputs | inside
     kept: list[onnx.NodeProto] = []
-    left = _FOLDED_BYTES_IN_ALL - grown
+    budget = _Budget(model.graph.node, outputs, constants, grown)
     for original in model.graph.node:
         node = onnx.NodeProto()
         node.CopyFrom(original)
@@ -70,24 +73,67 @@ def fold_constants(
             and not read.intersection(node.output[1:])
         ):
             renamed[node.output[0]] = node.input[0]
+            budget.rename(node.output[0], node.input[0])
         elif (
-            values := _empty(node, shapes) or _evaluate(node, shapes, known, opsets, left)
+            values := _empty(node, shapes) or _evaluate(node, shapes, known, opsets, budget)
         ) is not None:
             known.update(values)
             empty.update(name for name, value in values.items() if not value.size)
             shapes.update((name, info_of(value)) for name, value in values.items())
-            if node.op_type != "Constant":  # its values are in the file
-                left -= sum(value.nbytes for value in values.values())
+            for name in budget.spend(node, values):
+                del known[name]
         else:
             kept.append(node)
-    needed = set(outputs)
-    alive: list[onnx.NodeProto] = []
-    for node in reversed(kept):
-        if any(name in needed for name in node.output):
-            needed.update(reads(node))
-            alive.append(node)
-    alive.reverse()
+    alive = without_unread(kept, outputs)
+    needed = outputs.union(*map(reads, alive))
     return alive, {k: v for k, v in known.items() if k in needed}
+
+
+class _Budget:
+    """What may still be folded. Constants that nothing reads any more make room."""
+
+    def __init__(
+        self,
+        nodes: Iterable[onnx.NodeProto],
+        outputs: Iterable[str],
+        constants: Mapping[str, np.ndarray],
+        grown: int,
+    ) -> None:
+        self._left, self._computed = _GROWN_BYTES_IN_ALL - grown, 0
+        self._readers = Counter(name for node in nodes for name in reads(node))
+        self._readers.update(outputs)
+        self._sizes = {name: array.nbytes for name, array in constants.items()}
+
+    def rename(self, name: str, source: str) -> None:
+        """What read `name` will read `source`."""
+        self._readers[source] += self._readers[name] - 1
+
+    def allows(self, node: onnx.NodeProto, size_bytes: int) -> bool:
+        """Whether a node may be folded that makes so much."""
+        if node.op_type == "Constant":  # its values are in the file
+            return True
+        grows = size_bytes - sum(self._sizes[name] for name in self._last_read(node))
+        most = min(_GROWN_BYTES, self._left)
+        return grows <= most and self._computed + size_bytes <= _COMPUTED_BYTES
+
+    def spend(self, node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> list[str]:
+        """A node was folded: which constants nothing reads any more."""
+        sizes = {name: value.nbytes for name, value in values.items()}
+        unread = self._last_read(node)
+        self._readers.subtract(node.input)
+        self._left += sum(self._sizes.pop(name) for name in unread)
+        if node.op_type != "Constant":
+            self._left -= sum(sizes.values())
+            self._computed += sum(sizes.values())
+        self._sizes |= sizes
+        return unread
+
+    def _last_read(self, node: onnx.NodeProto) -> list[str]:
+        """The constants that only this node still reads."""
+        times = Counter(node.input)
+        return [
+            name for name in times if name in self._sizes and self._readers[name] == times[name]
+        ]
 
 
 def _empty(node: onnx.NodeProto, tensors: Mapping[str, TensorInfo]) -> dict[str, np.ndarray]:
@@ -103,7 +149,7 @@ def _evaluate(
     tensors: Mapping[str, TensorInfo],
     known: Mapping[str, np.ndarray],
     opsets: list[onnx.OperatorSetIdProto],
-    most_bytes: int,
+    budget: _Budget,
 ) -> dict[str, np.ndarray] | None:
     """The node's outputs, if they are constant and small; None if the node must stay."""
     if node.op_type == "Shape" and node.input[0] in tensors:
@@ -120,7 +166,7 @@ def _evaluate(
     size_bytes = sum(math.prod(tensors[name].shape) * tensors[name].itemsize for name in made)
     multiplied = size * feeds[node.input[0]].shape[-1] if node.op_type == "MatMul" else 0
     if (
-        size_bytes > min(_FOLDED_BYTES, max(0, most_bytes))
+        not budget.allows(node, size_bytes)
         or (size > _LOOPED_ELEMENTS and node.op_type not in _VECTORISED)
         or multiplied > _MULTIPLIED
     ):

@@ -70,7 +70,7 @@ def load_graph(
         tensor.name: weights[tensor.name] if tensor.name in weights else _array(tensor)
         for tensor in model.graph.initializer
     }
-    stored = sum(array.nbytes for array in constants.values())
+    stored = {*constants, *(node.output[0] for node in nodes if node.op_type == "Constant")}
     inputs = _bound_inputs(model, constants)
     told: dict[str, TensorInfo] = {}
     asks = True
@@ -80,8 +80,8 @@ def load_graph(
         light = light_model(model, nodes, inputs, constants)
         tensors = infer(light, constants, told, asks=asks)
         before = len(nodes)
-        grown = sum(array.nbytes for array in constants.values()) - stored
-        nodes, constants = fold_constants(light, tensors, constants, max(0, grown))
+        grown = sum(array.nbytes for name, array in constants.items() if name not in stored)
+        nodes, constants = fold_constants(light, tensors, constants, grown)
         unknown = [made for made in _made(nodes) if made not in tensors]
         stuck = len(nodes) == before
         if not unknown or (stuck and not asks):

@@ -147,6 +147,17 @@ def reads(node: NodeProto) -> list[str]:
     return [*(name for name in node.input if name), *outer_names(node)]
 
 
+def without_unread(nodes: Sequence[NodeProto], outputs: Iterable[str]) -> list[NodeProto]:
+    """Those of the nodes, which are in topological order, that the outputs depend on."""
+    needed = set(outputs)
+    kept: list[NodeProto] = []
+    for node in reversed(nodes):
+        if not needed.isdisjoint(node.output):
+            needed.update(reads(node))
+            kept.append(node)
+    return kept[::-1]
+
+
 def outer_names(node: NodeProto) -> Iterator[str]:
     """The tensors that graphs inside a node read from outside of it."""
     for inner in nested(node):

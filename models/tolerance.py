@@ -18,8 +18,8 @@ from collections.abc import Mapping
 
 from onnx import TensorProto
 
-from models.graph import Graph
-from models.operators import dequantises
+from models.graph import Graph, results_of
+from models.operators import Kind, dequantises, operator
 from models.precision import Precision
 
 PLAIN = 1e-5
@@ -41,6 +41,11 @@ _REASONS = {
     "bits",
 }
 
+# onnxruntime's Sigmoid of f32 adds 0.5 to an odd function: it rounds small values to such steps.
+_SIGMOID_STEP = 2.0**-24
+# Seen: two, of the same logits in tiles.
+_STEPS = 4
+
 # These divide by statistics over rows and columns.
 _NORMALISING = frozenset(
     {"InstanceNormalization", "GroupNormalization", "MeanVarianceNormalization"}
@@ -58,6 +63,24 @@ def tolerance(graph: Graph) -> float:
     if platform.machine() in _X86 and _holds_signed(graph):
         return SIGNED
     return STATISTICS if graph.written & _NORMALISING else PLAIN
+
+
+def rounding(graph: Graph, output: str) -> float:
+    """By how much values of an output may differ however small they are: some of them are made by a
+    Sigmoid, and only moved afterwards.
+    """
+    waiting, seen = [*results_of((output,), graph.joined, graph.ending)], set[int]()
+    while waiting:
+        index = graph.producer.get(waiting.pop())
+        if index is None or index in seen:
+            continue
+        seen.add(index)
+        node = graph.nodes[index]
+        if node.op == "Sigmoid":
+            return _STEPS * _SIGMOID_STEP
+        if operator(node).kind is Kind.LAYOUT:
+            waiting += node.inputs
+    return 0.0
 
 
 def between_devices(graph: Graph) -> float:

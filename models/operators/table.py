@@ -18,11 +18,12 @@ The kinds, for an output box `o` of a node:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from models.boxes import Box, Span
 from models.graph import COLS, ROWS
-from models.operators.arrange import ARRANGE
+from models.operators.arrange import ARRANGE, DOMAIN
 from models.operators.constants import setting
 from models.operators.declaration import Boxes, Kind, Operator
 from models.operators.indexing import INDEXING
@@ -70,6 +71,13 @@ TABLE: Mapping[str, Operator] = {
     **PRODUCT,
 }
 
+# onnxruntime does not know imbrex's own operators: they are written in its terms also where they
+# are not divided.
+_REFUSED: Mapping[str, Operator] = {
+    op: replace(_OPAQUE, build=declared.build)
+    for op, declared in TABLE.items()
+    if op.startswith(f"{DOMAIN}.")
+}
 
 # Planners hold two numbers for each row of each node's map; longer maps would take gigabytes. YOLO
 # has 171,360 anchors at 3840x2176.
@@ -82,7 +90,7 @@ MOST_LINES_ASKED = 1 << 16
 
 def operator(node: Node) -> Operator:
     """The declaration of a node's operator; opaque if the table has none for it."""
-    return _OPAQUE if node.refusal else TABLE.get(node.op, _OPAQUE)
+    return _REFUSED.get(node.op, _OPAQUE) if node.refusal else TABLE.get(node.op, _OPAQUE)
 
 
 def refusal(graph: Graph, node: Node) -> str:

@@ -18,7 +18,8 @@ from models.shapes import TensorInfo
 class Draft:
     """Nodes in order, written one after the other; `tensors` knows those of the model, `rows` where
     theirs lie, if not along axis 2. `gathered` are small tensors that one device is to have whole,
-    `dequantised` what Dequantize makes of constants.
+    `dequantised` what Dequantize makes of constants, `reshaped` the tensors that others are with
+    another shape, and which they have themselves.
     """
 
     opset: int
@@ -29,6 +30,7 @@ class Draft:
     gathered: set[str] = field(default_factory=set)
     dequantised: dict[str, onnx.NodeProto] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)
+    reshaped: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
 
     def is_fixed(self, tensor: str) -> bool:
         """Whether a tensor is constant, or dequantised from constants."""

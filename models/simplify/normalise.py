@@ -102,24 +102,41 @@ def _epsilon(node: onnx.NodeProto) -> float:
 
 
 def _instance(draft: Draft, node: onnx.NodeProto) -> bool:
-    if not _is_map(draft, node):
+    """One group for each channel, or, where a map was reshaped to (1, groups, elements), for some
+    of the channels, as exporters write GroupNorm before opset 18.
+    """
+    if _is_map(draft, node):
+        return _in_groups(draft, node, draft.shape(node.input[0])[1])
+    source, made, shape = node.input[0], node.output[0], draft.shape(node.input[0])
+    if source not in draft.reshaped or len(shape) != 3:
         return False
-    found = _of_map(draft, node.input[0], node.output[0], channels=False)
-    _scaled(draft, node, found, *(draft.constants[name] for name in node.input[1:3]))
+    of_map = onnx.NodeProto()
+    of_map.CopyFrom(node)
+    of_map.input[0], map_shape = draft.reshaped[source]
+    of_map.output[0] = f"{made}__map"
+    if of_map.input[0] not in draft.tensors or not _is_map(draft, of_map):
+        return False
+    if shape[0] != 1 or not _in_groups(draft, of_map, shape[1]):
+        return False
+    draft.reshaped[draft.reshape(of_map.output[0], made, shape)] = (of_map.output[0], map_shape)
     return True
 
 
 def _group(draft: Draft, node: onnx.NodeProto) -> bool:
-    channels = draft.shape(node.input[0])[1]
     groups = int(attributes_of(node).get("num_groups", 1))
-    if not _is_map(draft, node) or channels % groups:
+    return _is_map(draft, node) and _in_groups(draft, node, groups)
+
+
+def _in_groups(draft: Draft, node: onnx.NodeProto, groups: int) -> bool:
+    channels = draft.shape(node.input[0])[1]
+    if channels % groups:
         return False
     each = channels // groups
-    found = _of_map(draft, node.input[0], node.output[0], channels=False)
-    if each > 1:
+    found = _of_map(draft, node.input[0], node.output[0], channels=groups == 1)
+    if 1 < groups < channels:
         average = _group_average(draft, channels, groups)
         found = _of_parts(draft, found, f"{node.output[0]}__groups", average)
-    # Until opset 21 scale and bias were per group.
+    # GroupNormalization's scale and bias are per group until opset 21.
     given = [draft.constants[name] for name in node.input[1:3]]
     wide = [part if part.size == channels else np.repeat(part, each) for part in given]
     _scaled(draft, node, found, *wide)

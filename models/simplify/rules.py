@@ -56,9 +56,11 @@ def simplified(
 
 
 def _fewest_outputs(node: onnx.NodeProto, opset: int, *, ours: bool) -> int:
-    """How many outputs an operator has at least; of one unknown to ONNX and to us, all that are
-    written.
+    """How many outputs an operator has at least; of one unknown to ONNX and to us, and of one that
+    normalises by the statistics of its own input, all that are written.
     """
+    if attributes_of(node).get("training_mode", 0):
+        return len(node.output)
     try:
         schema = onnx.defs.get_schema(node.op_type, opset, node.domain.removeprefix("ai.onnx"))
     except onnx.defs.SchemaError:
@@ -92,6 +94,20 @@ def _gather(draft: Draft, node: onnx.NodeProto) -> bool:
     start = int(index) % shape[axis]
     draft.part(node.input[0], f"{made}__kept", axis, start, start + 1)
     draft.reshape(f"{made}__kept", made, [*shape[:axis], *shape[axis + 1 :]])
+    return True
+
+
+def _reshape(draft: Draft, node: onnx.NodeProto) -> bool:
+    """Back to the shape before another Reshape: the same tensor."""
+    source, made = node.input[0], node.output[0]
+    if source not in draft.tensors or made not in draft.tensors:
+        return False
+    before, shape = draft.reshaped.get(source, (source, draft.shape(source)))
+    draft.reshaped[made] = (before, shape)
+    if before == source or shape != draft.shape(made):
+        return False
+    draft.emit("Identity", [before], made)
+    draft.nodes[-1].name = node.name or made
     return True
 
 
@@ -186,6 +202,7 @@ _MEANS = frozenset({"GlobalAveragePool", "ReduceMean"})
 _RULES: dict[str, Rule] = {
     "Split": _split,
     "Gather": _gather,
+    "Reshape": _reshape,
     "GlobalAveragePool": _global_pool,
     "GlobalMaxPool": _global_pool,
     **dict.fromkeys(REDUCING, _reduce),

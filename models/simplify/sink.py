@@ -14,12 +14,13 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from models.graph import ROWS, Joined
+from models.graph import ROWS, Joined, results_of
 from models.operators import WIDENING
 from models.shapes import TensorInfo
 from models.simplify.draft import Draft, attributes_of, joined_axis, op_of, slice_of
 from models.simplify.parts import Change, Parts, change_of
 from models.simplify.rows import row_axes
+from models.soundness import without_unread
 
 # No detector has more scales, and what follows a list is written once for each of its maps.
 _MOST_PARTS = 8
@@ -43,7 +44,8 @@ def joined_last(
     for node in nodes:
         sinking.add(node)
     sinking.flush()
-    return sinking.draft.nodes, sinking.joined, sinking.made
+    results = results_of(outputs, sinking.joined)
+    return without_unread(sinking.draft.nodes, results), sinking.joined, sinking.made
 
 
 class _Sinking:

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 from models.agreement import ChannelRange, Reference, kinds
+from models.importer import load_graph
+from models.tolerance import rounding
+from tests.models.attention import Net
 
 LIMIT = 1e-5
 RNG = np.random.default_rng(0)
@@ -52,6 +55,22 @@ def test_what_onnxruntime_differs_from_itself_is_allowed() -> None:
     assert reference.judge({"out": shifted}).excess <= 1.0
     assert Reference({"out": whole}, None, LIMIT).judge({"out": shifted}).excess > 1.0
     assert reference.judge({"out": wrong}).excess > 1.0
+
+
+def test_small_values_of_a_sigmoid_lie_in_steps() -> None:
+    net = Net(1, 3, 16, 16)
+    scores = net.add("Sigmoid", net.add("Sub", net.conv("x", 3, 4), net.constant(np.float32(12))))
+    boxes = net.conv("x", 3, 4)
+    graph = load_graph(net.model(net.add("Concat", boxes, scores, axis=1), boxes))
+    assert [rounding(graph, name) for name in graph.outputs] == [2.0**-22, 0.0]
+    whole = np.full((1, 1, 20, 20), 5e-5, np.float32)
+    one, more = whole.copy(), whole.copy()
+    one[0, 0, 3, 3] += 2.0**-23
+    more[0, 0, 3, 3] += 2.0**-21
+    reference = Reference({"out": whole}, None, LIMIT, rounded={"out": 2.0**-22})
+    assert reference.judge({"out": one}).excess <= 1.0
+    assert reference.judge({"out": more}).excess > 1.0
+    assert Reference({"out": whole}, None, LIMIT).judge({"out": one}).excess > 1.0
 
 
 def test_an_element_of_steps_agrees_with_either_answer_and_nothing_else() -> None:

@@ -34,3 +34,14 @@ def test_a_last_axis_of_one(rows: int) -> None:
     assert [node.op for node in network.graph.nodes] == ["imbrex.Arrange"]
     for grid in ((1, 1), (2, 1), (3, 2)):
         assert check(model, network, grid, fused(network)).comparison.max_abs_error == 0.0
+
+
+def test_a_chain_that_is_not_divided_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in torchvision's Mask R-CNN: it moves more rows than planners may ask for."""
+    monkeypatch.setattr("models.importer.MOST_LINES_ASKED", 0)
+    model = a_last_axis_of_one(64)
+    network = divide(load_graph(model))
+    (node,) = network.graph.nodes
+    assert node.op == "imbrex.Arrange"
+    assert node.refusal
+    assert check(model, network, (2, 1), fused(network)).comparison.max_abs_error == 0.0

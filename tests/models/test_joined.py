@@ -55,6 +55,20 @@ def test_scales_belong_to_their_rows(axis: int, of_weights: bool) -> None:
     assert checked(model).ok
 
 
+def test_a_map_whose_rows_nobody_reads_is_not_computed() -> None:
+    """As XCiT's last block adds to all tokens and reads the first."""
+    net = Net(1, 3, 8, 8)
+    maps = [net.conv("x", 3, 4, 3), net.conv("x", 3, 4, 3, 2)]
+    flat = [net.tokens(each, 4, size) for each, size in zip(maps, (64, 16), strict=True)]
+    tokens = net.add("Tanh", net.add("Concat", *flat, axis=1))
+    first = net.add("Slice", tokens, net.ints(0), net.ints(64), net.ints(1))
+    model = net.model(net.add("Neg", first))
+    network = divide(load_graph(model))
+    assert all(network.outputs(index, index + 1) for index in range(len(network.units)))
+    assert [node.op for unit in network.units for node in unit.nodes].count("Tanh") == 1
+    assert checked(model).ok
+
+
 FAULTY = {
     "weights": NETWORKS["detector"],
     "quantised weights": lambda: network_in("QDQ u8", "detector"),

@@ -14,6 +14,7 @@ from models.simplify import normalise
 from models.tiles import grid
 from models.tolerance import STATISTICS
 from models.units import Network, divide
+from tests.models.attention import Net
 
 SHAPE = (1, 8, 20, 16)
 KINDS = {
@@ -66,6 +67,28 @@ def test_split_answers_are_right(op: str, about: float) -> None:
     if not about:
         assert check(model, network, (3, 2), fused(network), feeds={"x": x}).ok
     assert np.abs(_split(network, x) - exact).max() <= STATISTICS * np.abs(exact).max()
+
+
+def in_groups(groups: int, about: float) -> onnx.ModelProto:
+    """GroupNorm as PyTorch's exporters wrote it before opset 18, here of eight channels."""
+    net = Net(*SHAPE)
+    moved = net.add("Add", "x", net.constant(np.float32(about)))
+    apart = net.reshape(moved, 0, groups, -1)
+    ones, zeros = (net.constant(np.full(groups, each, np.float32)) for each in (1.0, 0.0))
+    back = net.reshape(net.add("InstanceNormalization", apart, ones, zeros), *SHAPE)
+    scale, bias = net.floats(8, 1, 1), net.floats(8, 1, 1)
+    return net.model(net.add("Relu", net.add("Add", net.add("Mul", back, scale), bias)))
+
+
+@pytest.mark.parametrize("groups", [1, 2, 8])
+def test_groups_may_be_normalised_in_another_shape(groups: int) -> None:
+    model = in_groups(groups, 3.0)
+    network = divide(load_graph(model))
+    assert [unit.splits for unit in network.units] == [True, False, True]
+    assert not {node.op for node in network.graph.nodes} & {"InstanceNormalization"}
+    assert check(model, network, (3, 2), fused(network)).ok
+    wrong = in_groups(4, 3.0)
+    assert not check(wrong, network, (3, 2), fused(network)).ok
 
 
 def test_statistics_of_wrong_groups_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

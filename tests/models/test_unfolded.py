@@ -123,6 +123,72 @@ def test_what_is_folded_has_a_limit_in_bytes(dtype: type, stays: bool) -> None:
     assert any(node.op == "ConstantOfShape" for node in graph.nodes) == stays
 
 
+def test_what_is_no_longer_read_makes_room() -> None:
+    """A hundred megabytes one after the other, as ConViT's positions are computed."""
+    filled = numpy_helper.from_array(np.array([1], np.float32))
+    nodes = [helper.make_node("ConstantOfShape", ["size"], ["many0"], value=filled)]
+    nodes += [
+        helper.make_node("Add", [f"many{step}", "one"], [f"many{step + 1}"]) for step in range(20)
+    ]
+    nodes += [
+        helper.make_node("Slice", ["many20", "zero", "end"], ["few"]),
+        helper.make_node("Mul", ["conv", "few"], ["y"]),
+    ]
+    values = {"size": sizes(5 << 18), "zero": sizes(0), "end": sizes(1)}
+    made = model(nodes, {**values, "one": np.ones(1, np.float32)})
+    graph = load_graph(made)
+    assert {node.op for node in graph.nodes} == {"Conv", "Mul"}
+    assert sum(array.nbytes for array in graph.constants.values()) < 1000
+    require_split(made)
+
+
+def test_a_constant_node_is_folded_whatever_its_size() -> None:
+    large = numpy_helper.from_array(np.full((1, 4, 720, 720), 0.5, np.float32))
+    nodes = [
+        helper.make_node("Constant", [], ["large"], value=large),
+        helper.make_node("Add", ["conv", "large"], ["y"]),
+    ]
+    made = model(nodes, {}, (1, 3, 720, 720))
+    assert [node.op for node in load_graph(made).nodes] == ["Conv", "Add"]
+    require_split(made)
+
+
+def normalised(source: str, channels: int) -> tuple[list, dict[str, np.ndarray]]:
+    """A BatchNormalization by the statistics of its own input, `source -> normal`."""
+    node = helper.make_node(
+        "BatchNormalization",
+        [source, "gain", "shift", "mean", "variance"],
+        ["normal", "mean_after", "variance_after"],
+        training_mode=1,
+    )
+    vectors = ("gain", "shift", "mean", "variance")
+    rng = np.random.default_rng(1)
+    return [node], {name: rng.random(channels, np.float32) + 0.5 for name in vectors}
+
+
+def test_weights_may_be_standardised_in_the_file() -> None:
+    """As timm writes NFNets. These 9 MB are more than may be added, but they replace others."""
+    nodes, values = normalised("weights", 16)
+    values["weights"] = np.random.default_rng(2).random((1, 16, 36 << 12), np.float32)
+    nodes += [
+        helper.make_node("Reshape", ["normal", "shape"], ["standard"]),
+        helper.make_node("Conv", ["conv", "standard"], ["y"], pads=[1] * 4),
+    ]
+    values["shape"] = sizes(16 << 12, 4, 3, 3)
+    made = model(nodes, values, (1, 3, 4, 2))
+    assert [node.op for node in load_graph(made).nodes] == ["Conv", "Conv"]
+
+
+def test_statistics_of_a_map_are_taken_whole() -> None:
+    nodes, values = normalised("conv", 4)
+    nodes.append(helper.make_node("Conv", ["normal", "again"], ["y"], pads=[1] * 4))
+    values["again"] = np.random.default_rng(3).random((4, 4, 3, 3), np.float32) - 0.5
+    made = model(nodes, values)
+    graph = load_graph(made)
+    assert [len(node.outputs) for node in graph.nodes] == [1, 3, 1]
+    require_split(made)
+
+
 def test_a_tensor_without_elements_is_refused() -> None:
     nodes = [
         helper.make_node("Slice", ["conv", "twelve", "twelve", "two"], ["nothing"]),

@@ -254,3 +254,16 @@ def test_planners_ask_of_only_so_many_rows_and_columns(monkeypatch):
     refused = [node for node in graph.nodes if node.refusal]
     assert len(refused) == 60 - MOST_LINES_ASKED // 2048
     assert f"more than {MOST_LINES_ASKED} rows" in refused[0].refusal
+
+
+def test_an_operator_that_is_not_divided_may_lack_inputs() -> None:
+    """As CrossViT resizes its picture; all that the search asks of it is that it is read whole."""
+    net = Net(1, 3, 12, 12)
+    wide = net.add("Resize", "x", "", "", net.ints(1, 3, 16, 16), mode="cubic")
+    network = divide(load_graph(net.model(net.add("Relu", net.conv(wide, 3, 8, 3)))))
+    (index,) = (k for k, node in enumerate(network.graph.nodes) if node.op == "Resize")
+    reads = axes.Axis(network.graph, ROWS).of(index).reads
+    assert [read is not None and read.is_everything for read in reads] == [True, *[False] * 3]
+    for name in ("auto", "halo"):
+        cluster = CLUSTERS["unlike"]
+        check_plan(STRATEGIES[name](network, cluster), network, cluster)

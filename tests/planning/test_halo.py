@@ -90,7 +90,7 @@ def test_where_it_cannot_try_them_all_it_begins_with_half_the_exchanges(
 def test_exchanges_within_blocks_are_tried_where_they_may_be_worth_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    network, some = real("squeezenet"), cluster_of(load_kind("pi4-gbe").preset, 4)
+    network, some = real("mobilenetv2"), cluster_of(load_kind("pi4-gbe").preset, 3)
     tried: list[Slot] = []
 
     def watched(slots: Slots, index: int) -> Iterator[Slots]:

@@ -105,12 +105,11 @@ def _node_ranges(graph: Graph, node: Node, which: int) -> NodeRanges:
             computed, read = _in_parts(size, *found)
             return NodeRanges(computed, (read, *(None for _ in given[1:])))
     if operator(node).kind is Kind.OPAQUE or parts is not None:
-        everything = (graph.size(name, which) for name in node.inputs)
         return NodeRanges(
             None if size == 1 else Ranges.constant(size, size),
             tuple(
-                Ranges.constant(size, whole) if is_read else None
-                for whole, is_read in zip(everything, given, strict=True)
+                Ranges.constant(size, graph.size(name, which)) if is_read else None
+                for name, is_read in zip(node.inputs, given, strict=True)
             ),
         )
     if operator(node).aligned and axis is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from hypothesis import strategies as st
 
+from tests.models.proposals.mixing import LEAST_SPREAD
 from tests.models.random_graphs import Draw, Drawing, Proposed
 
 Pick = st.sampled_from
@@ -39,6 +41,23 @@ def tokens(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
     if flat is None or draw(st.booleans()):
         return flat and Proposed("Identity", [flat])
     return Proposed("Transpose", [flat], {"perm": [0, 2, 1]})
+
+
+def groups(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
+    """A map's channels, normalised in groups as if each were one channel of a list."""
+    values = drawing.values[source]
+    even = values.std(axis=tuple(range(2, values.ndim))) < LEAST_SPREAD * np.abs(values).max()
+    if values.ndim != 4 or even.any():
+        return None
+    count = draw(Pick([each for each in (1, 2, 3, values.shape[1]) if values.shape[1] % each == 0]))
+    parts = [drawing.floats(count), drawing.floats(count)]
+    normalised = _chain(
+        drawing,
+        source,
+        Proposed("Reshape", [drawing.ints(0, count, -1)]),
+        Proposed("InstanceNormalization", parts, {"epsilon": 1e-2}),
+    )
+    return normalised and Proposed("Reshape", [normalised, drawing.ints(*values.shape)])
 
 
 def attention(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
@@ -245,6 +264,7 @@ def grid_sample(draw: Draw, drawing: Drawing, source: str) -> Proposed | None:
 
 ROWS = {
     "tokens": tokens,
+    "groups": groups,
     "attention": attention,
     "tail": tail,
     "detector": detector,

@@ -1,0 +1,67 @@
+"""Boxes of equal scores: whichever comes first is right, and nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from models.agreement import reference_of
+from models.check import fused
+from models.importer import load_graph
+from models.operators.tail import BODY
+from models.program import BlobSource
+from models.reference import WholeModel, random_inputs
+from models.run_tiles import TileRun
+from models.ties import judged_ahead
+from models.tiles import grid
+from models.units import divide
+from tests.models.tails import suppression
+
+
+def tied() -> onnx.ModelProto:
+    """All candidates have the same score."""
+    model = suppression()
+    (weights,) = (each for each in model.graph.initializer if list(each.dims) == [6, 16, 1, 1])
+    array = numpy_helper.to_array(weights).copy()
+    array[4:] = 0.0
+    weights.CopyFrom(numpy_helper.from_array(array, weights.name))
+    return model
+
+
+def preferring(model: onnx.ModelProto, scores: str, place: int) -> onnx.ModelProto:
+    """The model in which one candidate's score is larger by less than rounding allows."""
+    found = onnx.ModelProto()
+    found.CopyFrom(model)
+    more = np.zeros((1, 2, 256), np.float32)
+    more[..., place] = 2e-7
+    found.graph.initializer.append(numpy_helper.from_array(more, "more"))
+    index, node = next((k, n) for k, n in enumerate(found.graph.node) if scores in n.output)
+    node.output[0] = "rounded"
+    found.graph.node.insert(index + 1, onnx.helper.make_node("Add", ["rounded", "more"], [scores]))
+    return found
+
+
+@pytest.mark.parametrize("fault", ["", "a box", "a score"])
+def test_either_order_is_right(fault: str) -> None:
+    model = tied()
+    network = divide(load_graph(model))
+    graph, feeds = network.graph, random_inputs(network.graph)
+    (tail,) = (node for node in graph.nodes if BODY in node.attributes)
+    boxes, scores = (name for name in tail.inputs if name not in graph.constants)
+    run = TileRun(network, BlobSource(), feeds)
+    for start, stop in fused(network):
+        run.block(start, stop, grid(network, start, stop, 3, 1))
+    answer = WholeModel(preferring(model, scores, 200)).run(feeds)
+    tensors = {**run.tensors, scores: answer[scores]}
+    assert reference_of(model, graph, feeds).judge(answer).excess > 1.0
+    if fault == "a box":
+        tensors[boxes] = tensors[boxes] * np.float32(1.01)
+    if fault == "a score":
+        tensors[scores] = tensors[scores] + np.float32(0.01)
+        answer[scores] = tensors[scores]
+    judged = judged_ahead(model, graph, feeds, tensors, answer)
+    assert judged is not None
+    assert (judged.excess <= 1.0) == (not fault)
+    assert judged_ahead(model, graph, feeds, tensors, run.answer()).excess > 1.0
