@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from models import importer
+from models import fold, importer
 from models.check import check, fused
 from models.importer import load_graph
 from models.units import divide
@@ -123,8 +123,9 @@ def test_what_is_folded_has_a_limit_in_bytes(dtype: type, stays: bool) -> None:
     assert any(node.op == "ConstantOfShape" for node in graph.nodes) == stays
 
 
-def test_what_is_no_longer_read_makes_room() -> None:
-    """A hundred megabytes one after the other, as ConViT's positions are computed."""
+def test_what_is_no_longer_read_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many large tensors one after the other, as ConViT's positions are computed."""
+    monkeypatch.setattr(fold, "_GROWN_BYTES_IN_ALL", 50_000)
     filled = numpy_helper.from_array(np.array([1], np.float32))
     nodes = [helper.make_node("ConstantOfShape", ["size"], ["many0"], value=filled)]
     nodes += [
@@ -134,7 +135,7 @@ def test_what_is_no_longer_read_makes_room() -> None:
         helper.make_node("Slice", ["many20", "zero", "end"], ["few"]),
         helper.make_node("Mul", ["conv", "few"], ["y"]),
     ]
-    values = {"size": sizes(5 << 18), "zero": sizes(0), "end": sizes(1)}
+    values = {"size": sizes(5_000), "zero": sizes(0), "end": sizes(1)}
     made = model(nodes, {**values, "one": np.ones(1, np.float32)})
     graph = load_graph(made)
     assert {node.op for node in graph.nodes} == {"Conv", "Mul"}
@@ -143,12 +144,32 @@ def test_what_is_no_longer_read_makes_room() -> None:
 
 
 def test_a_constant_node_is_folded_whatever_its_size() -> None:
-    large = numpy_helper.from_array(np.full((1, 4, 720, 720), 0.5, np.float32))
+    large = numpy_helper.from_array(np.full((1, 4, 730, 730), 0.5, np.float32))
     nodes = [
         helper.make_node("Constant", [], ["large"], value=large),
         helper.make_node("Add", ["conv", "large"], ["y"]),
     ]
-    made = model(nodes, {}, (1, 3, 720, 720))
+    made = model(nodes, {}, (1, 3, 730, 730))
+    assert [node.op for node in load_graph(made).nodes] == ["Conv", "Add"]
+    require_split(made)
+
+
+@pytest.mark.parametrize("op", ["GatherND", "ScatterND"])
+def test_large_tables_of_positions_are_folded(op: str) -> None:
+    """As PyTorch's exporters write relative positions, element by element."""
+    side = 80
+    places = np.stack(np.indices((side, side)), axis=-1).reshape(-1, 2)
+    inputs = ["table", "places"] if op == "GatherND" else ["blank", "places", "list"]
+    nodes = [
+        helper.make_node(op, inputs, ["found"]),
+        helper.make_node("Reshape", ["found", "map"], ["bias"]),
+        helper.make_node("Add", ["conv", "bias"], ["y"]),
+    ]
+    rng = np.random.default_rng(0)
+    values = {"places": places, "map": sizes(1, 1, side, side)}
+    values["table"] = rng.random((side, side), np.float32)
+    values |= {"list": values["table"].ravel(), "blank": np.zeros((side, side), np.float32)}
+    made = model(nodes, values, (1, 3, side, side))
     assert [node.op for node in load_graph(made).nodes] == ["Conv", "Add"]
     require_split(made)
 

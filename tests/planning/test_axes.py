@@ -76,12 +76,12 @@ def assert_covers_the_definition(network: Network, tile: MapTile, start: int, en
 
 
 def tiles_of(height: int, width: int) -> st.SearchStrategy[MapTile]:
-    """Any part of a map, thin ones often."""
+    """Any part of a map that plans may make, thin ones often."""
 
     def spans(size: int) -> st.SearchStrategy[Span]:
-        starts = st.integers(0, size - 1)
+        starts = st.integers(0, places(size) - 1)
         lengths = st.sampled_from([1, 1, 2, size])
-        return st.builds(lambda a, n: Span(a, min(size, a + n)), starts, lengths)
+        return st.builds(lambda a, n: on_map(size, [Span(a, a + n)])[0], starts, lengths)
 
     return st.builds(MapTile, spans(height), spans(width))
 
