@@ -12,6 +12,7 @@ import onnxruntime as ort
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
+from models.operators.pointwise import BROADCASTING
 from models.shapes import TensorInfo, infer_node, info_of
 from models.soundness import outer_names, reads, without_unread
 
@@ -20,22 +21,18 @@ from models.soundness import outer_names, reads, without_unread
 _GROWN_BYTES = 8 << 20
 _GROWN_BYTES_IN_ALL = 64 << 20
 _COMPUTED_BYTES = 2 << 30
-# Operators for which the reference evaluator does not loop over elements in Python.
+# The reference evaluator loops over the elements of some operators in Python. Beyond so many,
+# onnxruntime computes those whose time follows from their sizes.
 _LOOPED_ELEMENTS = 1 << 12
-_VECTORISED = frozenset(
-    {"Add", "Cast", "Concat", "Constant", "ConstantOfShape", "Div", "Expand", "Gather", "Mul"}
-    | {"Neg", "Reciprocal", "Reshape", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Tile"}
-    | {"Transpose", "Unsqueeze", "Abs", "And", "Ceil", "Clip", "Cos", "Equal", "Exp", "Floor"}
-    | {"Greater", "Less", "Log", "MatMul", "Max", "Min", "Not", "Or", "Pow", "Sin", "Where"}
-    | {"BatchNormalization", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"}
+_OPS = (
+    "BatchNormalization Concat ConstantOfShape Conv CumSum Einsum Expand Flatten Gather "
+    "GatherElements GatherND Gemm LayerNormalization LogSoftmax MatMul Pad ReduceMax ReduceMean "
+    "ReduceMin ReduceSum Reshape Resize ScatterElements ScatterND Slice Softmax Split Squeeze Tile "
+    "Transpose Trilu Unsqueeze"
 )
-# The others that large constants go through, such as the positions of an attention: onnxruntime
-# moves their elements.
-_MOVING = frozenset(
-    {"CumSum", "GatherElements", "GatherND", "Pad", "ScatterElements", "ScatterND", "Trilu"}
-)
-# Multiplications of a product of matrices: a millisecond.
-_MULTIPLIED = 1 << 20
+_BOUNDED = BROADCASTING.union(_OPS.split())
+# Ten milliseconds.
+_MULTIPLIED = 1 << 24
 _TRANSPARENT = frozenset({"Identity", "Dropout"})
 
 
@@ -170,12 +167,11 @@ def _evaluate(
         return None  # of unknown, possibly unbounded size
     size = sum(math.prod(tensors[name].shape) for name in made)
     size_bytes = sum(math.prod(tensors[name].shape) * tensors[name].itemsize for name in made)
-    multiplied = size * feeds[node.input[0]].shape[-1] if node.op_type == "MatMul" else 0
-    looped = size > _LOOPED_ELEMENTS and node.op_type not in _VECTORISED
+    large = size > _LOOPED_ELEMENTS and node.op_type != "Constant"
     if (
         not budget.allows(node, size_bytes)
-        or (looped and node.op_type not in _MOVING)
-        or multiplied > _MULTIPLIED
+        or (large and node.op_type not in _BOUNDED)
+        or _multiplied(node, feeds, size) > _MULTIPLIED
     ):
         return None
     model = helper.make_model(
@@ -192,13 +188,25 @@ def _evaluate(
         ir_version=helper.find_min_ir_version_for(opsets, ignore_unknown=True),
     )
     try:
-        results = (
-            _by_runtime(model, feeds) if looped else ReferenceEvaluator(model).run(None, feeds)
-        )
+        results = _by_runtime(model, feeds) if large else ReferenceEvaluator(model).run(None, feeds)
     except Exception:  # the reference lacks an operator or a type: the node simply stays
         return None
     values = {name: np.asarray(value) for name, value in zip(made, results, strict=True)}
     return values if all(value.dtype.kind in "fiub" for value in values.values()) else None
+
+
+def _multiplied(node: onnx.NodeProto, feeds: Mapping[str, np.ndarray], size: int) -> int:
+    """At most how many multiplications a product takes."""
+    match node.op_type:
+        case "MatMul":
+            return size * int(feeds[node.input[0]].shape[-1])
+        case "Gemm":
+            return size * int(max(feeds[node.input[0]].shape))
+        case "Conv":
+            return size * int(math.prod(feeds[node.input[1]].shape[1:]))
+        case "Einsum":
+            return math.prod(int(array.size) for array in feeds.values())
+    return 0
 
 
 def _by_runtime(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:

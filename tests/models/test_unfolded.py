@@ -217,3 +217,27 @@ def test_a_tensor_without_elements_is_refused() -> None:
     ]
     with pytest.raises(BadRequest, match="has no elements"):
         load_graph(model(nodes, {"twelve": sizes(12), "two": sizes(2)}))
+
+
+def test_a_small_network_of_positions_is_folded_and_no_large_one() -> None:
+    """As Swin V2 makes its biases; a convolution may have only so many multiplications."""
+    nodes = [
+        helper.make_node("MatMul", ["places", "first"], ["wide"]),
+        helper.make_node("Relu", ["wide"], ["positive"]),
+        helper.make_node("MatMul", ["positive", "second"], ["narrow"]),
+        helper.make_node("Reshape", ["narrow", "map"], ["bias"]),
+        helper.make_node("Conv", ["blank", "heavy"], ["convolved"], pads=[7] * 4),
+        helper.make_node("Mul", ["conv", "bias"], ["scaled"]),
+        helper.make_node("Add", ["scaled", "convolved"], ["y"]),
+    ]
+    rng = np.random.default_rng(0)
+    values = {
+        "places": rng.random((80 * 80, 2), np.float32),
+        "first": rng.random((2, 64), np.float32),
+        "second": rng.random((64, 1), np.float32),
+        "map": sizes(1, 1, 80, 80),
+        "blank": rng.random((1, 8, 80, 80), np.float32),
+        "heavy": rng.random((4, 8, 15, 15), np.float32),
+    }
+    graph = load_graph(model(nodes, values, (1, 3, 80, 80)))
+    assert [node.op for node in graph.nodes] == ["Conv", "Conv", "Mul", "Add"]
