@@ -113,6 +113,8 @@ def _simulated(network: Network) -> Iterator[dict[str, Any]]:
         yield {
             "preset": kind,
             "devices": count,
+            "alone_s": plan.single_device_latency_s,
+            "together_s": plan.predicted_latency_s,
             "speedup": plan.single_device_latency_s / plan.predicted_latency_s,
             "devices_used": len(plan.devices),
             "moved_bytes": moved.scatter + moved.gather + moved.halo,
