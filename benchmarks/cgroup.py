@@ -32,10 +32,6 @@ class Cap:
         """A command that executes another one under the cap, from its start."""
         return ("sh", "-c", f'echo $$ > {self.folder}/cgroup.procs && exec "$@"', "sh")
 
-    def enter(self) -> None:
-        """Puts this process under the cap."""
-        (self.folder / "cgroup.procs").write_text(str(os.getpid()))
-
     @property
     def peak_mb(self) -> float:
         """The most memory that was ever in use, pages of files included."""

@@ -54,14 +54,18 @@ class Sketch:
 
 
 def with_prior(size: int = 32, *, first: bool = True, joined: str = "channels") -> onnx.ModelProto:
-    """A convolved image and a convolved constant map, too large to be folded, whose layers come
-    `first` or after the image's. They are `joined` as channels, as rows, or as their means.
+    """A convolved image and a convolved constant map, whose layers come `first` or after the
+    image's; a pool before them is not folded. They are `joined` as channels, as rows, or as their
+    means.
     """
     sketch = Sketch((size, size), channels={"x": 3, "map": 8})
     sketch.weight("map", (1, 8, size, size))
     made = {}
     for source in ("map", "x") if first else ("x", "map"):
-        end = _same(sketch, _same(sketch, source))
+        begin = source
+        if source == "map":
+            begin = sketch.add("MaxPool", ["map"], 8, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+        end = _same(sketch, _same(sketch, begin))
         made[source] = sketch.add("GlobalAveragePool", [end], 16) if joined == "means" else end
     ends = [made["x"], made["map"]]
     if joined == "rows":

@@ -26,6 +26,8 @@ from worker.engines.base import Runnable
 MODEL = "digits"
 # Slow enough that plans divide the work, and that a fault can come in the middle of it.
 SLOW = {"PACE": "0.02"}
+# A disk with room for 20 KB.
+NO_SPACE = ("prlimit", "--fsize=20000:unlimited")
 
 
 @contextlib.asynccontextmanager
@@ -103,12 +105,8 @@ async def test_peers_that_cannot_reach_each_other_go_through_the_host(
 
 async def test_a_worker_with_a_full_disk_is_left_out(tmp_path) -> None:
     feeds, whole = question(MODEL)
-
-    def no_space() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
-
     async with (
-        worker_process(tmp_path / "full", before=no_space, **SLOW) as full,
+        worker_process(tmp_path / "full", within=NO_SPACE, **SLOW) as full,
         worker_process(tmp_path / "good", **SLOW) as good,
         coordinator(tmp_path / "host", [full.address, good.address]) as host,
     ):
@@ -123,12 +121,8 @@ async def test_a_worker_with_a_full_disk_is_left_out(tmp_path) -> None:
 
 async def test_a_lone_worker_that_cannot_serve_says_why(tmp_path) -> None:
     feeds, _ = question(MODEL)
-
-    def no_space() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
-
     async with (
-        worker_process(tmp_path / "full", before=no_space) as full,
+        worker_process(tmp_path / "full", within=NO_SPACE) as full,
         coordinator(tmp_path / "host", [full.address]) as host,
     ):
         with pytest.raises(ImbrexError, match=r"too large|No space|disk"):

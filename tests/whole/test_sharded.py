@@ -47,7 +47,7 @@ def weights_mb(path: str) -> float:
 def started(stack: ExitStack, folder: Path) -> tuple[list[Running], list[cgroup.Cap]]:
     caps = [stack.enter_context(cgroup.capped(MEMORY_MB)) for _ in range(WORKERS)]
     running = [
-        stack.enter_context(process(folder / f"w{k}", before=cap.enter, MEMORY_MB=str(MEMORY_MB)))
+        stack.enter_context(process(folder / f"w{k}", within=cap.within, MEMORY_MB=str(MEMORY_MB)))
         for k, cap in enumerate(caps)
     ]
     return running, caps
