@@ -10,8 +10,9 @@ as on the devices. Half of the crops are sent while all is well; then the other 
 first of those are being computed, a worker is killed. The exit code is 1 if an answer is empty or
 less than 99.9 % come within the timeout, or within Frigate's default of 200 ms, while all is well,
 if more than five are empty afterwards or one of them later than two seconds after the kill, or if
-an answer is wrong. Ten thousand crops take two hours on a machine with nothing beside it. At a scale
-of 0.25 they take half of that, but what this machine itself needs shows: 187 ms instead of 173.
+an answer is wrong. Ten thousand crops take two hours on a machine with nothing beside it. At a
+scale of 0.25 they take half of that, but what this machine itself needs shows: 187 ms instead of
+173.
 """
 
 from __future__ import annotations
