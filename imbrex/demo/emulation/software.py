@@ -26,8 +26,8 @@ class Software:
 
 # How long the server's core takes for the interpreted function of `benchmarks.report.provenance`.
 # What a faster or slower core measured is converted in proportion. It is the core of
-# `messages.json`, as far as two figures tell: there, describing a task and taking it in took 2.0 and
-# 2.2 times as long as the same version took on a core of 0.61 ms.
+# `messages.json`, as far as two figures tell: there, describing a task and taking it in took 2.0
+# and 2.2 times as long as the same version took on a core of 0.61 ms.
 SERVER_PYTHON_MS = 1.3
 # On a quiet machine, by `benchmarks.messages` and `benchmarks.handover`; a test compares them with
 # the results of these.
