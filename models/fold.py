@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -12,6 +12,7 @@ import onnxruntime as ort
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
+from models.branches import taken_branch
 from models.operators.pointwise import BROADCASTING
 from models.shapes import TensorInfo, infer_node, info_of
 from models.soundness import outer_names, reads, without_unread
@@ -26,9 +27,9 @@ _COMPUTED_BYTES = 2 << 30
 _LOOPED_ELEMENTS = 1 << 12
 _OPS = (
     "BatchNormalization Concat ConstantOfShape Conv CumSum Einsum Expand Flatten Gather "
-    "GatherElements GatherND Gemm LayerNormalization LogSoftmax MatMul Pad ReduceMax ReduceMean "
-    "ReduceMin ReduceSum Reshape Resize ScatterElements ScatterND Slice Softmax Split Squeeze Tile "
-    "Transpose Trilu Unsqueeze"
+    "GatherElements GatherND Gemm LayerNormalization LogSoftmax MatMul Pad QuantizeLinear "
+    "ReduceMax ReduceMean ReduceMin ReduceSum Reshape Resize ScatterElements ScatterND Slice "
+    "Softmax Split Squeeze Tile Transpose Trilu Unsqueeze"
 )
 _BOUNDED = BROADCASTING.union(_OPS.split())
 # Ten milliseconds.
@@ -46,8 +47,8 @@ def fold_constants(
     `grown`: bytes folded so far.
 
     Removes Identity and inference-time Dropout, turns Constant, Shape and what has no elements into
-    constants, and evaluates nodes all of whose inputs are constant. Also drops nodes whose outputs
-    are not read.
+    constants, and evaluates nodes all of whose inputs are constant. An If becomes the branch that
+    is taken, where that is known, and CastLike a Cast. Also drops nodes whose outputs are not read.
     Nodes that make an output of the model always stay.
     """
     known, shapes = dict(constants), dict(tensors)
@@ -59,10 +60,18 @@ def fold_constants(
     read = {name for node in model.graph.node for name in node.input} | outputs | inside
     kept: list[onnx.NodeProto] = []
     budget = _Budget(model.graph.node, outputs, constants, grown)
-    for original in model.graph.node:
+    left = deque(model.graph.node)
+    while left:
         node = onnx.NodeProto()
-        node.CopyFrom(original)
+        node.CopyFrom(left.popleft())
         node.input[:] = [renamed.get(name, name) for name in node.input]
+        if node.op_type == "If" and node.input[0] in known:
+            left.extendleft(reversed(taken_branch(node, known[node.input[0]], opsets)))
+            continue
+        if node.op_type == "CastLike" and (told := _type_of(node.input[1], shapes, known)):
+            node.op_type = "Cast"
+            node.attribute.append(helper.make_attribute("to", told))
+            del node.input[1]
         if node.op_type == "Concat" and not empty.issuperset(node.input):
             node.input[:] = [name for name in node.input if name not in empty]
         if not all(name in shapes for name in node.output if name):
@@ -137,6 +146,13 @@ class _Budget:
         return [
             name for name in times if name in self._sizes and self._readers[name] == times[name]
         ]
+
+
+def _type_of(name: str, tensors: Mapping[str, TensorInfo], known: Mapping[str, np.ndarray]) -> int:
+    """The element type of a tensor; 0 if it is not known."""
+    if name in known:
+        return info_of(known[name]).data_type
+    return tensors[name].data_type if name in tensors else onnx.TensorProto.UNDEFINED
 
 
 def _empty(node: onnx.NodeProto, tensors: Mapping[str, TensorInfo]) -> dict[str, np.ndarray]:

@@ -31,7 +31,7 @@ def without_functions(model: onnx.ModelProto, most: int) -> onnx.ModelProto:
     if total.nodes > most:
         raise BadRequest(
             cause=f"the model has {total.nodes} nodes with its functions inlined",
-            cure=f"The most that can be planned are {most}: simplify the model first.",
+            cure=f"At most {most} nodes can be planned: simplify the model first.",
         )
     if total.size > _MOST_BYTES:
         raise BadRequest(
@@ -39,12 +39,18 @@ def without_functions(model: onnx.ModelProto, most: int) -> onnx.ModelProto:
             cure=f"The most is {megabytes(_MOST_BYTES)}: make their constants inputs.",
         )
     try:
-        return onnx.inliner.inline_local_functions(model)
+        inlined = onnx.inliner.inline_local_functions(model, convert_version=True)
     except Exception as error:  # onnx raises bare C++ exceptions of several types
         raise BadRequest(
             cause=f"the model's functions cannot be inlined ({str(error)[:300]})",
             cure="Export it without local functions.",
         ) from error
+    if inlined.functions:
+        raise BadRequest(
+            cause=f"the model's function {inlined.functions[0].name!r} cannot be inlined",
+            cure="Export it without local functions, or with those of its own opset.",
+        )
+    return inlined
 
 
 @dataclass(frozen=True, slots=True)

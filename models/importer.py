@@ -66,6 +66,7 @@ def load_graph(
     nodes: Sequence[onnx.NodeProto] = sound_nodes(model.graph)
     for node in nodes:
         require_schema(node, opset)
+    nodes = [_with_first_output(node) for node in nodes]
     constants = {
         tensor.name: weights[tensor.name] if tensor.name in weights else _array(tensor)
         for tensor in model.graph.initializer
@@ -79,11 +80,11 @@ def load_graph(
         visits += len(nodes)
         light = light_model(model, nodes, inputs, constants)
         tensors = infer(light, constants, told, asks=asks)
-        before = len(nodes)
+        before = _made(nodes)
         grown = sum(array.nbytes for name, array in constants.items() if name not in stored)
         nodes, constants = fold_constants(light, tensors, constants, grown)
         unknown = [made for made in _made(nodes) if made not in tensors]
-        stuck = len(nodes) == before
+        stuck = _made(nodes) == before
         if not unknown or (stuck and not asks):
             break
         if stuck:
@@ -187,6 +188,18 @@ def _bound_inputs(
     copied.input.extend(value for value in model.graph.input if value.name not in constants)
     bind(copied.input)
     return list(copied.input)
+
+
+def _with_first_output(node: onnx.NodeProto) -> onnx.NodeProto:
+    """The node with a name for its first output, which a recurrent layer may leave out: from it
+    follows how a node is divided.
+    """
+    if node.output[0]:
+        return node
+    named = onnx.NodeProto()
+    named.CopyFrom(node)
+    named.output[0] = f"{next(filter(None, node.output))}__first"
+    return named
 
 
 def _made(nodes: Sequence[onnx.NodeProto]) -> list[str]:

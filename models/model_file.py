@@ -123,7 +123,7 @@ def _require_onnx(path: Path, model: ModelProto) -> None:
     if count > MAX_NODES:
         raise BadRequest(
             cause=f"{path} has {count} nodes",
-            cure=f"The most that can be planned are {MAX_NODES}: simplify the model first.",
+            cure=f"At most {MAX_NODES} nodes can be planned: simplify the model first.",
         )
 
 

@@ -41,7 +41,7 @@ def summed_input(graph: Graph, nodes: Sequence[Node]) -> str | None:
         if node.outputs[0] != expected or not (unary or node.op in _FLATTENING):
             return None
         expected = computed[0]
-    if graph.shape(last.outputs[0])[0] != 1:
+    if graph.shape(last.outputs[0])[0] != 1 or graph.shape(expected)[0] != 1:
         return None
     return expected
 

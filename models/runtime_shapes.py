@@ -42,9 +42,8 @@ def told_shapes(
         helper.make_tensor_value_info(name, known[name].data_type, known[name].shape)
         for name in sorted(made & known.keys())
     )
-    asking.graph.output.extend(
-        onnx.ValueInfoProto(name=name) for name in names if name not in given
-    )
+    # Steps that folding wrote are not the model's.
+    asking.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name in made)
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4

@@ -14,12 +14,13 @@ converted.
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from onnx import TensorProto
+import numpy as np
+from onnx import GraphProto, NodeProto, TensorProto
 
 from models.graph import Graph, results_of
-from models.operators import Kind, dequantises, operator
+from models.operators import dequantises, moves
 from models.precision import Precision
 
 PLAIN = 1e-5
@@ -69,18 +70,36 @@ def rounding(graph: Graph, output: str) -> float:
     """By how much values of an output may differ however small they are: some of them are made by a
     Sigmoid, and only moved afterwards.
     """
-    waiting, seen = [*results_of((output,), graph.joined, graph.ending)], set[int]()
+    maker = {name: node.proto for node in graph.nodes for name in node.outputs}
+    return _steps(results_of((output,), graph.joined, graph.ending), maker)
+
+
+def rounding_in(program: GraphProto, output: str) -> float:
+    """The same of a program's output."""
+    return _steps([output], {name: node for node in program.node for name in node.output})
+
+
+def _steps(outputs: Iterable[str], maker: Mapping[str, NodeProto]) -> float:
+    waiting, seen = [*outputs], set[str]()
     while waiting:
-        index = graph.producer.get(waiting.pop())
-        if index is None or index in seen:
+        name = waiting.pop()
+        node = maker.get(name) if name not in seen else None
+        seen.add(name)
+        if node is None:
             continue
-        seen.add(index)
-        node = graph.nodes[index]
-        if node.op == "Sigmoid":
+        if node.op_type == "Sigmoid":
             return _STEPS * _SIGMOID_STEP
-        if operator(node).kind is Kind.LAYOUT:
-            waiting += node.inputs
+        if moves(f"{node.domain}.{node.op_type}" if node.domain else node.op_type):
+            waiting += node.input
     return 0.0
+
+
+def without_rounding(actual: np.ndarray, expected: np.ndarray, steps: float) -> np.ndarray:
+    """`actual`, but `expected` where the two differ by no more than `steps`."""
+    if not steps or actual.shape != expected.shape:
+        return actual
+    with np.errstate(all="ignore"):
+        return np.where(np.abs(actual - expected) <= steps, expected, actual)
 
 
 def between_devices(graph: Graph) -> float:

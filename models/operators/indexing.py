@@ -188,6 +188,18 @@ def _pad_maps(graph: Graph, node: Node) -> Mapping[int, Ints]:
     return {axis: _padded(node, shape[axis], *both) for axis, both in _pads(graph, node).items()}
 
 
+def _pad_reads(graph: Graph, node: Node, box: Box) -> Boxes:
+    """With the value to fill with, if that is computed."""
+    data, *settings = reads_of(_pad_maps)(graph, node, box)
+    if _has_computed_fill(graph, node):
+        settings[1] = Box.whole(graph.shape(node.inputs[2]))
+    return (data, *settings)
+
+
+def _has_computed_fill(graph: Graph, node: Node) -> bool:
+    return len(node.inputs) > 2 and bool(node.inputs[2]) and node.inputs[2] not in graph.constants
+
+
 def _pad_yields(graph: Graph, node: Node, box: Box) -> Box:
     """A tile that lies entirely in the fill is extended to the map, as it has to read something."""
     for axis, index in _pad_maps(graph, node).items():
@@ -247,7 +259,9 @@ def _emit_pad(piece: Piece, program: Emitter, source: str, pads: list[int]) -> N
         return
     inputs = [source, program.constant(f"{piece.name}__pads", np.array(pads, dtype=np.int64))]
     fill = constant_input(piece.graph, piece.node, 2)
-    if fill is not None:
+    if _has_computed_fill(piece.graph, piece.node):
+        inputs.append(piece.inputs[2])
+    elif fill is not None:
         inputs.append(program.constant(f"{piece.name}__fill", fill.reshape(())))
     program.emit("Pad", inputs, piece.name, mode=mode)
 
@@ -279,7 +293,7 @@ INDEXING = {
     "Pad": Operator(
         Kind.LAYOUT,
         "concat",
-        reads_of(_pad_maps),
+        _pad_reads,
         yields=_pad_yields,
         build=_build_pad,
         refuses=_pad_refuses,

@@ -188,7 +188,16 @@ def _refuses(graph: Graph, node: Node) -> str:
         return f"{node.op} with antialias is not divided"
     if node.attributes.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
         return f"{node.op} that keeps the aspect ratio is not divided"
-    return computed_settings(graph, node, *range(1, len(node.inputs)))
+    computed = computed_settings(graph, node, *range(1, len(node.inputs)))
+    return computed or _rounds_weights(graph, node)
+
+
+def _rounds_weights(graph: Graph, node: Node) -> str:
+    """Why a Resize of integers cannot be divided: its neighbours' weights are none."""
+    if _mode(node) == "nearest" or graph.tensors[node.inputs[0]].dtype.kind == "f":
+        return ""
+    grows = all(axis.factor for axis in _resized(graph, node).values())
+    return "" if grows else f"{node.op} between integers is not divided"
 
 
 def _rounds_either_way(graph: Graph, node: Node) -> bool:

@@ -93,6 +93,11 @@ def operator(node: Node) -> Operator:
     return _REFUSED.get(node.op, _OPAQUE) if node.refusal else TABLE.get(node.op, _OPAQUE)
 
 
+def moves(op: str) -> bool:
+    """Whether an operator only moves values."""
+    return op in TABLE and TABLE[op].kind is Kind.LAYOUT
+
+
 def refusal(graph: Graph, node: Node) -> str:
     """Why a node is opaque although the table has its operator; empty if it is not."""
     declared = TABLE.get(node.op)

@@ -117,6 +117,8 @@ def _pool_flop(graph: Graph, node: Node, output: Box) -> int:
 
 def _pool_refuses(graph: Graph, node: Node) -> str:
     """onnxruntime, unlike ONNX, uses negative pads for such pools."""
+    if node.int("channels_last", 0):
+        return f"{node.op} with channels last is not divided"
     automatic = node.attributes.get("auto_pad", b"NOTSET").startswith(b"SAME")
     if automatic and any(window.stride > window.reach for window in node.windows):
         return f"{node.op} would need negative automatic pads"

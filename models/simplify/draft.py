@@ -23,7 +23,7 @@ class Draft:
     """
 
     opset: int
-    tensors: Mapping[str, TensorInfo]
+    tensors: dict[str, TensorInfo]
     constants: dict[str, np.ndarray]
     outputs: frozenset[str]
     nodes: list[onnx.NodeProto] = field(default_factory=list)
@@ -54,6 +54,11 @@ class Draft:
         proto = helper.make_node(op, inputs, [output], name=output)
         self.nodes.append(with_attributes(proto, attributes))
         return output
+
+    def cast(self, source: str, output: str, data_type: int) -> str:
+        """The same tensor of another type."""
+        self.tensors[output] = TensorInfo(self.shape(source), data_type)
+        return self.emit("Cast", [source], output, to=data_type)
 
     def reduce(self, op: str, source: str, output: str, axes: list[int]) -> str:
         """A Reduce operator that keeps dimensions, in the form of the opset."""

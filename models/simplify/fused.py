@@ -6,12 +6,14 @@ Its definitions are in its ContribOperators.md; what is not written out here run
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import onnx
+from onnx import helper
 
+from models.shapes import TensorInfo, info_of
 from models.simplify.draft import Draft, attributes_of
 from models.wire import RUNTIME
 
@@ -163,6 +165,75 @@ def _skip_norm(draft: Draft, node: onnx.NodeProto) -> bool:
     draft.emit(op, [total, *weights], made, epsilon=epsilon)
     draft.nodes[-1].name = node.name or made
     return True
+
+
+_Nodes = list[onnx.NodeProto]
+
+
+def integer_products(
+    nodes: Iterable[onnx.NodeProto],
+    tensors: Mapping[str, TensorInfo],
+    constants: Mapping[str, np.ndarray],
+) -> tuple[_Nodes, dict[str, TensorInfo]]:
+    """DynamicQuantizeMatMul and MatMulIntegerToFloat as the integer products that they are, and the
+    tensors that are known then.
+    """
+    written: _Nodes = []
+    known = dict(tensors)
+    for node in nodes:
+        if node.domain != RUNTIME or node.op_type not in _INTEGER:
+            written.append(node)
+            continue
+        known.update({name: info_of(constants[name]) for name in node.input if name in constants})
+        if all(name in known for name in (*node.input, *node.output) if name):
+            written += _integer_product(node, known)
+        else:
+            written.append(node)
+    return written, known
+
+
+# The number of inputs of each.
+_INTEGER = {"DynamicQuantizeMatMul": 5, "MatMulIntegerToFloat": 7}
+
+
+def _integer_product(node: onnx.NodeProto, known: dict[str, TensorInfo]) -> _Nodes:
+    """scale_A scale_B (A - zero_A)(B - zero_B) + bias."""
+    made, written = node.output[0], _Nodes()
+    result = known[made]
+    names = [*node.input, *[""] * _INTEGER[node.op_type]][: _INTEGER[node.op_type]]
+
+    def write(op: str, inputs: Sequence[str], *outputs: tuple[str, TensorInfo]) -> str:
+        label = outputs[0][0]
+        name = (node.name or made) if label == made else label
+        written.append(helper.make_node(op, inputs, [each for each, _ in outputs], name=name))
+        known.update(outputs)
+        return label
+
+    if node.op_type == "DynamicQuantizeMatMul":
+        source, second, second_scale, second_point, bias = names
+        first, scale, point = f"{made}__first", f"{made}__first_scale", f"{made}__first_point"
+        write(
+            "DynamicQuantizeLinear",
+            [source],
+            (first, TensorInfo(known[source].shape, onnx.TensorProto.UINT8)),
+            (scale, TensorInfo((), onnx.TensorProto.FLOAT)),
+            (point, TensorInfo((), onnx.TensorProto.UINT8)),
+        )
+    else:
+        first, second, scale, second_scale, point, second_point, bias = names
+    factors = [first, second, point, second_point]
+    while not factors[-1]:
+        factors.pop()
+    integers = (f"{made}__integers", TensorInfo(result.shape, onnx.TensorProto.INT32))
+    found = write("MatMulInteger", factors, integers)
+    found = write("Cast", [found], (f"{made}__wide", result))
+    written[-1].attribute.append(helper.make_attribute("to", result.data_type))
+    both = write("Mul", [scale, second_scale], (f"{made}__scale", known[second_scale]))
+    label = f"{made}__product" if bias else made
+    found = write("Mul", [found, both], (label, result))
+    if bias:
+        write("Add", [found, bias], (made, result))
+    return written
 
 
 RULES = {

@@ -63,5 +63,5 @@ def _dequantised(
         own = onnx.NodeProto()
         own.CopyFrom(wide[name])
         if number > 1:
-            own.name = own.output[0] = node.input[place] = f"{name}__{number}"
+            own.name = own.output[0] = node.input[place] = f"{name}__wide{number}"
         yield own

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import onnx
@@ -131,6 +132,35 @@ def _in_groups(draft: Draft, node: onnx.NodeProto, groups: int) -> bool:
     channels = draft.shape(node.input[0])[1]
     if channels % groups:
         return False
+    _in_single(draft, node, partial(_write_groups, groups=groups))
+    return True
+
+
+def _in_single(
+    draft: Draft, node: onnx.NodeProto, write: Callable[[Draft, onnx.NodeProto], None]
+) -> None:
+    """Writes a normalisation, that of halves in single precision, as onnxruntime computes it: the
+    squares of a map's values may be too large for halves.
+    """
+    if draft.tensors[node.input[0]].data_type != onnx.TensorProto.FLOAT16:
+        write(draft, node)
+        return
+    made, wide = node.output[0], onnx.NodeProto()
+    wide.CopyFrom(node)
+    wide.name, wide.output[0] = "", f"{made}__single"
+    for place, name in enumerate(node.input):
+        label = f"{made}__single{place}"
+        if name in draft.constants:
+            wide.input[place] = draft.constant(label, draft.constants[name].astype(np.float32))
+        elif name:
+            wide.input[place] = draft.cast(name, label, onnx.TensorProto.FLOAT)
+    write(draft, wide)
+    draft.emit("Cast", [wide.output[0]], made, to=onnx.TensorProto.FLOAT16)
+    draft.nodes[-1].name = node.name or made
+
+
+def _write_groups(draft: Draft, node: onnx.NodeProto, groups: int) -> None:
+    channels = draft.shape(node.input[0])[1]
     each = channels // groups
     found = _of_map(draft, node.input[0], node.output[0], channels=groups == 1)
     if 1 < groups < channels:
@@ -140,7 +170,6 @@ def _in_groups(draft: Draft, node: onnx.NodeProto, groups: int) -> bool:
     given = [draft.constants[name] for name in node.input[1:3]]
     wide = [part if part.size == channels else np.repeat(part, each) for part in given]
     _scaled(draft, node, found, *wide)
-    return True
 
 
 def _group_average(draft: Draft, channels: int, groups: int) -> Average:
@@ -160,18 +189,19 @@ def _mean_variance(draft: Draft, node: onnx.NodeProto) -> bool:
     axes = attributes_of(node).get("axes", [0, 2, 3])
     if not _is_map(draft, node) or axes not in ([0, 2, 3], [2, 3]):
         return False
-    found = _of_map(draft, node.input[0], node.output[0], channels=False)
-    _standard(draft, node, found, 1e-9, node.output[0])
+    _in_single(draft, node, _write_mean_variance)
     return True
 
 
-def _standard(
-    draft: Draft, node: onnx.NodeProto, found: Moments, epsilon: float, output: str
-) -> str:
-    """(x - mean) / spread."""
-    spread = _spread(draft, node, found.variance, epsilon)
-    apart = draft.emit("Sub", [node.input[0], found.mean], f"{node.output[0]}__apart")
-    return draft.emit("Div", [apart, spread], output)
+def _write_mean_variance(draft: Draft, node: onnx.NodeProto) -> None:
+    """(x - mean) / (sqrt(variance) + 1e-9) [ONNX, MeanVarianceNormalization]."""
+    x, made = node.input[0], node.output[0]
+    found = _of_map(draft, x, made, channels=False)
+    root = draft.emit("Sqrt", [found.variance], f"{made}__root")
+    least = draft.constant(f"{made}__least", np.array(1e-9, draft.tensors[x].dtype))
+    spread = draft.emit("Add", [root, least], f"{made}__spread")
+    apart = draft.emit("Sub", [x, found.mean], f"{made}__apart")
+    draft.emit("Div", [apart, spread], made)
 
 
 def _layer(draft: Draft, node: onnx.NodeProto) -> bool:
@@ -180,15 +210,21 @@ def _layer(draft: Draft, node: onnx.NodeProto) -> bool:
     axis = int(attributes_of(node).get("axis", -1)) % len(shape)
     if not _is_map(draft, node) or axis != 1 or len(node.output) > 1:
         return False
-    made = node.output[0]
-    found = _of_map(draft, node.input[0], made, channels=True)
-    standard = _standard(draft, node, found, _epsilon(node), f"{made}__standard")
+    _in_single(draft, node, _write_layer)
+    return True
+
+
+def _write_layer(draft: Draft, node: onnx.NodeProto) -> None:
+    x, made = node.input[0], node.output[0]
+    found = _of_map(draft, x, made, channels=True)
+    spread = _spread(draft, node, found.variance, _epsilon(node))
+    apart = draft.emit("Sub", [x, found.mean], f"{made}__apart")
+    standard = draft.emit("Div", [apart, spread], f"{made}__standard")
     if len(node.input) < 3 or not node.input[2]:
         draft.emit("Mul", [standard, node.input[1]], made)
     else:
         wide = draft.emit("Mul", [standard, node.input[1]], f"{made}__wide")
         draft.emit("Add", [wide, node.input[2]], made)
-    return True
 
 
 RULES = {

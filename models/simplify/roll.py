@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import onnx
 from onnx import helper
 
@@ -110,7 +111,17 @@ class _Search:
         together = first.taken.start == 0 and first.taken.stop == last.taken.start
         if not (fits and whole and together) or self._scaled_along(last.wide, axis):
             return None
-        return _Roll(made, axis, (last, first))
+        roll = _Roll(made, axis, (last, first))
+        return None if roll.is_plain and self._quantises_again(node) else roll
+
+    def _quantises_again(self, node: onnx.NodeProto) -> bool:
+        """Whether what is joined gets another scale or zero point."""
+        if node.op_type == "Concat":
+            return False
+        given = [self.draft.constants.get(node.input[place]) for place in (0, 3, 6, 1, 4, 7)]
+        known = [each for each in given if each is not None]
+        same = len(known) == len(given) and _are_equal(known[:3]) and _are_equal(known[3:])
+        return not same
 
     def _scaled_along(self, wide: onnx.NodeProto | None, axis: int) -> bool:
         """Whether rows have scales of their own, which do not move with them."""
@@ -137,6 +148,11 @@ class _Search:
         wide = self.maker.get(node.input[0])
         wide = wide if wide is not None and wide.op_type == "DequantizeLinear" else None
         return _Part(name, joined, node.input[0], taken, wide)
+
+
+def _are_equal(arrays: Sequence[np.ndarray]) -> bool:
+    first, *others = arrays
+    return all(np.array_equal(np.ravel(first), np.ravel(each)) for each in others)
 
 
 @dataclass(frozen=True, slots=True)

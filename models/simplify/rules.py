@@ -14,6 +14,7 @@ from models.operators import REDUCING
 from models.shapes import TensorInfo
 from models.simplify.draft import Draft, attributes_of, op_of
 from models.simplify.fused import RULES as FUSED
+from models.simplify.fused import integer_products
 from models.simplify.narrow import narrow_between
 from models.simplify.normalise import RULES as NORMALISATIONS
 from models.simplify.products import attention, einsum, multi_head, self_attention
@@ -33,15 +34,15 @@ def simplified(
     """The nodes and constants of the same network in simpler operators, and the tensors that one
     device is to have whole.
     """
-    nodes = list(nodes)
-    by_row = any(node.op_type == "DynamicQuantizeLinear" for node in nodes)
-    rows = row_axes(nodes, tensors, frozenset(constants)) if by_row else {}
-    draft = Draft(opset, tensors, dict(constants), frozenset(outputs), rows=rows)
-    read = {name for node in nodes for name in node.input} | draft.outputs
+    written, known = integer_products(nodes, tensors, constants)
+    by_row = any(node.op_type == "DynamicQuantizeLinear" for node in written)
+    rows = row_axes(written, known, frozenset(constants)) if by_row else {}
+    draft = Draft(opset, known, dict(constants), frozenset(outputs), rows=rows)
+    read = {name for node in written for name in node.input} | draft.outputs
     # A mean in two steps may differ in the last bit, which a quantised network can turn into a
     # whole step further on: there, means are kept.
-    exact = _MEANS if any(_is_quantised(node) for node in nodes) else frozenset[str]()
-    for original in nodes:
+    exact = _MEANS if any(map(_is_quantised, written)) else frozenset[str]()
+    for original in written:
         node = onnx.NodeProto()
         node.CopyFrom(original)
         rule = _RULES.get(op_of(node))
@@ -69,7 +70,7 @@ def _fewest_outputs(node: onnx.NodeProto, opset: int, *, ours: bool) -> int:
 
 
 def _is_quantised(node: onnx.NodeProto) -> bool:
-    return node.op_type == "DequantizeLinear" or node.op_type.startswith("QLinear")
+    return node.op_type in _QUANTISING or node.op_type.startswith("QLinear")
 
 
 def _split(draft: Draft, node: onnx.NodeProto) -> bool:
@@ -130,6 +131,8 @@ def _reduce(draft: Draft, node: onnx.NodeProto) -> bool:
     axes = sorted(axis % len(shape) for axis in given or ())
     if node.op_type not in _IN_STEPS or len(shape) != 4 or axes not in ([2, 3], [1, 2, 3]):
         return _kept(draft, node)
+    if node.op_type == "ReduceMean" and draft.tensors[node.input[0]].dtype.kind != "f":
+        return _kept(draft, node)  # each mean of integers is rounded
     keeps = attributes.get("keepdims", 1)
     target = node.output[0] if keeps else f"{node.output[0]}__kept"
     draft.over_map(node.op_type, node.input[0], target, len(shape), channels=1 in axes)
@@ -199,6 +202,9 @@ def _dynamic_quantise(draft: Draft, node: onnx.NodeProto) -> bool:
 # A reduction of reductions is the reduction of all.
 _IN_STEPS = frozenset({"ReduceMean", "ReduceMax", "ReduceMin", "ReduceSum", "ReduceProd"})
 _MEANS = frozenset({"GlobalAveragePool", "ReduceMean"})
+_QUANTISING = frozenset(
+    {"DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger"}
+)
 _RULES: dict[str, Rule] = {
     "Split": _split,
     "Gather": _gather,

@@ -40,7 +40,7 @@ def joined_last(
     """
     rows = row_axes(nodes, tensors, frozenset(constants), gathered)
     read = {name for node in nodes for name in node.input}
-    sinking = _Sinking(Draft(opset, tensors, constants, outputs), rows, outputs - read)
+    sinking = _Sinking(Draft(opset, dict(tensors), constants, outputs), rows, outputs - read)
     for node in nodes:
         sinking.add(node)
     sinking.flush()

@@ -208,7 +208,7 @@ def test_a_million_nodes_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "tiny.onnx"
     # Protobuf joins the graphs of messages that follow each other.
     path.write_bytes(tiny().SerializeToString() + 20 * more)
-    with pytest.raises(BadRequest, match=rf"20002 nodes.*most .* are {MAX_NODES}"):
+    with pytest.raises(BadRequest, match=rf"20002 nodes.*most {MAX_NODES} nodes"):
         read(path)
     path.write_bytes(tiny().SerializeToString() + 1000 * more)
     with pytest.raises(BadRequest, match="more than 1000000 fields"):

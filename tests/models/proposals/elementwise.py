@@ -10,7 +10,7 @@ from tests.models.random_graphs import Draw, Drawing, Proposed
 Pick = st.sampled_from
 SMOOTH = (
     "Relu Sigmoid HardSwish Tanh Softplus Softsign Abs Neg Exp Erf Mish Sin Cos Sinh Cosh Asinh "
-    "Atan Identity Dropout"
+    "Atan Identity Dropout Swish"
 )
 # Where these jump, the last bit of their input decides: they take the network's own input, which
 # is exact.
