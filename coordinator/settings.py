@@ -100,9 +100,10 @@ class CoordinatorSettings(DaemonSettings):
         default=1.0, description="The share of one core that computation on this machine may take"
     )
     host_worker: str = Field(
-        default="127.0.0.1",
-        description="The address of this machine's worker; other devices must reach it to send it "
-        "halos",
+        default="",
+        description="The address of this machine's worker, where other devices send it halos; by "
+        "default the machine's own, if `host` is not loopback and the cluster has an authority or "
+        "a secret",
     )
     medium: Medium = Field(
         default="switch", description="What the network's links share, as in cluster files"
@@ -142,8 +143,8 @@ class CoordinatorSettings(DaemonSettings):
         default=200,
         ge=0,
         le=1_000_000,
-        description="A task of each device is computed again and compared after a random number of "
-        "others, from 1 to 1.5 times this; 0: none",
+        description="After a random number of tasks of a device, from 1 to 1.5 times this, one is "
+        "computed again and compared; 0: never",
     )
     max_models_bytes: int = Field(
         default_factory=_half_of_the_memory,

@@ -8,6 +8,7 @@ set-ups, with a secret that all of them share; with neither, they listen on loop
 
 import ipaddress
 import os
+import socket
 from dataclasses import dataclass, field
 
 # gRPC's own resolver knows neither /etc/hosts aliases of NSS nor `.local` names.
@@ -57,6 +58,9 @@ __all__ = [
 # its minimum interval answers GOAWAY too_many_pings, so both sides share these values.
 KEEPALIVE_MS = 10_000
 KEEPALIVE_TIMEOUT_MS = 5_000
+
+# Any address outside this network: connecting a datagram socket sends nothing [RFC 5737].
+ELSEWHERE = ("192.0.2.1", 9)
 
 Options = list[tuple[str, int]]
 Metadata = tuple[tuple[str, str], ...]
@@ -168,3 +172,15 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def address_towards(host: str, port: int) -> str:
+    """This machine's address as it appears to another one. Nothing is sent.
+
+    Raises:
+        OSError: there is no way to it.
+    """
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])

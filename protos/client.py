@@ -26,6 +26,8 @@ from protos.status import STREAM_ENDED, error_from, own_cancellation
 CHUNK_BYTES = 1 << 20
 
 _HELLO_TIMEOUT_S = 5.0
+# The header of a worker's message, some hundred bytes per item; parsed, it takes many times that.
+_MOST_HEADER_BYTES = 4 << 20
 
 
 class ExchangeStream:
@@ -91,7 +93,7 @@ class ExchangeStream:
             raise await self._reason(failure) from failure
         if isinstance(message, (bytes, memoryview)):
             await self._endpoint.handle(len(message))
-            return decode(message)
+            return decode(message, _MOST_HEADER_BYTES)
         # None or grpc.aio.EOF is the end of the stream: the call's status says why.
         try:
             async with asyncio.timeout(_HELLO_TIMEOUT_S):

@@ -8,18 +8,23 @@ device go on.
 """
 
 import resource
+import threading
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-# RLIMIT_DATA counts the stacks of threads at their full 8 MB, of which they touch a few kilobytes:
-# about 30 threads of gRPC, the runtime and Python.
+# RLIMIT_DATA counts the stacks of threads in full, of which they touch a few kilobytes: 8 MB for
+# each of about 30 threads of gRPC and the runtime, and this for each of Python's.
 _STACKS_BYTES = 256 << 20
+_PYTHON_STACK_BYTES = 2 << 20
 _STATUS = Path("/proc/self/status")
 
 
 def cap_memory(budget_bytes: int) -> None:
-    """Caps what this process may allocate beyond what it has now; never raises an existing cap."""
+    """Caps what this process may allocate beyond what it has now; never raises an existing cap.
+    Threads that Python starts later have smaller stacks.
+    """
+    threading.stack_size(_PYTHON_STACK_BYTES)
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     wanted = _allocated_bytes() + budget_bytes + _STACKS_BYTES
     soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

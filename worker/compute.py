@@ -186,9 +186,7 @@ class Compute:
             job = self._finish(job, outcome)
 
     def errand(self, do: Callable[[], None]) -> None:
-        """Queues a short function that raises nothing, to be called once earlier jobs are set
-        up.
-        """
+        """Queues a short function, to be called once earlier jobs are set up."""
         self._jobs.put(do)
 
     async def run(self, begin: Begin[T]) -> Timed[T]:
@@ -239,7 +237,7 @@ class Compute:
                 if job is None:
                     return
                 if not isinstance(job, Job):
-                    job()
+                    self._run_errand(job)
                     continue
                 if job.is_wanted:
                     outcome = self._set_up(job)
@@ -251,6 +249,12 @@ class Compute:
             del job, outcome  # tensors live no longer than their tasks
             self.follow(following)
             del following
+
+    def _run_errand(self, do: Callable[[], None]) -> None:
+        try:
+            do()
+        except Exception:
+            _log.exception("an errand failed")
 
     def _set_up(self, job: Job) -> Ready[Any] | Exception:
         try:

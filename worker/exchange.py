@@ -11,7 +11,7 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -87,8 +87,6 @@ class Exchange:
         self._runs: dict[TaskKey, Job] = {}
         self._idle: asyncio.Event | None = None  # what a drain waits for
         self._rest = Rest()
-        self._loop = asyncio.get_running_loop()
-        self._loop_thread = threading.get_ident()
 
     def open_stream(self) -> tuple[int, Outbox]:
         """A new Exchange stream: its number and its outbox."""
@@ -216,13 +214,36 @@ class Exchange:
     def _step(self, change: Callable[..., list[Action]], *about: Any) -> list[Action]:
         with self._lock:
             overflows = self._tasks.dropped["early_overflow"]
-            actions = change(*about)
+            try:
+                actions = change(*about)
+            except MemoryError as error:
+                key = _key_in(about)
+                if key is None:
+                    raise
+                short = f"no memory for its tensors: {error}"
+                actions = self._tasks.failed(key, OutOfMemory.code, short)
             overflows -= self._tasks.dropped["early_overflow"]
         if overflows:
-            self._on_loop(self._rest.begin)
+            self._peers.on_loop(self._rest.begin)
         return actions
 
     def _act(self, action: Action) -> None:
+        """Carries out an action; the task fails whose outputs cannot be passed on."""
+        try:
+            self._carry_out(action)
+        except Exception as error:
+            _log.exception("an action failed")
+            match action:
+                case SendToPeer(source=key):
+                    pass
+                case SendToHost(pieces=(Piece(key=key), *_)):
+                    pass
+                case _:
+                    raise
+            code = OutOfMemory.code if isinstance(error, MemoryError) else RunError.code
+            self._change(self._tasks.failed, key, code, repr(error))
+
+    def _carry_out(self, action: Action) -> None:
         match action:
             case Run():
                 self._compute.submit(self._job(action))
@@ -232,13 +253,13 @@ class Exchange:
                 last = [done_item(done)] if done is not None else []
                 outbox = self._streams.get(stream)
                 if pieces or not more:
-                    self._on_loop(self._write, stream, list(messages(pieces, last)))
+                    self._peers.on_loop(self._write, stream, list(messages(pieces, last)))
                 elif outbox is not None and outbox.hold(last):
-                    self._on_loop(outbox.flush_soon)
+                    self._peers.on_loop(outbox.flush_soon)
             case SendToPeer():
                 self._peers.send(action)
             case Failed(stream):
-                self._on_loop(self._write, stream, [([failed_item(action)], [])])
+                self._peers.on_loop(self._write, stream, [([failed_item(action)], [])])
             case Keep(piece):
                 self._change(self._tasks.add_piece, piece, time.monotonic())
             case Discard(key):
@@ -256,11 +277,11 @@ class Exchange:
         """Sets up one task of a request early, and leaves the next for later. An error is reported
         when the task is run.
         """
-        with self._lock:
-            run = self._tasks.next_to_set_up(request)
-        if run is None:
-            return
         with suppress(Exception):
+            with self._lock:
+                run = self._tasks.next_to_set_up(request)
+            if run is None:
+                return
             run.ready = self._bound(run)
         self._compute.errand(partial(self._set_up, request))
 
@@ -277,7 +298,14 @@ class Exchange:
         """Handles the end of a run, in the thread that ran it. Returns the run of the task that it
         has completed on this device, if this thread has claimed a core for it.
         """
-        following: Job | None = None
+        try:
+            return self._tell(key, outcome)
+        finally:
+            self._runs.pop(key, None)
+            if self._idle is not None and not self._runs:
+                self._peers.on_loop(self._idle.set)
+
+    def _tell(self, key: TaskKey, outcome: Timed[dict[str, np.ndarray]] | Exception) -> Job | None:
         if isinstance(outcome, MemoryError):
             outcome = OutOfMemory(
                 cause=f"a task was out of memory: {outcome}",
@@ -287,32 +315,21 @@ class Exchange:
             with self._lock:
                 self._tasks_run += 1
                 self._computed_s += outcome.stop_s - outcome.start_s
-            following = self._change_here(
+            return self._change_here(
                 self._tasks.finished, key, outcome.value, outcome.start_s, outcome.stop_s
             )
-        elif isinstance(outcome, ImbrexError):
+        if isinstance(outcome, ImbrexError):
             _log.warning("task failed", code=outcome.code, cause=outcome.cause)
             self._change(self._tasks.failed, key, outcome.code, str(outcome))
         else:
             _log.error("task failed with an internal error", exc_info=outcome)
             self._change(self._tasks.failed, key, RunError.code, repr(outcome))
-        self._runs.pop(key, None)
-        if self._idle is not None and not self._runs:
-            self._on_loop(self._idle.set)
-        return following
+        return None
 
     def _not_sent(self, action: SendToPeer, error: ImbrexError) -> None:
         _log.warning("pieces not sent", device=action.device, cause=error.cause)
         why = f"device {action.device} at {action.address}: {error}"
         self._change(self._tasks.failed, action.source, SendFailed.code, why)
-
-    def _on_loop(self, do: Callable[..., None], *about: Any) -> None:
-        """Calls a function on the event loop: at once if this is its thread."""
-        if threading.get_ident() == self._loop_thread:
-            do(*about)
-            return
-        with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-            self._loop.call_soon_threadsafe(do, *about)
 
     # ------------------------------------------------------------ on the event loop
 
@@ -352,6 +369,13 @@ class Exchange:
         payload = bytes(min(ping.reply_bytes, _MAX_PROBE_BYTES))
         pong = pb.Ping(number=ping.number, sent_s=ping.sent_s, received_s=now)
         self._write(number, [([pb.Item(pong=pong)], [payload])])
+
+
+def _key_in(about: Sequence[Any]) -> TaskKey | None:
+    """The task that an event is about: its key, or that of a task or piece, comes first."""
+    first = about[0]
+    key: TaskKey | None = first if isinstance(first, TaskKey) else getattr(first, "key", None)
+    return key
 
 
 def _require_finite(outputs: dict[str, np.ndarray], checked: Iterable[str]) -> None:

@@ -197,14 +197,21 @@ class _Peer:
             await self._changed.wait()
 
     async def _deliver(self, waiting: _Waiting) -> None:
-        """Sends; a kept stream that has broken is opened again once."""
+        """Sends; a kept stream that has broken is opened again once. If that fails, nothing waits
+        for the next attempt: the host passes it on.
+        """
         is_fresh = self._stream is None and self._link is None
         try:
             await self._send(waiting)
-        except ImbrexError as error:
+        except Exception as error:
+            reason = error if isinstance(error, ImbrexError) else _unexpected(error)
             await self._disconnect()
-            if is_fresh or waiting.is_second:
-                self._peers.fail(waiting.action, error)
+            if is_fresh:
+                failed, self._waiting = [waiting, *self._waiting], deque()
+                for each in failed:
+                    self._peers.fail(each.action, reason)
+            elif waiting.is_second:
+                self._peers.fail(waiting.action, reason)
             else:
                 self._waiting.appendleft(_Waiting(waiting.action, is_second=True))
 
@@ -277,3 +284,9 @@ class _Peer:
         if self._client is not None:
             await self._client.close()
         self._client = self._stream = None
+
+
+def _unexpected(error: Exception) -> SendFailed:
+    """There is no memory, or no thread can be started."""
+    _log.error("pieces cannot be sent", exc_info=error)
+    return SendFailed(cause=repr(error), cure="See the log of the worker that sends")

@@ -27,7 +27,8 @@ class WorkerSettings(DaemonSettings):
     daemon: ClassVar[Literal["worker"]] = "worker"
 
     host: str = Field(
-        "127.0.0.1", description="The address to listen on; other than loopback needs a certificate"
+        "127.0.0.1",
+        description="The address to listen on; any but loopback needs a certificate or the secret",
     )
     port: Port = Field(DEFAULT_PORT, description="The port to listen on; 0: any free one")
     data_port: Port | None = Field(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from typing import TypeVar
@@ -50,21 +50,21 @@ log = structlog.get_logger(__name__)
 class Connection:
     """Created by `open`; ends with one call of `on_lost`, or with `close`.
 
-    It has two channels to the device: `client` for frames and calls, and one for pings alone.
+    It has two channels to the device: one for frames and calls, and one for pings alone.
     `sink` is called on the event loop for every item that the worker sends; if it raises a
     PeerViolation, the connection ends.
     """
 
     def __init__(self, address: str, trust: Trust, device: DeviceId, sink: Sink) -> None:
         self.address = address
-        self.client = WorkerClient(address, trust.caller, device)
-        self.programs = Programs(self.client)
+        self._client = WorkerClient(address, trust.caller, device)
+        self.programs = Programs(self._client)
         self.counters: dict[str, int] = {}
         self.resident_bytes = 0
         self.version = ""
         self._control = WorkerClient(address, trust.caller, device)
         self._trust = trust
-        self._stream = self.client.exchange()
+        self._stream = self._client.exchange()
         self._pings = self._control.exchange()
         self._pinger = Pinger(self._pings, address)
         self._pace = PingPace(time.monotonic(), PING_INTERVAL_S, LOST_AFTER_S)
@@ -107,8 +107,10 @@ class Connection:
         trust.require_member(device, address)
         connection = cls(address, trust, device, sink)
         try:
-            await connection._greet(connection.client)
+            await connection._greet(connection._client)
             await connection._go_direct()
+            # It may have been removed meanwhile: a device decides how long its answers take.
+            trust.require_member(device, address)
         except BaseException:
             await connection.close()
             raise
@@ -132,7 +134,7 @@ class Connection:
         if self._work is not None:
             self._work.cancel()
             await asyncio.gather(self._work, return_exceptions=True)
-        await self.client.close()
+        await self._client.close()
         await self._control.close()
 
     def tell_members(self) -> None:
@@ -196,6 +198,14 @@ class Connection:
         if not all(program.sha256 in self.programs for program in programs):
             await self._while_alive(self.programs.ensure(programs, blobs, progress))
 
+    async def drop(self, programs: Iterable[str]) -> None:
+        """Has the worker drop these programs.
+
+        Raises:
+            LostWorker: the connection ended.
+        """
+        await self._while_alive(self.programs.drop(programs))
+
     async def measure(
         self, request: pb.MeasureRequest, timeout_s: float | None = None
     ) -> pb.MeasureReply:
@@ -204,7 +214,7 @@ class Connection:
         Raises:
             ImbrexError: the worker cannot run it, or the connection ended.
         """
-        return await self._while_alive(self.client.measure(request, timeout_s))
+        return await self._while_alive(self._client.measure(request, timeout_s))
 
     async def unreachable(self, devices: Mapping[DeviceId, str]) -> frozenset[DeviceId]:
         """Which of these devices (ids with addresses) the worker cannot reach.
@@ -212,10 +222,17 @@ class Connection:
         Raises:
             ImbrexError: its version does not support this, it is late, or it has gone.
         """
-        neighbours = {str(device): address for device, address in devices.items()}
-        asking = self.client.examine(neighbours, CALL_TIMEOUT_S)
-        reply = await self._while_alive(asking)
+        reply = await self.examine(devices, CALL_TIMEOUT_S)
         return frozenset(DeviceId(each.device) for each in reply.reached if each.error)
+
+    async def examine(self, devices: Mapping[DeviceId, str], timeout_s: float) -> pb.ExamineReply:
+        """The worker's condition, and which of these devices (ids with addresses) it reaches.
+
+        Raises:
+            ImbrexError: its version does not support this, it is late, or it has gone.
+        """
+        neighbours = {str(device): address for device, address in devices.items()}
+        return await self._while_alive(self._client.examine(neighbours, timeout_s))
 
     # ------------------------------------------------------------ running
 

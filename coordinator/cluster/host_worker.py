@@ -17,6 +17,7 @@ import structlog
 from coordinator.cluster.children import PARENT_VARIABLE
 from coordinator.cluster.trust import Trust
 from coordinator.settings import CoordinatorSettings
+from protos.channels import ELSEWHERE, address_towards, is_loopback
 from protos.endpoint import Endpoint
 
 WORKER = (sys.executable, "-m", "imbrex", "worker")
@@ -34,6 +35,8 @@ _POLL_S = 0.05
 # The worker's output goes to standard error, as the log does: the coordinator's standard output may
 # be read as JSON.
 _OUR_LOG = 2
+_LOOPBACK = "127.0.0.1"
+_EVERY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104 - compared
 
 log = structlog.get_logger(__name__)
 
@@ -126,13 +129,29 @@ class HostWorker:
         return code
 
 
-def host_settings(settings: CoordinatorSettings, token: str) -> dict[str, str]:
+def host_address(settings: CoordinatorSettings, *, is_guarded: bool) -> str:
+    """The address on which the host worker listens: one that other devices reach if they may reach
+    this machine at all. `is_guarded`: whoever calls a worker needs a certificate or a secret.
+    """
+    if settings.host_worker:
+        return settings.host_worker
+    if not is_guarded or is_loopback(settings.host):
+        return _LOOPBACK
+    if settings.host not in _EVERY_ADDRESS:
+        return settings.host
+    try:
+        return address_towards(*ELSEWHERE)
+    except OSError:  # no network yet
+        return _LOOPBACK
+
+
+def host_settings(settings: CoordinatorSettings, address: str, token: str) -> dict[str, str]:
     """The environment with the settings of the host worker, which only this coordinator can
     find.
     """
     prefix = "IMBREX_WORKER_"
     return {
-        prefix + "HOST": settings.host_worker,
+        prefix + "HOST": address,
         prefix + "PORT": "0",
         prefix + "STATE_DIR": str(settings.state_dir / "worker"),
         prefix + "NAME": "host",

@@ -263,8 +263,11 @@ class Pool:
         turned_away, calm_s = 0, math.inf
         while True:
             await asyncio.sleep(TICK_S)
-            self._step(Tick())
-            self._follow_members()
+            try:
+                self._step(Tick())
+                self._follow_members()
+            except Exception:  # no descriptors, a disk that cannot be read: the next may succeed
+                log.exception("devices could not be looked after")
             now = time.monotonic()
             if self._membership.turned_away != turned_away:
                 turned_away, calm_s = self._membership.turned_away, now + CALM_S

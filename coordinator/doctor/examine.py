@@ -106,7 +106,7 @@ async def _patient(
     connection: Connection, source: Source, ready: Mapping[DeviceId, Connection]
 ) -> Patient | ImbrexError:
     """A connected device, or why it could not be examined."""
-    neighbours: dict[str, str] = {
+    neighbours = {
         device: other.address
         for device, other in ready.items()
         if other is not connection and (connection.is_loopback or not other.is_loopback)
@@ -114,7 +114,7 @@ async def _patient(
     try:
         trip = await connection.ping()
         asked_s = time.time()
-        reply = await connection.client.examine(neighbours, EXAMINE_TIMEOUT_S)
+        reply = await connection.examine(neighbours, EXAMINE_TIMEOUT_S)
     except ImbrexError as error:
         return error
     return Patient(

@@ -207,7 +207,7 @@ class Driver:
         and later ones describe tasks that cannot begin yet.
         """
         if isinstance(event, Lost):
-            self._outbox.forget(event.device)
+            self._outbox.forget(event.device, is_connected=event.is_connected)
         now, later = dispatch(self.scheduler.step(event, time.monotonic()))
         letters: dict[DeviceId, Letter] = {}
         for action in now:
@@ -252,7 +252,7 @@ class Driver:
         present = dict.fromkeys(ready)
         self._distrusted.difference_update(present)
         for device in [each for each in self.scheduler.devices if each not in present]:
-            self.step(Lost(device))
+            self.step(Lost(device, is_connected=bool(self._transport.address(device))))
         for device in present:
             if device not in self.scheduler.devices:
                 self.step(Joined(device))

@@ -12,7 +12,7 @@ import structlog
 from coordinator.tasks.events import RequestId
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
-from protos.errors import ImbrexError
+from protos.errors import ImbrexError, Unavailable
 from protos.facts import DeviceId
 from protos.frames import Payload
 
@@ -95,8 +95,8 @@ class Outbox:
         self._held: dict[DeviceId, list[pb.Item]] = {}
 
     def post_with_next(self, device: DeviceId, item: pb.Item) -> None:
-        """Adds an item without payload to the device's next letter. If none follows soon, it is
-        sent alone, which costs either side half a millisecond.
+        """Sends an item without payload together with the device's next letter. If none follows
+        soon, it is sent alone, which costs either side half a millisecond.
         """
         if device not in self._held:
             self._held[device] = []
@@ -109,20 +109,24 @@ class Outbox:
 
     def post(self, device: DeviceId, letter: Letter) -> None:
         """Queues a letter; it leaves after those posted before it."""
-        letter.items[:0] = self._held.pop(device, [])
         queue = self._queues.get(device)
         if queue is None:
             queue = self._queues[device] = asyncio.Queue(QUEUE_LETTERS)
             self._tasks[device] = asyncio.create_task(self._deliver(device, queue))
         queue.put_nowait(letter)
 
-    def forget(self, device: DeviceId) -> None:
-        """Drops the letters that wait for a lost device."""
+    def forget(self, device: DeviceId, *, is_connected: bool = False) -> None:
+        """Drops the letters that wait for a lost device. One that is still connected gets the
+        items that were to be sent with the next letter.
+        """
         self._queues.pop(device, None)
-        self._held.pop(device, None)
         task = self._tasks.pop(device, None)
         if task is not None:
             task.cancel()
+        if is_connected:
+            self._flush(device)
+        else:
+            self._held.pop(device, None)
 
     async def close(self) -> None:
         """Stops all senders."""
@@ -137,10 +141,21 @@ class Outbox:
             try:
                 for program, blobs in letter.programs:
                     await self._sender.ensure(device, [program], blobs)
+                # Only now: if a program cannot be prepared, they go with another letter.
+                letter.items[:0] = self._held.pop(device, [])
                 for items, payloads in letter.messages():
                     await self._sender.send(device, items, payloads)
-            except ImbrexError as error:
-                log.warning("could not send", device=device, error=str(error))
-                self._on_failure(device, letter, error)
+            except Exception as error:
+                self._on_failure(device, letter, _told(device, error))
+                self._flush(device)
             else:
                 self._on_delivery(device, letter)
+
+
+def _told(device: DeviceId, error: Exception) -> ImbrexError:
+    """Logs why a letter could not be sent; the next one may be."""
+    if isinstance(error, ImbrexError):
+        log.warning("could not send", device=device, error=str(error))
+        return error
+    log.error("could not send", device=device, exc_info=error)
+    return Unavailable(cause=f"it could not be sent: {error!r}", cure="See the coordinator's log")

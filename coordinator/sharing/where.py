@@ -6,22 +6,19 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import socket
 from contextlib import suppress
 from urllib.parse import urlsplit
 
 from coordinator.cluster.ledger import Entries
 from coordinator.cluster.store import StoreAddress
 from coordinator.sharing.borrowing import LendingCoordinator
-from protos.channels import is_loopback
+from protos.channels import ELSEWHERE, address_towards, is_loopback
 
 ADDRESS = "address"
 # Nothing but a host and a port: gRPC takes paths of sockets, too.
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
 # Part of names of files.
 _ID = re.compile(r"[0-9a-f]{12}")
-# Any address outside this network: connecting a datagram socket sends nothing [RFC 5737].
-_ELSEWHERE = ("192.0.2.1", 9)
 
 
 def own_address(store_url: str, host: str, port: int) -> str:
@@ -34,9 +31,9 @@ def own_address(store_url: str, host: str, port: int) -> str:
     if all(is_loopback(each.hostname or "") for each in servers):
         return _with_port("127.0.0.1", port)
     # One of the servers may be on this machine.
-    for there in [*((each.hostname or "", each.port or 0) for each in servers), _ELSEWHERE]:
+    for there in [*((each.hostname or "", each.port or 0) for each in servers), ELSEWHERE]:
         with suppress(OSError):
-            found = _towards(*there)
+            found = address_towards(*there)
             if not is_loopback(found):
                 return _with_port(found, port)
     return ""
@@ -51,13 +48,6 @@ def sources(coordinators: Entries, own_id: str) -> list[LendingCoordinator]:
         and _ID.fullmatch(each)
         and _ADDRESS.fullmatch(str(entry.get(ADDRESS, "")))
     ]
-
-
-def _towards(host: str, port: int) -> str:
-    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(address)
-        return str(probe.getsockname()[0])
 
 
 def _with_port(host: str, port: int) -> str:

@@ -89,9 +89,12 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A device is gone, with all of its attempts."""
+    """A device is gone, with all of its attempts. While it is connected it keeps what it has of
+    requests until these are released.
+    """
 
     device: DeviceId
+    is_connected: bool = False
 
 
 @dataclass(frozen=True, slots=True)

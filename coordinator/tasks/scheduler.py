@@ -114,8 +114,8 @@ class Scheduler:
                     yield from self._refuse(request, found, Objection(cause, proven=True))
             case Failed():
                 yield from self._failed(event)
-            case Lost(device):
-                yield from self._lost(device)
+            case Lost(device, is_connected):
+                yield from self._lost(device, is_connected)
             case Cancelled(request):
                 if request in self.requests:
                     yield from self._end(request)
@@ -238,13 +238,14 @@ class Scheduler:
         task.give_up(attempt)
         yield from self._go_on(event.request, run, [event.task])
 
-    def _lost(self, device: DeviceId) -> Iterator[Action]:
+    def _lost(self, device: DeviceId, is_connected: bool) -> Iterator[Action]:
         self.devices.pop(device, None)
         if not self.devices:
             self._empty_s = self._now
         self._watch.heard_s.pop(device, None)
         for request, run in list(self.requests.items()):
-            run.touched.pop(device, None)
+            if not is_connected:
+                run.touched.pop(device, None)
             broken = []
             for task in run.tasks:
                 if task.kept is not None and task.kept.device == device:

@@ -4,7 +4,6 @@ reloads.
 
 from __future__ import annotations
 
-import socket
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,13 +13,10 @@ from coordinator.cluster.roster import Member
 from coordinator.cluster.trust import Certified, Trust
 from coordinator.settings import CoordinatorSettings
 from imbrex import terminal
+from protos.channels import ELSEWHERE, address_towards
 from protos.errors import BadConfiguration
 from protos.files import alone_in
 from protos.identity import keep_identity, now_utc
-
-# Any address outside this network: connecting a datagram socket sends nothing, and shows which of
-# our addresses others see [RFC 5737: reserved for documentation].
-_ELSEWHERE = ("192.0.2.1", 9)
 
 
 def init(config: Path | None, state_dir: Path | None, *, replace: bool, as_json: bool) -> int:
@@ -216,15 +212,13 @@ def _certified(settings: CoordinatorSettings) -> Certified:
 
 
 def _own_address() -> str:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(_ELSEWHERE)
-            return str(probe.getsockname()[0])
-        except OSError as error:
-            raise BadConfiguration(
-                cause="this device has no address that others can reach",
-                cure="Give the coordinator's address with --address",
-            ) from error
+    try:
+        return address_towards(*ELSEWHERE)
+    except OSError as error:
+        raise BadConfiguration(
+            cause="this device has no address that others can reach",
+            cure="Give the coordinator's address with --address",
+        ) from error
 
 
 def _with_port(address: str, port: int) -> str:

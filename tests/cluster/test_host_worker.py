@@ -10,7 +10,9 @@ import time
 import psutil
 import pytest
 
+from coordinator.cluster import host_worker as module
 from coordinator.cluster.host_worker import WORKER, HostWorker
+from coordinator.settings import CoordinatorSettings
 from tests.cluster.support import Watched
 from tests.waiting import until
 from tests.worker.support import ROOT
@@ -150,3 +152,31 @@ def _runs(pid):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+@pytest.mark.parametrize(
+    ("given", "guarded", "expected"),
+    [
+        ({}, True, "127.0.0.1"),
+        ({"host": "localhost"}, True, "127.0.0.1"),
+        ({"host": "0.0.0.0"}, False, "127.0.0.1"),
+        ({"host": "0.0.0.0"}, True, "192.168.1.20"),
+        ({"host": "::"}, True, "192.168.1.20"),
+        ({"host": "10.0.0.7"}, True, "10.0.0.7"),
+        ({"host": "0.0.0.0", "host_worker": "10.0.0.8"}, True, "10.0.0.8"),
+        ({"host_worker": "10.0.0.8"}, False, "10.0.0.8"),
+    ],
+)
+def test_it_listens_where_others_reach_the_machine(monkeypatch, given, guarded, expected):
+    monkeypatch.setattr(module, "address_towards", lambda *_: "192.168.1.20")
+    settings = CoordinatorSettings(**given)
+    assert module.host_address(settings, is_guarded=guarded) == expected
+
+
+def test_without_a_network_it_listens_here(monkeypatch):
+    def unreachable(*_):
+        raise OSError(101, "Network is unreachable")
+
+    monkeypatch.setattr(module, "address_towards", unreachable)
+    settings = CoordinatorSettings(host="0.0.0.0")
+    assert module.host_address(settings, is_guarded=True) == "127.0.0.1"

@@ -17,7 +17,7 @@ from protos import imbrex_pb2 as pb
 from protos.channels import Caller
 from protos.client import WorkerClient
 from protos.direct import offer
-from protos.errors import LostWorker, PeerViolation
+from protos.errors import BadConfiguration, LostWorker, PeerViolation
 from protos.versions import PROTOCOL, Spoken
 from tests.cluster.support import advertised, unique_cluster, watched_pool, worker_process
 from tests.waiting import until
@@ -287,3 +287,40 @@ async def test_a_stopped_pool_leaves_nothing_behind(tmp_path):
         assert not [task for task in left if "coordinator" in repr(task)]
         async with WorkerClient(running.address, Caller("host")) as client:
             await client.hello("1")
+
+
+class Removing(Trust):
+    """Removes each device while it is being connected to."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = 0
+
+    def require_member(self, device, address):
+        self.asked += 1
+        if self.asked > 1:
+            raise BadConfiguration(cause=f"{device} was removed", cure="none")
+
+
+async def test_a_device_that_is_removed_while_it_connects_is_not_used(tmp_path):
+    trust = Removing()
+    async with in_process(tmp_path) as running, watched_pool(running.address, trust=trust) as it:
+        await until(lambda: trust.asked > 1)
+        await until(lambda: "was removed" in it.peer(running.address).reason)
+        assert it.pool.ready() == {}
+
+
+async def test_what_is_asked_of_a_connection_that_closes_is_lost_not_cancelled(tmp_path):
+    async with worker_process(tmp_path) as running, watched_pool(running.address) as it:
+        await it.joined(running)
+        connection = it.connection(running)
+        os.kill(running.process.pid, signal.SIGSTOP)
+        asking = [
+            asyncio.create_task(connection.examine({}, 60.0)),
+            asyncio.create_task(connection.measure(pb.MeasureRequest(), 60.0)),
+        ]
+        await asyncio.sleep(0.2)
+        await connection.close()
+        for each in await asyncio.gather(*asking, return_exceptions=True):
+            assert isinstance(each, LostWorker)
+        os.kill(running.process.pid, signal.SIGCONT)

@@ -32,13 +32,13 @@ class Puts:
 
     def __init__(self, connection, monkeypatch):
         self.sent = []
-        real = connection.client.put
+        real = connection._client.put
 
         async def put(sha256, parts, total_bytes, offset=0):
             self.sent.append((sha256, offset))
             await real(sha256, parts, total_bytes, offset)
 
-        monkeypatch.setattr(connection.client, "put", put)
+        monkeypatch.setattr(connection._client, "put", put)
 
 
 def big_program(megabytes):
@@ -106,7 +106,7 @@ async def test_a_broken_transfer_resumes_where_it_stopped(connection, monkeypatc
         yield pb.BlobChunk(sha256=ref.sha256, total_bytes=len(data), data=data[:CHUNK_BYTES])
 
     with pytest.raises(BadRequest, match="ended after"):
-        await connection.client._call("Put", half(), 5)
+        await connection._client._call("Put", half(), 5)
     puts = Puts(connection, monkeypatch)
     told = []
     await connection.ensure([program], blobs, lambda *each: told.append(each))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+from coordinator.cluster.host_worker import host_address
 from coordinator.settings import CoordinatorSettings
 from imbrex.cli.app import app
 from imbrex.cli.daemons import coordinator, said, worker
@@ -19,7 +20,7 @@ from worker.settings import WorkerSettings
 def test_nobody_else_reaches_it_unless_somebody_says_so() -> None:
     settings = CoordinatorSettings.load()
     assert is_loopback(settings.host)
-    assert is_loopback(settings.host_worker)
+    assert is_loopback(host_address(settings, is_guarded=True))
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from coordinator.execution.driver import Driver
+from coordinator.execution.outbox import HOLD_S, Letter
 from coordinator.tasks.dispatch import FEW_TASKS, MESSAGE_TASKS, dispatch
 from coordinator.tasks.events import Assign, Send, Submitted
+from protos.errors import Infeasible
 from tests.execution.sketches import HALVES, WIDTH, A, B, R, direct_chain, scheduler
 
 LONG = direct_chain([HALVES] * 40)
@@ -30,10 +32,13 @@ def test_of_many_tasks_the_first_are_described_first_and_to_each_device() -> Non
 
 
 class Devices:
-    """Takes messages: of each, its device, and the numbers of its tasks and fed tasks."""
+    """Takes messages: of each, its device, and the numbers of its tasks and fed tasks; and the
+    requests that each device may drop.
+    """
 
     def __init__(self) -> None:
         self.messages: list[tuple[str, list[int], list[int]]] = []
+        self.released: dict[str, list[str]] = {}
 
     def address(self, device):
         return f"{device}:1"
@@ -45,6 +50,9 @@ class Devices:
         tasks = [item.task.task for item in items if item.HasField("task")]
         fed = [item.tensor.task for item in items if item.HasField("tensor")]
         self.messages.append((device, tasks, fed))
+        for item in items:
+            if item.HasField("release"):
+                self.released.setdefault(device, []).extend(item.release.requests)
 
 
 @pytest.fixture
@@ -96,3 +104,26 @@ async def test_a_request_whose_tasks_cannot_be_described_fails(flying, monkeypat
     async with asyncio.timeout(10):
         with pytest.raises(asyncio.QueueFull):
             await request
+
+
+async def test_a_device_that_is_set_aside_drops_what_it_has_of_a_request(flying) -> None:
+    driver, devices, request = flying
+    await asyncio.sleep(0.05)
+    driver.devices([A])
+    request.cancel()
+    await asyncio.sleep(2 * HOLD_S)
+    assert devices.released == {A: [R], B: [R]}
+
+
+async def test_a_program_that_cannot_be_prepared_takes_no_release_with_it(flying) -> None:
+    driver, devices, _ = flying
+    await asyncio.sleep(0.05)
+    driver.release("earlier", [B])
+
+    async def full(*_):
+        raise Infeasible(cause="its disk is full", cure="make room")
+
+    devices.ensure = full
+    driver._outbox.post(B, Letter(programs=[(None, None)]))
+    await asyncio.sleep(0.05)
+    assert devices.released[B] == ["earlier"]

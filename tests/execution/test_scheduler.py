@@ -144,3 +144,12 @@ def test_a_barrier_after_peers_waits_for_all_of_them() -> None:
         Send(R, 4, 0, A, "t2", row(0, 12)),
     ]
     assert Complete(R) in state.step(result(4, row(0, 12), tensor="t3"))
+
+
+@pytest.mark.parametrize("is_connected", [False, True])
+def test_a_lost_device_that_is_still_connected_is_released_too(is_connected: bool) -> None:
+    state = scheduler("a", "b")
+    state.step(Submitted(R, chain([HALVES])))
+    state.step(Lost(B, is_connected))
+    *_, release = state.step(Cancelled(R))
+    assert release == Release(R, (A, B) if is_connected else (A,))

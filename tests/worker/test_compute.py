@@ -137,6 +137,14 @@ async def test_so_many_compute_at_once_and_no_more():
     compute.close()
 
 
+def follow(compute, job):
+    """Has another thread compute, which treats subnormal numbers as zero from then on."""
+    thread = threading.Thread(target=compute.follow, args=(job,))
+    thread.start()
+    thread.join()
+    return thread
+
+
 def test_a_thread_that_has_claimed_a_core_computes_what_follows_too():
     compute, told = Compute(Throttle(1.0)), []
 
@@ -148,8 +156,8 @@ def test_a_thread_that_has_claimed_a_core_computes_what_follows_too():
         return Job(lambda: Ready(lambda: number), ended)
 
     assert compute.claim()
-    compute.follow(job(1, job(2)))
-    assert told == [(1, threading.current_thread()), (2, threading.current_thread())]
+    thread = follow(compute, job(1, job(2)))
+    assert told == [(1, thread), (2, thread)]
     compute.close()
 
 
@@ -165,7 +173,7 @@ def test_a_core_is_claimed_once_and_not_before_what_waits():
     assert not compute.claim()
     compute.submit(Job(lambda: Ready(first), ended.append))
     assert not computing.wait(0.1), "the core is taken"
-    compute.follow(Job(lambda: Ready(lambda: "claimed"), ended.append))
+    follow(compute, Job(lambda: Ready(lambda: "claimed"), ended.append))
     assert computing.wait(10)
     compute.submit(Job(lambda: Ready(lambda: "waits"), ended.append))
     assert not compute.claim()
@@ -179,7 +187,7 @@ def test_what_is_no_longer_wanted_leaves_its_claimed_core_free():
     job = Job(lambda: Ready(lambda: 1), ended.append, is_wanted=False)
     for _ in range(2):
         assert compute.claim()
-        compute.follow(job)
+        follow(compute, job)
     assert ended == []
     compute.close()
 
@@ -190,7 +198,7 @@ def test_a_claimed_core_is_free_again_after_an_error(fails):
     job = Job(lambda: 1 // 0 if fails == "begin" else Ready(lambda: 1 // 0), ended.append)
     for _ in range(2):
         assert compute.claim()
-        compute.follow(job)
+        follow(compute, job)
     assert [type(error) for error in ended] == [ZeroDivisionError] * 2
     compute.close()
 
@@ -210,3 +218,12 @@ def test_a_claiming_thread_yields_to_other_programs_like_those_of_the_pool():
     thread.join()
     compute.close()
     assert [timed.value for timed in ended] == [max(before, 7)]
+
+
+async def test_an_errand_that_fails_ends_no_thread():
+    compute = Compute(Throttle(1.0))
+    for _ in range(4):
+        compute.errand(lambda: 1 // 0)
+    timed = await compute.run(lambda: Ready(lambda: "computed"))
+    assert timed.value == "computed"
+    compute.close()

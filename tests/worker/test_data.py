@@ -1,5 +1,6 @@
 """The data plane: packets, streams, and what hostile neighbours do to them."""
 
+import errno
 import random
 import socket
 import struct
@@ -264,3 +265,50 @@ async def test_ten_thousand_mangled_packets_harm_nobody(heard):
     assert good.send(action(piece(np.ones((1, 2), np.float32))))
     await until(lambda: any(each.sender == "good" for each in pieces))
     good.close()
+
+
+class NoDescriptors:
+    """A listening socket that once has none left."""
+
+    def __init__(self, real):
+        self._real = real
+        self.failed = 0
+
+    def accept(self):
+        if not self.failed:
+            self.failed += 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return self._real.accept()
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+
+async def test_a_listener_without_descriptors_accepts_again_when_there_are_some(heard):
+    listener, pieces = heard
+    exhausted = NoDescriptors(listener._socket)
+    listener._socket, real = exhausted, listener._socket
+    links = [link_to(listener), link_to(listener)]  # the thread waits in the first call already
+    assert exhausted.failed == 1
+    for link in links:
+        assert link.send(action(piece(np.zeros((1, 2), np.float32))))
+    await until(lambda: len(pieces) == 2)
+    for link in links:
+        link.close()
+    listener._socket = real
+
+
+async def test_a_stream_for_which_there_is_no_thread_is_closed(heard, monkeypatch):
+    listener, pieces = heard
+
+    def no_memory(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(listener._readers, "begin", no_memory)
+    with pytest.raises(LostWorker):
+        link_to(listener)
+    monkeypatch.undo()
+    link = link_to(listener)
+    assert link.send(action(piece(np.zeros((1, 2), np.float32))))
+    await until(lambda: len(pieces) == 1)
+    link.close()

@@ -10,6 +10,7 @@ from protos import imbrex_pb2 as pb
 from protos.channels import Caller
 from protos.client import WorkerClient
 from protos.errors import ImbrexError, LostWorker
+from tests.waiting import until
 from tests.worker.support import (
     conv_program,
     in_process,
@@ -25,6 +26,7 @@ from tests.worker.test_service import same
 from worker.data.listener import Listener
 from worker.peers import Peers
 from worker.service import Service
+from worker.tasks import state
 from worker.tasks.actions import Piece, SendToPeer, TaskKey
 
 IN = Box.whole((1, 16, 12, 10))
@@ -214,3 +216,50 @@ async def test_a_neighbour_that_takes_nothing_is_given_up(tmp_path, monkeypatch,
         ended.set()
     assert isinstance(failed[0][1], LostWorker)
     assert "has not accepted" in failed[0][1].cause
+
+
+async def test_what_waits_for_a_neighbour_that_cannot_be_reached_is_told_at_once(monkeypatch):
+    """Whatever the reason; and later messages try again."""
+    failed = []
+    peers = Peers(Caller("a", "s"), "1", lambda action, error: failed.append((action, error)))
+    tried = []
+
+    async def no_thread(self):
+        tried.append(self)
+        await asyncio.sleep(0.05)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("worker.peers._Peer._connect", no_thread)
+    key = TaskKey("r", 1, 0, 0)
+    for _ in range(2):
+        actions = [SendToPeer("b", "127.0.0.1:1", (), key, 1) for _ in range(5)]
+        for action in actions:
+            peers.send(action)
+        await until(lambda: len(failed) == 5)
+        assert [each for each, _ in failed] == actions
+        assert {error.code for _, error in failed} == {"send"}
+        failed.clear()
+    assert len(tried) == 2
+    await peers.close()
+
+
+async def test_a_task_for_which_there_is_no_memory_fails_and_the_next_runs(two, monkeypatch):
+    _, _, to_a, _, first, _ = two
+    x, real, left = picture(), state.aligned_empty, [1]
+
+    def short(*about):
+        if left:
+            left.pop()
+            raise MemoryError("planted")
+        return real(*about)
+
+    monkeypatch.setattr(state, "aligned_empty", short)
+    back = {"tensor": "y", "box": IN, "yields": IN}
+    for task in range(2):
+        await to_a.write([task_item(first, {"x": IN}, [back], task=task)])
+        for half in (TOP, BOTTOM):
+            await send(to_a, "x", half, x[half.slices()], task=task)
+        _, (end,) = await until_done(to_a)
+        assert isinstance(end, (pb.TaskDone, pb.TaskFailed)[1 - task])
+        if not task:
+            assert end.code == "out_of_memory"

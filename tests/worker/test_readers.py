@@ -83,3 +83,22 @@ def until_heard(heard, count):
     while len(heard) < count and time.monotonic() < deadline:
         time.sleep(0.001)
     assert len(heard) >= count
+
+
+def test_a_thread_without_another_reads_on_after_its_work(readers, monkeypatch):
+    """As where the process may have no more memory, which a thread's stack takes."""
+    made, heard = readers
+    stream, done = SimpleQueue(), threading.Event()
+    made.begin(stream)
+
+    def no_memory(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_memory)
+    stream.put(done.set)
+    stream.put("after")
+    until_heard(heard, 1)
+    assert done.is_set()
+    assert heard[0][0] == "after"
+    monkeypatch.undo()
+    stream.put(None)

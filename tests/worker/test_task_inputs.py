@@ -209,3 +209,16 @@ def test_what_peers_sent_is_shown_until_the_request_is_released(tasks):
     tasks.release([KEY.request])
     assert tasks.show(KEY, "x", top, 7)[0].code == "no_output"
     assert tasks.reserved_bytes == 0
+
+
+def test_of_boxes_within_boxes_no_more_is_kept_than_fits_the_input(tasks):
+    """As a hostile neighbour may send them: each adds a row to what is there."""
+    box = Box.of((0, 64), (0, 8))
+    tasks.add_task(spec(inputs=(("x", box),)), 0.0)
+    for rows in range(1, 64):
+        tasks.add_piece(sent_by("left", Box.of((0, rows), (0, 8))), 1.0)
+    (task,) = tasks._tasks.values()
+    assert sum(each.array.nbytes for each in task.from_peers) <= box.volume * F32.itemsize
+    assert len(tasks.add_piece(sent_by("left", box), 1.0)) == 1
+    tasks.release([KEY.request])
+    assert tasks.reserved_bytes == 0

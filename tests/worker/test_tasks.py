@@ -3,6 +3,7 @@ import pytest
 
 from models.boxes import Box
 from tests.worker.task_parts import F32, HOST, IN, KEY, OUT, piece, plain, run_one, spec
+from worker.tasks import state
 from worker.tasks.actions import (
     Discard,
     Done,
@@ -237,3 +238,27 @@ def test_a_task_whose_inputs_came_before_it_says_so(tasks, is_early):
         step()
     (told,) = tasks.finished(KEY, {"y": np.zeros(4, F32)}, 2.0, 3.0)
     assert told.done.described_last == is_early
+
+
+def test_the_late_end_of_an_old_stream_leaves_what_came_over_the_new_one(tasks):
+    again = TaskKey("r", 1, 0, 1)
+    tasks.add_task(spec(), 0.0)
+    tasks.add_task(spec(again, stream=9), 1.0)
+    assert tasks.stream_closed(7) == []
+    assert len(tasks) == 1
+    assert len(tasks.add_piece(piece(IN, key=again), 2.0)) == 1
+
+
+def test_a_task_without_memory_for_its_inputs_still_waits(tasks, monkeypatch):
+    def none(*_):
+        raise MemoryError
+
+    empty = Box.of((0, 0), (4, 8))
+    tasks.add_task(spec(inputs=(("x", IN), ("none", empty))), 0.0)
+    monkeypatch.setattr(state, "aligned_empty", none)
+    with pytest.raises(MemoryError):
+        tasks.add_piece(piece(IN), 1.0)
+    assert not tasks.running()
+    assert tasks.failed(KEY, "out_of_memory", "no")[0].code == "out_of_memory"
+    tasks.release(["r"])
+    assert tasks.reserved_bytes == 0

@@ -9,6 +9,7 @@ import hmac
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from worker.tasks.actions import Piece
 _MOST_STRANGERS = 16
 MOST_STREAMS_OF_A_PEER = 4
 _MOST_STREAMS = 256
+# Before another attempt to accept a connection.
+_PAUSE_S = 0.1
 
 # Returns what the calling thread is to do next, if anything.
 Deliver = Callable[[Piece], Work | None]
@@ -69,6 +72,7 @@ class Listener:
         self._lock = threading.Lock()
         self._streams: dict[_Stream, None] = {}
         self._readers = Readers(self._serve)
+        self._is_closing = False
         self._socket = _listening(host, port)
         self.port: int = self._socket.getsockname()[1]
         self._accepting = threading.Thread(target=self._accept, name="data accept", daemon=True)
@@ -85,6 +89,7 @@ class Listener:
 
     def close(self) -> None:
         """Ends every stream and stops listening."""
+        self._is_closing = True
         _hang_up(self._socket)
         self._accepting.join()
         self._socket.close()
@@ -98,8 +103,13 @@ class Listener:
         while True:
             try:
                 accepted, _ = self._socket.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if self._is_closing:
+                    return
+                # The process or the system has no more descriptors, or no memory.
+                _log.warning("a data stream cannot be accepted", cause=str(error))
+                time.sleep(_PAUSE_S)
+                continue
             stream = _Stream(accepted)
             with self._lock:
                 strangers = [each for each in self._streams if not each.sender]
@@ -111,7 +121,11 @@ class Listener:
                     # neighbour's.
                     _hang_up(strangers[0].socket)
                 self._streams[stream] = None
-            self._readers.begin(stream)
+            try:
+                self._readers.begin(stream)
+            except RuntimeError as error:
+                _log.warning("a data stream cannot be read", cause=str(error))
+                self._forget(stream)
 
     def _serve(self, stream: _Stream) -> Work | None:
         work: Work | None = None
@@ -126,10 +140,13 @@ class Listener:
                 _log.warning("data stream refused", cause=str(error))
         finally:
             if work is None:
-                with self._lock:
-                    self._streams.pop(stream, None)
-                stream.socket.close()
+                self._forget(stream)
         return work
+
+    def _forget(self, stream: _Stream) -> None:
+        with self._lock:
+            self._streams.pop(stream, None)
+        stream.socket.close()
 
     def _is_neighbour(self, stream: _Stream) -> bool:
         """Completes the greeting, after which the sender is known; passes on a host's stream.

@@ -30,13 +30,17 @@ class Readers(Generic[S]):
         self._is_open = True
 
     def begin(self, stream: S) -> None:
-        """Starts a thread with a stream."""
+        """Starts a thread with a stream.
+
+        Raises:
+            RuntimeError: the system has no room for another thread.
+        """
         thread = threading.Thread(
             target=self._attend, args=(stream,), name="data reader", daemon=True
         )
         with self._lock:
-            self._threads.add(thread)
             thread.start()
+            self._threads.add(thread)
 
     def close(self) -> None:
         """Waits for all threads; every stream has been made to end."""
@@ -56,22 +60,28 @@ class Readers(Generic[S]):
     def _attend(self, stream: S | None) -> None:
         try:
             while stream is not None and (work := self._read(stream)) is not None:
-                self._pass_on(stream)
+                is_passed_on = self._pass_on(stream)
                 work()
                 del work  # tensors live no longer than their tasks
-                stream = self._next()
+                if is_passed_on:
+                    stream = self._next()
         finally:
             with self._lock:
                 self._threads.discard(threading.current_thread())
 
-    def _pass_on(self, stream: S) -> None:
+    def _pass_on(self, stream: S) -> bool:
+        """Whether another thread reads the stream now; not if none can be started."""
         with self._lock:
             is_taken = self._idle > 0
             self._idle -= is_taken
         if is_taken:
             self._passed_on.put(stream)
-        else:
+            return True
+        try:
             self.begin(stream)
+        except RuntimeError:
+            return False
+        return True
 
     def _next(self) -> S | None:
         """A stream that is passed on; None if there will be none."""

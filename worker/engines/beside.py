@@ -41,6 +41,8 @@ class BesideProgram(Runnable):
         self.reference = reference
         self._owner = owner
         self._sha256 = sha256
+        # The engine that was asked for last.
+        self._engine = ""
         self._checked: dict[tuple[str, _Shapes], Runnable] = {}
         # What has been offered, for which engine.
         self._offered: set[tuple[str, _Shapes]] = set()
@@ -59,6 +61,10 @@ class BesideProgram(Runnable):
         if None in shapes.values():  # what depends on values stays with onnxruntime
             return plain()
         key = (self._owner.asks(self._sha256), self._shapes(inputs))
+        if key[0] != self._engine:
+            # What another engine has compiled takes memory.
+            self._engine = key[0]
+            self._checked.clear()
         engine = self._checked.get(key) if key[0] else None
         if engine is not None:
             return _bound_or_else(engine, inputs, shapes, plain, self._failed)

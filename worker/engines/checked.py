@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 import psutil  # type: ignore[import-untyped, unused-ignore]
+import structlog
 
 from models.memory import PROCESS_BYTES, engine_cap_bytes
 from models.program import Program, weight_bytes
@@ -36,6 +37,8 @@ from worker.engines.verdicts import MOST_WRONG, Standing, Verdicts
 _WAITING_BYTES = 64 << 20
 _LEAST_SHARE = 16
 _TICK_S = 0.5
+
+_log = structlog.get_logger()
 
 
 class Checked:
@@ -162,16 +165,22 @@ class Checked:
         settle_thread(self._place.nice)
         while not self._closed:
             try:
-                program, case = self._waiting.get(timeout=_TICK_S)
-            except Empty:
-                self._choose_when_idle()
-                continue
-            with self._lock:
-                self._waiting_bytes -= case.size_bytes
-            if self._engine is not None:
-                self._check(self._engine, program, case)
-            elif self._choice is not None:
-                self._choice.add(case)
+                self._compare_or_choose()
+            except Exception:  # no memory, no process: later runs are compared
+                _log.exception("runs cannot be compared")
+
+    def _compare_or_choose(self) -> None:
+        try:
+            program, case = self._waiting.get(timeout=_TICK_S)
+        except Empty:
+            self._choose_when_idle()
+            return
+        with self._lock:
+            self._waiting_bytes -= case.size_bytes
+        if self._engine is not None:
+            self._check(self._engine, program, case)
+        elif self._choice is not None:
+            self._choice.add(case)
 
     def _choose_when_idle(self) -> None:
         choice = self._choice

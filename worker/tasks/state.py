@@ -79,6 +79,7 @@ class _Task:
     described_last: bool = False
     outputs: dict[str, np.ndarray] = field(default_factory=dict)
     from_peers: list[Piece] = field(default_factory=list)
+    from_peers_bytes: int = 0
     run: Run | None = None
 
     def to_run(self) -> Run:
@@ -239,11 +240,19 @@ class Tasks:
         return actions
 
     def stream_closed(self, stream: int) -> list[Action]:
-        """The host that sent these tasks is gone. When it comes back it may send new attempts of
-        the same requests, so these are forgotten, but not released.
+        """The host that sent these tasks is gone. If it is back, new attempts of the same requests
+        came over another stream; or they will, so requests are forgotten, but not released.
         """
-        gone = {key.request for key, task in self._tasks.items() if task.spec.stream == stream}
-        return [action for request in sorted(gone) for action in self._forget(request)]
+        actions: list[Action] = []
+        gone = [task for task in self._tasks.values() if task.spec.stream == stream]
+        for task in gone:
+            key = task.spec.key
+            actions += self._end(task)
+            del self._tasks[key], self._requests[key.request].tasks[key]
+        for request in sorted({task.spec.key.request for task in gone}):
+            if not self._requests[request].tasks:
+                self._forget(request)
+        return actions
 
     def next_to_set_up(self, request: str) -> Run | None:
         """A task of this request whose inputs are not complete, to be set up, once; None if none
@@ -286,15 +295,18 @@ class Tasks:
                 entry.array = aligned_empty(shape(entry.spec.box), entry.spec.dtype)
             entry.array[slices(piece.box, entry.spec.box)] = piece.array
         entry.missing = missing
-        if piece.sender:
+        # Those of an honest neighbour do not overlap.
+        kept_bytes = task.from_peers_bytes + piece.array.nbytes
+        if piece.sender and kept_bytes <= task.spec.form.input_bytes:
             task.from_peers.append(piece)
+            task.from_peers_bytes = kept_bytes
         return self._start_if_full(task, now)
 
     def _start_if_full(self, task: _Task, now: float) -> list[Action]:
         if task.phase is not Phase.WAITING or any(e.missing for e in task.inputs.values()):
             return []
-        task.phase, task.ready_s = Phase.RUNNING, now
-        run, task.run = task.to_run(), None
+        run = task.to_run()
+        task.run, task.phase, task.ready_s = None, Phase.RUNNING, now
         request = self._requests[task.spec.key.request]
         request.bare.pop(task.spec.key, None)
         request.has_begun = True
@@ -360,6 +372,7 @@ class Tasks:
         task.outputs = {}
         task.run = None
         task.from_peers.clear()
+        task.from_peers_bytes = 0
         self._forget_inputs(task)
         self.reserved_bytes -= task.reserved_bytes
         task.reserved_bytes = 0
@@ -368,7 +381,7 @@ class Tasks:
     def _forget_inputs(self, task: _Task) -> None:
         for entry in task.inputs.values():
             entry.array = None
-        kept = sum(piece.array.nbytes for piece in task.from_peers)
+        kept = task.from_peers_bytes
         spent = min(task.spec.form.input_bytes - kept, task.reserved_bytes)
         task.reserved_bytes -= spent
         self.reserved_bytes -= spent
