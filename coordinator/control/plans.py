@@ -232,11 +232,15 @@ class Plans(Machine):
             yield actions.Refuse(ticket, late)
 
     def _outcome(self, event: events.Outcome, now: float) -> Iterator[Action]:
-        if isinstance(event, events.Prepared):
+        making = [
+            (entry, entry.making)
+            for entry in self._entries.values()
+            if entry.making is not None and entry.making.work == event.work
+        ]
+        if isinstance(event, events.Prepared) and all(_has_weights(*each) for each in making):
             self.switching.prepared(event.seconds)
-        for entry in list(self._entries.values()):
-            if entry.making is not None and entry.making.work == event.work:
-                yield from self._made(entry, entry.making, event, now)
+        for entry, of_entry in making:
+            yield from self._made(entry, of_entry, event, now)
 
     def _made(
         self, entry: Entry, making: Making, event: events.Outcome, now: float
@@ -308,3 +312,10 @@ class Plans(Machine):
                 cause=f"{len(chosen)} plans are already being made", cure="Try again in a moment."
             )
         del self._entries[idle]
+
+
+def _has_weights(entry: Entry, making: Making) -> bool:
+    """Whether devices have most weights of a plan that was prepared: it replaces another one on the
+    same devices. The first time that weights are sent says nothing of other times.
+    """
+    return entry.graph is not None and set(making.causes) <= set(CONSIDERED)

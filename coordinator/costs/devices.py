@@ -118,6 +118,11 @@ class Cluster:
     uplink: Link | None = None
     apart: frozenset[frozenset[DeviceId]] = frozenset()
 
+    def __post_init__(self) -> None:
+        here = {device.id for device in self.devices}
+        among = frozenset(pair for pair in self.apart if pair <= here)
+        object.__setattr__(self, "apart", among)
+
     @property
     def is_serial(self) -> bool:
         """Whether the host can send to only one device at a time."""
@@ -133,7 +138,7 @@ class Cluster:
         kept, apart = list(self.devices), self.apart
         while apart:
             met = Counter(device for pair in apart for device in pair)
-            worst = met.most_common(1)[0][0]
+            worst = min(met, key=lambda device: (-met[device], device))
             kept = [device for device in kept if device.id != worst]
             apart = frozenset(pair for pair in apart if worst not in pair)
         return tuple(kept)

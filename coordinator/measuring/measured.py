@@ -54,9 +54,13 @@ class Measured:
         self._fitted: dict[DeviceId, tuple[LinkEstimate, EndpointEstimate, Link]] = {}
 
     def is_new(self, device: DeviceId, connection: Connection) -> bool:
-        """Whether this connection has not been probed; marks it as being probed."""
+        """Whether this connection has not been probed; marks it as being probed. It may use another
+        cable than the one before, whose transfers say nothing of it.
+        """
         if self._probed.get(device) is connection:
             return False
+        if device in self._links:
+            self._links[device] = LinkEstimate(self.link(device))
         self._probed[device] = connection
         return True
 

@@ -52,11 +52,11 @@ def unsplit_works(network: Network) -> Sequence[Work]:
     """
     found = _UNSPLIT.get(network)
     if found is None:
-        graph = network.graph
-        found = _UNSPLIT[network] = []
+        graph, found = network.graph, []
         for node in graph.nodes:
             whole = Box.whole(graph.shape(node.outputs[0]))
             found.append(node_work(graph, node, whole, operator(node).reads(graph, node, whole)))
+        _UNSPLIT[network] = found
     return found
 
 

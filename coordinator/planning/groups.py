@@ -101,7 +101,7 @@ def service(plan: Plan, network: Network, cluster: Cluster) -> ServiceTimes:
     work of those that have left, as when a request is executed.
     """
     simulation = simulate(plan, network, cluster)
-    busiest_s = max(simulation.busy_s(device.id) for device in cluster.devices)
+    busiest_s = max(simulation.busy_s(each.id) / each.concurrency for each in cluster.devices)
     shared_s = _shared_s(simulation.traffic, cluster)
     return ServiceTimes(simulation.latency_s, max(busiest_s, shared_s), shared_s)
 

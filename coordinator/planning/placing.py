@@ -216,8 +216,10 @@ class _Placing:
         for changes, run in itertools.groupby(enumerate(self.plan.blocks), _is_in(staged)):
             blocks = [block for _, block in run]
             if not changes:
+                # What a block reads may have moved to a device that others cannot reach.
+                moved = ("none", "peer") if self.cluster.apart else ("none",)
                 found += (
-                    replace(each, exchange="host") if each.exchange == "none" else each
+                    replace(each, exchange="host") if each.exchange in moved else each
                     for each in blocks
                 )
                 continue

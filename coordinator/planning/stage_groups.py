@@ -96,12 +96,26 @@ class _Stages:
                 break
             left = [block for block in plan.blocks if block.stop > start]
             if found:
-                left[0] = _after(found[-1], left[0])
+                left[0] = self._after(found[-1], left[0])
             count = bisect.bisect_left(
                 range(1, len(left) + 1), True, key=lambda k: not self._fits(left[:k], limit)
             )
             found += left[:count]
         return found if found and found[-1].stop == units else None
+
+    def _after(self, before: Block, block: Block) -> Block:
+        """What is left of a block after another group's last one, from which its input comes:
+        through the host if partial sums are added, or devices cannot reach each other.
+        """
+        through_host = self._cluster.apart or any(tile.reduce for tile in before.tiles)
+        exchange: Exchange = "peer" if block.exchange == "peer" and not through_host else "host"
+        names = self._network.outputs(before.stop, block.stop)
+        tiles = []
+        for tile in block.tiles:
+            boxes = {name: box for name, box in tile.boxes.items() if name in names}
+            if boxes:
+                tiles.append(replace(tile, boxes=boxes, flop=0))
+        return replace(block, start=before.stop, tiles=tuple(tiles), exchange=exchange)
 
     def _fits(self, blocks: Sequence[Block], limit: float) -> bool:
         """Whether a group's devices can hold these blocks."""
@@ -117,12 +131,3 @@ class _Stages:
     def _held(self, blocks: Sequence[Block]) -> int:
         """Bytes of weights that the blocks' tiles hold."""
         return sum(weights_of(self._network, b, tile) for b in blocks for tile in b.tiles)
-
-
-def _after(before: Block, block: Block) -> Block:
-    """What is left of a block after another group's last one, from which its input comes. Partial
-    sums are added by the host.
-    """
-    summed = any(tile.part is not None for tile in before.tiles)
-    exchange: Exchange = "peer" if block.exchange == "peer" and not summed else "host"
-    return replace(block, start=before.stop, exchange=exchange)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
+from math import inf
 from typing import Any, Protocol
 
 import structlog
@@ -141,10 +142,18 @@ class Controller:
         finally:
             self._step(events.Left(ticket), self.plans)
 
-    async def idle(self) -> None:
-        """Returns when no request is being computed."""
-        if self.admission.running:
-            await self._idle.wait()
+    async def idle(self, most_s: float = inf) -> None:
+        """Returns when no request is being computed. If requests overlap for longer than `most_s`,
+        later ones wait until those before them are answered.
+        """
+        if not self.admission.running:
+            return
+        try:
+            async with asyncio.timeout(None if most_s == inf else most_s):
+                await self._idle.wait()
+        except TimeoutError:
+            async with self.place(alone=True):
+                pass
 
     # ------------------------------------------------------------ plans
 

@@ -26,16 +26,20 @@ class Doctor:
         self._plans = plans
         self._devices = devices
         self._detectors = len(runtime.settings.frigate_zmq)
-        self._examining = asyncio.Lock()
+        self._examining: asyncio.Task[Diagnosis] | None = None
         self._frigates = ""
 
     async def examine(self) -> Diagnosis:
         """Examines the devices and the network between them. Every device also computes some tasks
-        of the plans in force.
+        of the plans in force. Whoever asks meanwhile gets the result of the same examination.
         """
-        async with self._examining:
-            in_use = self._live.present()
-            silent = await self._live.examiner.examine(in_use, self._in_force.in_force())
+        if self._examining is None or self._examining.done():
+            self._examining = asyncio.create_task(self._examine())
+        return await asyncio.shield(self._examining)
+
+    async def _examine(self) -> Diagnosis:
+        in_use = self._live.present()
+        silent = await self._live.examiner.examine(in_use, self._in_force.in_force())
         devices = self._devices()
         known = [of_quarantine(each) for each in devices if each.state == "quarantined"]
         known += [of_no_exam(status_of(each, devices), why) for each, why in silent.items()]

@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import structlog
 
@@ -18,7 +19,13 @@ from coordinator.audit.examiner import Examiner
 from coordinator.audit.verdict import Verdict
 from coordinator.cluster.connection import Connection, Sink
 from coordinator.cluster.enrolment import Enrolment
-from coordinator.cluster.host_worker import Hardware, HostWorker, host_settings, host_token
+from coordinator.cluster.host_worker import (
+    Hardware,
+    HostWorker,
+    host_address,
+    host_settings,
+    host_token,
+)
 from coordinator.cluster.link_file import load_links, save_links
 from coordinator.cluster.pool import Pool
 from coordinator.cluster.reach import Reach
@@ -56,6 +63,8 @@ log = structlog.get_logger(__name__)
 
 # What requests show of a device's event loop is saved with its profile after this many.
 WORTH_KEEPING = frozenset({10, 100, 1000})
+# Links are probed when no request is computed: by then, however many requests there are.
+MOST_BUSY_S = 30.0
 
 
 class LiveCluster:
@@ -67,11 +76,13 @@ class LiveCluster:
         state: ClusterState,
         changed: Callable[[str], None],
         sink: Sink,
-        idle: Callable[[], Awaitable[None]],
+        idle: Callable[..., Awaitable[None]],
         judged: Callable[[Verdict], None] = lambda _: None,
         hardware: Hardware | None = None,
     ) -> None:
-        """`sink` gets the messages of devices, `judged` the verdicts of their exams."""
+        """`sink` gets the messages of devices, `judged` the verdicts of their exams. `idle` returns
+        when no request is being computed, and may be given the longest time that it may take.
+        """
         self._settings = settings
         self._changed = changed
         self._hardware = hardware or Hardware()
@@ -92,7 +103,8 @@ class LiveCluster:
         self._measured = Measured(near, load_links(settings.state_dir))
         self._reach = Reach()
         self._retrials = Retrials()
-        self._probing = Probing(self._measured, self._reach, idle, self._probed)
+        soon_idle = partial(idle, MOST_BUSY_S)
+        self._probing = Probing(self._measured, self._reach, soon_idle, self._probed)
         self.expectations = LiveExpectations(self._measured, self._known, self._has)
         self._profiler = Profiler(
             settings.state_dir / "profiles", self._profiled, idle, settings.profile_s, state
@@ -130,9 +142,11 @@ class LiveCluster:
             except Unavailable as error:
                 log.error("this machine does not compute", cause=error.cause, cure=error.cure)
                 return
+            guarded = certified is not None or bool(settings.secret)
+            address = host_address(settings, is_guarded=guarded)
             self._host = HostWorker(
                 settings.state_dir / "worker",
-                host_settings(settings, token),
+                host_settings(settings, address, token),
                 up=lambda address: self._pool.sighted(address, "host"),
                 down=self._pool.withdrawn,
                 command=self._hardware.worker,
@@ -297,7 +311,7 @@ class LiveCluster:
         await self.examiner.give_up(frozenset(programs))
         for connection in self._pool.ready().values():
             with suppress(ImbrexError):  # a device that is lost has none
-                await connection.programs.drop(programs)
+                await connection.drop(programs)
 
     def forget(self, device: DeviceId, program: str) -> None:
         """A device reported that it no longer has this program."""
@@ -396,7 +410,9 @@ class LiveCluster:
         return self._statuses.all(self._device)
 
     def _probed(self, cause: str) -> None:
-        save_links(self._settings.state_dir, self._measured.links)
+        folder, links = self._settings.state_dir, dict(self._measured.links)
+        # In a thread: an SD card may take seconds to write.
+        asyncio.get_running_loop().run_in_executor(None, save_links, folder, links)
         self._changed(cause)
 
     def _profiled(self) -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 import structlog
 
@@ -54,6 +55,8 @@ class Maker:
         self._objective = objective
         self._wire = wire
         self._versions: Counter[str] = Counter()
+        # Planning keeps what it finds about a network, so one thread at a time plans for it.
+        self._planning: WeakKeyDictionary[Network, asyncio.Lock] = WeakKeyDictionary()
 
     async def propose(self, asked: actions.Propose, cluster: Cluster) -> events.Planned:
         """A plan for the cluster's devices, and the present latency of the old one if it can go on.
@@ -69,7 +72,8 @@ class Maker:
         planner, network = self.planner(asked.choice.strategy), loaded.served.network
         chosen = _without(fastest(cluster, asked.choice.devices), asked.without)
         allowed = asked.choice.wire or self._allowed(loaded)
-        plan = await asyncio.to_thread(_proposed, planner, network, chosen, allowed)
+        async with self._alone(network):
+            plan = await asyncio.to_thread(_proposed, planner, network, chosen, allowed)
         old, present = asked.old, {device.id for device in chosen.devices}
         if old is None or are_alike(plan, old) or not present.issuperset(old.devices):
             return events.Planned(asked.work, plan)
@@ -113,7 +117,11 @@ class Maker:
                     found[count] = best(count)
             return found
 
-        return events.Divided(asked.work, await asyncio.to_thread(all_of_them))
+        async with self._alone(network):
+            return events.Divided(asked.work, await asyncio.to_thread(all_of_them))
+
+    def _alone(self, network: Network) -> asyncio.Lock:
+        return self._planning.setdefault(network, asyncio.Lock())
 
     def _allowed(self, loaded: Loaded) -> Wire:
         """The encoding of a model's maps: from the settings, otherwise from its sidecar."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from math import inf
 
 import numpy as np
 
@@ -130,8 +131,8 @@ class Runtime:
             self.controller.seen(ended.model, self.live.observed(ended.ended_s))
         self.journal.add(ended)
 
-    async def _idle(self) -> None:
-        await self.controller.idle()
+    async def _idle(self, most_s: float = inf) -> None:
+        await self.controller.idle(most_s)
 
     def _received(
         self, device: DeviceId, item: pb.Item, payload: np.ndarray | memoryview | None

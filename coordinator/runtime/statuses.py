@@ -47,8 +47,8 @@ class Statuses:
         self._profiler = profiler
 
     def all(self, as_device: AsDevice) -> list[DeviceStatus]:
-        """Every known address, ready devices first. Addresses that are announced but have never
-        answered are capped at the number of devices of a home.
+        """Every known address, ready devices first and other addresses of devices last. Addresses
+        that are announced but have never answered are capped at the number of devices of a home.
         """
         connected = {connection.address: connection for connection in self._pool.ready().values()}
         now = time.monotonic()
@@ -63,7 +63,7 @@ class Statuses:
                 found.append(self._away(peer, as_device, now))
             else:
                 found.append(self._here(peer, connection, as_device, now))
-        return sorted(found, key=lambda status: (status.state != "ready", status.name))
+        return sorted(found, key=lambda each: (each.is_alias, each.state != "ready", each.name))
 
     def _here(
         self, peer: Peer, connection: Connection, as_device: AsDevice, now: float

@@ -1,6 +1,7 @@
 """Whoever waits is woken when the machines say so, and leaves nothing when it goes."""
 
 import asyncio
+from contextlib import asynccontextmanager
 from functools import partial
 from types import SimpleNamespace
 
@@ -19,8 +20,14 @@ from tests.waiting import until
 
 @pytest.fixture
 async def controller(tmp_path):
-    """Without any device."""
-    settings = CoordinatorSettings(max_in_flight=1, max_queue=1, max_wait_s=0.05)
+    """Without any device, for one request at a time."""
+    async with controlling(tmp_path, max_in_flight=1, max_queue=1, max_wait_s=0.05) as made:
+        yield made
+
+
+@asynccontextmanager
+async def controlling(tmp_path, **limits):
+    settings = CoordinatorSettings(**limits)
     library = Library(str, tmp_path, 10**9, lambda _: False)
     maker = Maker(library, partial(planner_of, ("ofl",)), None, settings.objective)
     devices = SimpleNamespace(cluster=lambda: Cluster(()), present=list)
@@ -74,3 +81,24 @@ async def test_without_any_device_who_wants_a_plan_is_told_so(controller) -> Non
     with pytest.raises(NotFound):
         await controller.current("lenet5", Choice("no such strategy"))
     assert not controller.plans.knows("lenet5", Choice("no such strategy"))
+
+
+async def test_where_requests_always_overlap_room_is_made_for_who_waits(tmp_path) -> None:
+    had = asyncio.Event()
+    async with controlling(tmp_path, max_in_flight=2, max_queue=4) as controller:
+
+        async def ask() -> None:
+            while not had.is_set():
+                async with controller.place():
+                    await asyncio.sleep(0.02)
+
+        async def shifted() -> None:
+            await asyncio.sleep(0.01)
+            await ask()
+
+        asking = [asyncio.create_task(ask()), asyncio.create_task(shifted())]
+        await until(lambda: controller.admission.running == 2)
+        async with asyncio.timeout(10):
+            await controller.idle(0.1)
+            had.set()
+            await asyncio.gather(*asking)

@@ -383,3 +383,15 @@ def test_where_replanning_is_off_plans_change_with_the_devices_alone() -> None:
     for second in range(100):
         steps(state, Seen(M, {"a": Observed(second % 7)}), now=float(second))
     assert (state.due_s, state.is_busy()) == (inf, False)
+
+
+def test_the_first_time_that_weights_are_sent_says_nothing_of_the_next() -> None:
+    state = plans()
+    state.step(PlanRequested(ONE, M, IN_FORCE), 0.0)
+    steps(state, Tick(), Planned(W1, AB.plan), now=SETTLE_S)
+    state.step(Prepared(W1, (AB,), 600.0), 1.0)
+    assert state.switching.preparing_s == 0.0
+    steps(state, changed(PERIOD), Tick(), now=2.0)
+    steps(state, Tick(), Planned(W2, plan("cd", 0.5), old_s=1.0), now=4.0)
+    state.step(Prepared(W2, (CD,), 2.0), 5.0)
+    assert state.switching.preparing_s > 0.0

@@ -7,10 +7,13 @@ import pytest
 
 from coordinator.costs.devices import Cluster, Link
 from coordinator.planning.legal import IllegalPlan, check_plan
+from coordinator.planning.planners.propose import propose
+from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from protos.facts import DeviceId
-from tests.planning.support import cluster, real
+from tests.planning.support import cluster, device, real
+from tests.planning.test_stage_groups import network as heavy
 
 NETWORK = real("digits")
 
@@ -56,3 +59,21 @@ def test_a_plan_that_forgets_it_is_refused_with_both_names() -> None:
         check_plan(plan, NETWORK, apart(some, (SECOND, THIRD)))
     assert SECOND in caught.value.cause
     assert THIRD in caught.value.cause
+
+
+def test_who_is_not_in_the_cluster_keeps_nobody_apart() -> None:
+    some = apart(pis(mbps=10), (FIRST, DeviceId("gone")))
+    assert some.apart == frozenset()
+    assert len(some.mutual) == 4
+    some = apart(pis(mbps=10), (FIRST, SECOND))
+    assert replace(some, devices=some.devices[1:]).apart == frozenset()
+    assert {device.id for device in some.mutual} == {SECOND, THIRD, LAST}  # in any process
+
+
+def test_weights_that_moved_to_a_device_that_others_cannot_reach_come_through_the_host() -> None:
+    rooms = {"a": 150, "b": 150, "c": 190}
+    link = Link(10e6 / 8, 1e-3, 2e-3)
+    devices = [device(name, 2.0, link, memory_mb=room) for name, room in rooms.items()]
+    pairs = ((devices[0].id, devices[2].id), (devices[1].id, devices[2].id))
+    some = apart(Cluster(tuple(devices), "switch"), *pairs)
+    check_plan(propose(STRATEGIES["halo"], heavy(), some), heavy(), some)

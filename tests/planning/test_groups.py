@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.planning.groups import Grouping, ServiceTimes, counts, divided, grouping
+from coordinator.planning.planners.propose import propose
 from coordinator.runtime.planners import strategy
 from tests.planning.support import CLUSTERS, cluster, real, small
 
@@ -91,3 +92,11 @@ def test_a_group_of_one_is_at_one_image_at_a_time() -> None:
     groups = divided(cluster(1.0, host=False), 1)
     found = grouping([strategy("single")(network, groups[0])], network, groups)
     assert found.services[0].period_s < found.services[0].latency_s  # it also travels
+
+
+def test_a_device_that_computes_several_tasks_at_once_is_busy_with_them_together() -> None:
+    network, planner = real("vgg16-conv"), strategy("auto")
+    some = cluster(2.0, 2.0, host=False)
+    some = replace(some, devices=tuple(replace(d, concurrency=4) for d in some.devices))
+    (found,) = grouping([propose(planner, network, some)], network, [some]).services
+    assert found.period_s <= found.latency_s

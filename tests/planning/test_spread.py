@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.devices import Cluster, Link
 from coordinator.planning.legal import IllegalPlan, check_plan
 from coordinator.planning.planners.propose import propose
 from coordinator.planning.planners.spread import planned
@@ -12,9 +12,11 @@ from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Plan
-from models.units import Network
+from models.importer import load_graph
+from models.units import Network, divide
+from models.zoo.builder import NetworkBuilder as Builder
 from tests.planning.run_plan import difference
-from tests.planning.support import CLUSTERS, cluster, small, small_model
+from tests.planning.support import CLUSTERS, cluster, device, small, small_model
 
 
 def at_once(some: Cluster, *concurrency: int) -> Cluster:
@@ -45,8 +47,8 @@ def test_spread_plans_are_legal_and_equal_to_the_whole(name: str) -> None:
 
 def test_tiles_are_those_of_the_plan_divided() -> None:
     plan = propose(strategy("ofl"), small(), SLOW)
-    for device, count in most_tiles(plan).items():
-        assert count <= MOST[device]
+    for name, count in most_tiles(plan).items():
+        assert count <= MOST[name]
 
 
 def test_a_device_alone_computes_nearly_as_fast_as_its_cores_together() -> None:
@@ -86,3 +88,18 @@ def test_an_illegal_plan_is_told_as_one() -> None:
 
     with pytest.raises(IllegalPlan, match="it ends at unit"):
         planned(broken, small(), SLOW)
+
+
+def test_what_cannot_be_divided_goes_to_the_device_that_is_fastest_with_one_task() -> None:
+    net = Builder("connected", 1)
+    x = net.input("x", (1, 4096))
+    for number in range(3):
+        x = x.gemm(f"g{number}", 4096).relu()
+    network, link = divide(load_graph(net.model(x), "connected")), Link(1e6, 0.05)
+    many = replace(device("many", 0.02, link), concurrency=4)
+    fast = device("fast", 0.05, link)
+    both, alone = (
+        propose(STRATEGIES["auto"], network, Cluster(devices)).predicted_latency_s
+        for devices in ((many, fast), (fast,))
+    )
+    assert both <= alone * 1.0001

@@ -1,5 +1,6 @@
 """Stages on groups of devices: networks that fit the groups, but no device, are divided twice."""
 
+import random
 from dataclasses import replace
 from functools import cache
 
@@ -112,3 +113,33 @@ def test_stages_of_layers_with_partial_sums_are_legal(memory_mb: list[int], name
     """The plans of groups of unlike devices divide fully connected layers in different ways."""
     for plan in staged_in_groups(STRATEGIES[name], like_vgg(), capped(*memory_mb)):
         check_plan(plan, like_vgg(), capped(*memory_mb))
+
+
+@cache
+def with_heads() -> Network:
+    """Every convolution's map is an output, too."""
+    net = Builder("heads", seed=5)
+    x, made = net.input("image", (1, 3, 12, 12)), []
+    for index in range(11):
+        x = x.conv(f"conv{index}", 512, square(3)).relu()
+        made.append(x)
+    return divide(load_graph(net.model(*made), "heads"))
+
+
+def test_a_block_that_another_group_has_begun_keeps_only_what_it_still_makes() -> None:
+    """Groups of unlike devices cut the network at other places."""
+    draw, found = random.Random(1), 0
+    for _ in range(12):
+        count = draw.randint(4, 8)
+        rates = [draw.choice((0.5, 1.0, 2.0, 4.0, 8.0)) for _ in range(count)]
+        unlike = Cluster(
+            tuple(
+                device(f"d{k}", rate, memory_mb=draw.randint(150, 300))
+                for k, rate in enumerate(rates)
+            )
+        )
+        for name in ("fused", "aofl"):
+            for plan in staged_in_groups(STRATEGIES[name], with_heads(), unlike):
+                check_plan(plan, with_heads(), unlike)
+                found += 1
+    assert found

@@ -98,7 +98,10 @@ class _Search:
             for first, last in self._runs(start, owners):
                 device = self.cluster.devices[owners[first - start]]
                 made.add(first, last, device.id, direct=direct)
-            made.blocks += [_free(each) for each in blocks if each.start >= stop]
+            after = [_free(each) for each in blocks if each.start >= stop]
+            if self.cluster.apart:
+                after = [replace(each, exchange="host") for each in after]
+            made.blocks += after
             plan = replace(self.plan, blocks=tuple(made.blocks))
             least_s = min(least_s, self._consider(plan))
         return least_s > before_s * _HOPELESS

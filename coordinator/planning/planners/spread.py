@@ -20,6 +20,7 @@ from dataclasses import replace
 from coordinator.costs.affine import Costs
 from coordinator.costs.corrections import CorrectedCosts
 from coordinator.costs.devices import Cluster, Device, Planner
+from coordinator.planning.baseline import best_alone, everything
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.placing import placed, within_memory
 from coordinator.tasks.plan import Block, Plan, Tile, tile_works
@@ -51,8 +52,10 @@ def planned(
     ways = [_Spreading(network, cluster, plan.predicted_latency_s * gain) for gain in _GAINS]
     found: list[Plan] = []
     refused: Infeasible | None = None
-    tried: list[Sequence[Block]] = [plan.blocks]
-    tried += [tuple(each for block in plan.blocks for each in way.spread(block)) for way in ways]
+    tried: list[Sequence[Block]] = []
+    for made in (plan.blocks, *_quickest(plan, network, cluster)):
+        tried.append(made)
+        tried += [tuple(each for block in made for each in way.spread(block)) for way in ways]
     for k, blocks in enumerate(tried):
         if blocks in tried[:k]:
             continue
@@ -71,6 +74,15 @@ def planned(
         redundant_flop=best.redundant_flop,
         traffic=best.traffic,
     )
+
+
+def _quickest(plan: Plan, network: Network, cluster: Cluster) -> list[tuple[Block, ...]]:
+    """Everything on the device that computes it soonest as a single task, where the strategy may
+    choose that: what cannot be divided is no faster on one that computes several tasks at once.
+    """
+    if plan.strategy not in ("auto", "single"):
+        return []
+    return [(everything(network, best_alone(network, cluster.devices).device.id),)]
 
 
 def _one_at_a_time(cluster: Cluster) -> Cluster:

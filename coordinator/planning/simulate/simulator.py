@@ -62,7 +62,7 @@ class Simulation:
     activities: tuple[Activity, ...]
 
     def busy_s(self, device: DeviceId) -> float:
-        """Seconds for which a device computes."""
+        """Seconds for which a device computes, the sum of what it computes at once."""
         return sum(
             each.stop_s - each.start_s
             for each in self.activities
