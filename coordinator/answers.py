@@ -149,6 +149,11 @@ class DeviceStatus:
     concurrency: int = 0
     facts: Mapping[str, Fact] = field(default_factory=dict)
 
+    @property
+    def is_alias(self) -> bool:
+        """Whether this is another address of a device that is listed with the one in use."""
+        return self.state == "alias"
+
 
 @dataclass(frozen=True, slots=True)
 class ProfileStatus:

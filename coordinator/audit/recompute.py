@@ -19,6 +19,7 @@ import onnxruntime as ort
 
 from coordinator.audit.job import Job, OutputDifference, ReceivedOutput, receive, relative, send
 from models.mapped import ArrayLocation
+from models.tolerance import rounding_in, without_rounding
 
 # Bytes of weights above which a faster second copy for the kernels is not worth its memory.
 _REARRANGED_BYTES = 64 << 20
@@ -28,7 +29,12 @@ def recompute(job: Job) -> OutputDifference:
     """The worst difference among all that arrived."""
     names = list(dict.fromkeys(each.tensor for each in job.received))
     made = _run(job, names, exact=False)
-    found = [_difference(each, made[each.tensor], job.tolerance) for each in job.received]
+    program = onnx.ModelProto.FromString(job.graph).graph
+    steps = {name: rounding_in(program, name) for name in names}
+    found = [
+        _difference(each, made[each.tensor], job.tolerance, steps[each.tensor])
+        for each in job.received
+    ]
     worst = max(found, key=_severity)
     if not worst.is_wrong(job.tolerance):
         return worst
@@ -41,9 +47,12 @@ def _severity(found: OutputDifference) -> float:
     return found.difference
 
 
-def _difference(received: ReceivedOutput, made: np.ndarray, tolerance: float) -> OutputDifference:
+def _difference(
+    received: ReceivedOutput, made: np.ndarray, tolerance: float, steps: float
+) -> OutputDifference:
     expected = received.read(made[received.box.slices(received.yields)], tolerance)
-    return OutputDifference(received.tensor, relative(received.array, expected, made))
+    actual = without_rounding(received.array, expected, steps)
+    return OutputDifference(received.tensor, relative(actual, expected, made))
 
 
 def _run(job: Job, names: Sequence[str], *, exact: bool) -> dict[str, np.ndarray]:

@@ -49,7 +49,7 @@ def of_models(awaited: Mapping[str, Mapping[str, str]], problems: Sequence[str])
         for name, versions in awaited.items()
         for version, why in versions.items()
     ]
-    cure = "Once that is right, models are the same at all coordinators again, by themselves"
+    cure = "Correct that; then the coordinators' models become the same again by themselves"
     return missing + [Finding("models_differ", "warning", "", each, cure) for each in problems]
 
 

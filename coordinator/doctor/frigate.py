@@ -52,8 +52,8 @@ class InTime:
         """The problem, if Frigate may give up before it is answered."""
         if self.holds:
             return []
-        cause = f"Frigate may wait for {self.slowest_s * 1e3:.0f} ms, and gives up after "
-        cause += f"{TIMEOUT_S * 1e3:.0f} ms unless it is told otherwise: it then finds nothing"
+        cause = f"an answer may take {self.slowest_s * 1e3:.0f} ms, but Frigate gives up after "
+        cause += f"{TIMEOUT_S * 1e3:.0f} ms unless it is told otherwise, and then finds nothing"
         cure = f"In Frigate's detector, {self.cure}"
         return [Finding("frigate_timeout", "warning", "coordinator", cause, cure)]
 

@@ -20,10 +20,14 @@ from models.loading import network_of
 from models.mapped import MappedWeights
 from models.pixels import without_pixels
 from models.program import BlobSource, Digests
+from models.sizes import split_name
 from models.stored import Room, in_memory
 from models.vision.predictions import check_outputs
 
 log = structlog.get_logger(__name__)
+
+# Input sizes of one model that stay loaded: of a home's cameras.
+MOST_SIZES = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,11 +114,18 @@ class Library:
         self._models.pop(name, None)
 
     def _make_room(self, newest: str) -> None:
-        for name in list(self.loaded()):
-            if self.weight_bytes <= self.most_bytes:
-                return
-            if name != newest and self._let_go(name):
+        others = [name for name in self.loaded() if name != newest]
+        sizes = [name for name in others if _are_sizes_of_one(name, newest)]
+        for name in others:
+            # A client may ask for any number of sizes.
+            is_one_of_many = name in sizes[: 1 - MOST_SIZES]
+            if (is_one_of_many or self.weight_bytes > self.most_bytes) and self._let_go(name):
                 log.info("model unloaded to make room for others", model=name)
+
+
+def _are_sizes_of_one(name: str, other: str) -> bool:
+    (plain, size), (of_other, its_size) = split_name(name), split_name(other)
+    return plain == of_other and size is not None and its_size is not None
 
 
 def load(name: str, shown: str, folder: Path | None = None) -> Loaded:

@@ -7,7 +7,7 @@ its folder, and no other file of this machine can be reached.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path, PurePath
 
@@ -44,6 +44,8 @@ class Names:
         self._folder = repository
         self.awaited = awaited
         self._store = Store()
+        self._public: dict[str, tuple[str, str]] = {}
+        self._replaced: Set[str] = set()
         self.refresh()
         if detector:
             with suppress(Unavailable):  # it comes later
@@ -57,11 +59,13 @@ class Names:
         self._eager = frozenset(eager)
         self.stored: dict[str, Stored] = {**added, **eager}
         self.detector = self._detector or self._store.defaults().get("detection", "")
+        before = self._public.keys()
         self._public = {
             str(path): (stored.name, number)
             for stored in self.stored.values()
             for number, path in stored.versions.items()
         }
+        self._replaced = (self._replaced | before) - self._public.keys()
 
     @property
     def configured(self) -> tuple[str, ...]:
@@ -97,6 +101,8 @@ class Names:
             self.refresh()
         plain, size = split_name(name)
         if size is not None and name not in self._configured and name not in self.stored:
+            if split_name(plain)[1] is not None:
+                raise NotFound(cause=f"{name[:80]!r} has several sizes", cure="Name one of them")
             return f"{self.source(plain, version)}@{size}"
         if name in self._configured or name not in self.stored:
             return self._plain(name, version)
@@ -120,16 +126,29 @@ class Names:
         name, version = self._public[plain]
         return (name if size is None else f"{name}@{size}"), version
 
+    def label(self, source: str) -> str:
+        """The public name of a source, without a size that a client has chosen."""
+        name = self.public(source)[0]
+        return name if name in self._configured else split_name(name)[0]
+
+    def is_replaced(self, source: str) -> bool:
+        """Whether a source had a public name, but has none any more."""
+        return split_name(source)[0] in self._replaced
+
     def versions(self, name: str) -> tuple[str, ...]:
         """Every available version of a public name."""
+        if name not in self.stored:
+            name, _ = split_name(name)
         if name in self._configured or name not in self.stored:
             return (ONLY_VERSION,)
         return tuple(self.stored[name].versions)
 
     def labels(self, source: str, output: str) -> tuple[str, ...]:
         """Names of an output's classes, if the repository gives them."""
-        name, _ = self.public(source)
-        return self.stored[name].labels.get(output, ()) if source in self._public else ()
+        plain, _ = split_name(source)
+        if plain not in self._public:
+            return ()
+        return self.stored[self._public[plain][0]].labels.get(output, ())
 
     def _plain(self, name: str, version: str) -> str:
         if name not in self._configured and name not in catalogue.names():

@@ -73,6 +73,8 @@ def _stored(folder: Path, every_version: bool) -> Stored:
         )
     except _Problem as problem:
         return Stored(folder.name, {}, problem=str(problem))
+    except OSError as error:  # a disk's lost+found, for example
+        return Stored(folder.name, {}, problem=f"{folder} cannot be read ({error.strerror})")
 
 
 def _config(folder: Path) -> pb.ModelConfig:

@@ -22,7 +22,7 @@ from models.precision import Precision
 from models.sizes import Size, bind, inputs_of
 from models.usual import PIXELS, About, described, head_for
 from models.vision.head import Task
-from models.vision.heads import TASKS, Head
+from models.vision.heads import TASKS
 from models.vision.image_input import Resize
 from models.vision.predictions import check_outputs
 from models.vision.sidecar import LABELLESS, Sidecar, sidecar_path
@@ -67,6 +67,7 @@ def add(file: Path, said: Said, *, default: bool, as_json: bool) -> int:
         stored = read_model(file)
     beside = said.sidecar or sidecar_path(file)
     if said.sidecar or beside.is_file():
+        _require_unsaid(said, beside)
         sidecar = load_sidecar(beside)
         inputs = sidecar.input.size
         graph = _graph(file, said.size or Size(*inputs))
@@ -79,6 +80,16 @@ def add(file: Path, said: Said, *, default: bool, as_json: bool) -> int:
     return _keep(
         name, stored.complete().SerializeToString(), sidecar, default=default, as_json=as_json
     )
+
+
+def _require_unsaid(said: Said, sidecar: Path) -> None:
+    """Refuses options that say what a sidecar says."""
+    given = [f"--{key}" for key in ("task", "labels", "pixels", "resize") if getattr(said, key)]
+    if given:
+        raise BadRequest(
+            cause=f"{sidecar} describes the model, so {', '.join(given)} cannot be used",
+            cure="Change that file, or move it away",
+        )
 
 
 def _keep(name: str, model: bytes, sidecar: Sidecar, *, default: bool, as_json: bool) -> int:
@@ -133,7 +144,18 @@ def _described(graph: Graph, told: dict[str, object], name: str, said: Said, fil
     head = head_for(graph, task, labels or (), pixels or "unit", told)
     if head is None and task != "tensor":
         raise _unread(graph, file)
-    return _sidecar(graph, task, head, labels or (), pixels or "unit", (name, said, file))
+    about = About(name, file.name, said.licence, said.source)
+    try:
+        found = described(graph, task, head, labels or (), pixels or "unit", about, said.resize)
+        if told.get("task") != "classify" or found.input.resize != "centre-crop":
+            return found
+        # Ultralytics' classifiers get all of the shorter side.
+        whole = replace(found.input, resize_shorter=max(found.input.size))
+        return replace(found, input=whole)
+    except Problem as problem:
+        raise BadRequest(
+            cause=f"{file} cannot be described: {problem.what}", cure=problem.cure
+        ) from problem
 
 
 def _unread(graph: Graph, file: Path) -> BadRequest:
@@ -150,24 +172,6 @@ def _unread(graph: Graph, file: Path) -> BadRequest:
         + ", ".join(map(str, shapes)),
         cure=cure,
     )
-
-
-def _sidecar(
-    graph: Graph,
-    task: Task,
-    head: Head | None,
-    labels: tuple[str, ...],
-    pixels: str,
-    about: tuple[str, Said, Path],
-) -> Sidecar:
-    name, said, file = about
-    try:
-        known = About(name, file.name, said.licence, said.source)
-        return described(graph, task, head, labels, pixels, known, said.resize)
-    except Problem as problem:
-        raise BadRequest(
-            cause=f"{file} cannot be described: {problem.what}", cure=problem.cure
-        ) from problem
 
 
 def _read_labels(text: str) -> tuple[str, ...]:

@@ -165,8 +165,8 @@ def profile(
     """Measure devices again: what each kind of layer costs on them.
 
     Takes at most a minute for each kind of device, between requests: devices that compute alike
-    share what was measured of one. Then shows how well it predicts
-    layers that it was not fitted to.
+    share one measurement. Then shows how well the profile predicts layers that it was not fitted
+    to.
 
     \b
     imbrex profile

@@ -51,7 +51,7 @@ def init(
     \b
     imbrex cluster init
     imbrex cluster init --replace
-    sudo imbrex cluster init --state-dir /var/lib/imbrex/coordinator
+    sudo /opt/imbrex/venv/bin/imbrex cluster init --state-dir /var/lib/imbrex/coordinator
     """
     from imbrex.cli import cluster_trust as command
 
@@ -109,11 +109,10 @@ def move_state(
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
-    """Move what the cluster is to a store that several coordinators share, or back to files.
+    """Move the cluster's state to a store that several coordinators share, or back to files.
 
     Members, invitations, API keys, drained devices and the list of models move; the authority's key
-    stays here. Stop
-    the coordinator before, and start it again afterwards.
+    stays here. Stop the coordinator first, and start it again afterwards.
 
     \b
     imbrex cluster move-state nats://pi-1.local:4222,pi-2.local:4222,pi-3.local:4222
@@ -271,7 +270,7 @@ def remove(
 
 @app.command()
 def confirm(config: Config = None, state_dir: StateDir = None, as_json: Json = False) -> None:
-    """Declare this list of members to be the right one if devices know a newer one.
+    """Put this list of members in force although devices know a newer one.
 
     Use it after restoring a backup and starting the coordinator: devices ignore an older list,
     since it may name members that were removed later. Remove those first.

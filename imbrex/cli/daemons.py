@@ -101,8 +101,8 @@ def worker(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameter
 ) -> None:
     """Compute for a coordinator, which finds this worker over mDNS.
 
-    Every setting can also be an environment variable IMBREX_WORKER_*, or a line of a file. To
-    be reached by other machines it must have joined their cluster once.
+    Every setting can also be given as an environment variable IMBREX_WORKER_*, or in a settings
+    file. Other machines can reach the worker only after it has joined their cluster (--join, once).
 
     \b
     imbrex worker

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.control.choice import IN_FORCE, Choice
+from coordinator.library.naming import public_name
 from imbrex import terminal
 from imbrex.calls import media_type, plain, read_file
 from imbrex.client import Client
@@ -29,7 +30,7 @@ class Wish:
 
 def infer(file: Path, model: str, url: str, wish: Wish, *, save: Path | None, as_json: bool) -> int:
     """Sends a picture (or tensors as .npz) and prints the answer."""
-    body = read_file(file)
+    body, model = read_file(file), public_name(model)
     with Client(url) as client, terminal.waiting(f"{file.name} through {model}"):
         choice = wish.on(client, model)
         asked = client.infer(model, body, media_type(file), choice, min_score=wish.min_score)

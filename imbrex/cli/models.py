@@ -97,9 +97,9 @@ def add(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
 ) -> None:
     """Add a model of your own: a copy, with everything needed to use it.
 
-    What the file does not say is guessed from its shapes and its exporter's metadata; what cannot
-    be guessed is asked on a terminal, and is an error elsewhere. A name that is already taken
-    gets a new version.
+    What the file does not say is guessed from its shapes and its exporter's metadata. On a
+    terminal you are asked for the rest; without one, that is an error. Adding a name again makes
+    a new version.
 
     \b
     imbrex models add best.onnx --name yard            (as Ultralytics exports it)

@@ -73,10 +73,11 @@ def watch(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     imbrex watch rtsp://yard.local/stream1 --model tinyyolov2-8 --per-second 5
     imbrex watch http://yard.local/mjpg --mqtt mqtt://imbrex@hub.local --name yard --presence person
     """
+    from coordinator.library.naming import public_name
     from imbrex.watch import run as command
 
     found = command.source_of(source, existing=existing)
-    wanted = command.Watched(url, model, at_once, frames, per_second)
+    wanted = command.Watched(url, public_name(model), at_once, frames, per_second)
     with ExitStack() as opened:
         sinks: list[command.Sink] = []
         if mqtt is not None:

@@ -102,6 +102,6 @@ class Folder:
         if len(picture) > LARGEST_BYTES:
             raise BadRequest(
                 cause=f"{self.path / name} has more than {LARGEST_BYTES >> 20} MB",
-                cure="Put pictures into this folder",
+                cure=f"Put only pictures of at most {LARGEST_BYTES >> 20} MB into this folder",
             )
         return picture

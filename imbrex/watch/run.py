@@ -25,7 +25,7 @@ from imbrex.calls import plain
 from imbrex.client import Client, NoCoordinator
 from imbrex.watch.folder import Folder
 from imbrex.watch.frames import Frame, FrameSource, Waiting
-from protos.errors import BadRequest, ImbrexError, Unavailable
+from protos.errors import BadConfiguration, BadRequest, ImbrexError, Unavailable
 from protos.memory import cap_memory
 
 # The window of rate and latency.
@@ -152,7 +152,8 @@ class Watch:
             self._source.run(self._waiting.put, self._stopped)
         except ImbrexError as error:
             self._fail(error)
-        self._waiting.close()
+        finally:
+            self._waiting.close()
 
     def _answer_all(self) -> None:
         with Client(self._wanted.url) as client:
@@ -224,7 +225,7 @@ def _print(line: Line) -> None:
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
         return
-    raise BadRequest(
+    raise BadConfiguration(
         cause="standard output was closed", cure="Keep the program that reads it running"
     )
 

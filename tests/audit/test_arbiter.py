@@ -12,11 +12,13 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from onnx import TensorProto, helper
 
 from coordinator.audit import arbiter as module
 from coordinator.audit.arbiter import Arbiter, NoVerdict
 from coordinator.audit.case import Case
-from coordinator.audit.job import ReceivedOutput
+from coordinator.audit.job import Job, ReceivedOutput
+from coordinator.audit.recompute import recompute
 from coordinator.tasks.events import RequestId
 from models.boxes import Box, Span
 from models.catalogue import LoadedModel
@@ -183,3 +185,25 @@ async def test_without_work_there_is_no_process(
     await until(lambda: arbiter._process is None)
     assert not [each for each in psutil.Process().children() if "recompute" in each.cmdline()]
     assert not (await arbiter.judge(case())).is_wrong(PLAIN)
+
+
+@pytest.mark.parametrize("low", [-9.0, -11.0])
+def test_small_values_of_an_exact_sigmoid_are_not_wrong(low: float) -> None:
+    """onnxruntime's has steps of 2^-24; another engine's may have none."""
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 1, 64, 64)) for name in "xy"]
+    node = helper.make_node("Sigmoid", ["x"], ["y"])
+    graph = helper.make_graph([node], "gates", info[:1], info[1:])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    box = Box.of((0, 1), (0, 1), (0, 64), (0, 64))
+    x = np.random.default_rng(0).uniform(low, low + 2, box.shape).astype(np.float32)
+    exact = (1 / (1 + np.exp(-x.astype(np.float64)))).astype(np.float32)
+
+    def judged(array: np.ndarray) -> bool:
+        received = (ReceivedOutput("y", box, box, array),)
+        job = Job(made.SerializeToString(), (), {"x": x}, received, PLAIN)
+        return recompute(job).is_wrong(PLAIN)
+
+    assert not judged(exact)
+    wrong = exact.copy()
+    wrong[0, 0, 5, 5] += 1e-6
+    assert judged(wrong)

@@ -10,7 +10,10 @@ import pytest
 from coordinator.library.naming import Names
 from imbrex.cli.adding import Said, add
 from models.installed import Store
-from protos.errors import NotFound
+from models.vision.sidecar import load as load_sidecar
+from models.vision.sidecar import sidecar_path
+from models.zoo.builder import NetworkBuilder, square
+from protos.errors import BadRequest, NotFound
 from tests.models.model_files import saved, tiny
 from tests.serving.camera import save_camera
 from tests.serving.in_place import picture
@@ -75,3 +78,22 @@ def test_a_running_coordinator_answers_with_a_model_that_was_just_added(
     finally:
         Store().remove("just-added")
     assert httpx.post(url, content=body, headers=headers).status_code == 404
+
+
+def test_options_that_a_sidecar_says_are_refused(store: str, tmp_path: Path) -> None:
+    file = save_camera(tmp_path)
+    assert file.with_suffix(".json").is_file()
+    with pytest.raises(BadRequest, match="--pixels"):
+        add(file, Said(pixels="imagenet"), default=False, as_json=True)
+
+
+def test_ultralytics_classifiers_get_all_of_the_shorter_side(store: str, tmp_path: Path) -> None:
+    net = NetworkBuilder("ants", seed=3)
+    x = net.input("images", (1, 3, 16, 16)).conv("conv", 4, square(3)).relu()
+    model = net.model(x.global_average_pool("mean").flatten("flat").gemm("fc", 3))
+    told = {"names": "{0: 'ant', 1: 'bee', 2: 'cat'}", "task": "classify", "stride": "1"}
+    for key, value in told.items():
+        model.metadata_props.add(key=key, value=value)
+    add(saved(tmp_path, model), Said(name="ants"), default=False, as_json=True)
+    form = load_sidecar(sidecar_path(Store().root / "ants" / "1" / "model.onnx")).input
+    assert (form.resize, form.resize_shorter) == ("centre-crop", max(form.size))

@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
 
 from coordinator.cluster.state import Files
 from coordinator.serving.app import create_app
@@ -262,3 +263,30 @@ async def test_the_annotated_picture_as_jpeg(client: httpx.AsyncClient) -> None:
     response = await client.post(URL, content=picture(), headers={"Accept": "image/jpeg"})
     assert response.headers["Content-Type"] == "image/jpeg"
     assert response.content.startswith(b"\xff\xd8")
+
+
+async def test_a_request_without_a_body_ends_with_its_client() -> None:
+    ended: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        scope[BODY].expect_nothing()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("cancelled")
+
+    gone = asyncio.Event()
+
+    async def receive() -> Message:
+        if not gone.is_set():
+            gone.set()
+            return {"type": "http.request", "body": b"", "more_body": False}
+        return {"type": "http.disconnect"}
+
+    async def send(_: Message) -> None:
+        raise AssertionError("nobody is there")
+
+    around = Intake(app, 1 << 20, 0.0)
+    async with asyncio.timeout(10):
+        await around({"type": "http", "headers": []}, receive, send)
+    assert ended == ["cancelled"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -133,3 +134,21 @@ async def test_the_log_names_request_plan_and_devices(
     assert good["request"] == answer["request_id"]
     assert (good["plan"], good["devices"]) == (answer["plan_version"], answer["devices"])
     assert (bad["event"], bad["code"], bad["cause"]) == ("request failed", "unavailable", "full")
+
+
+async def test_another_address_of_a_device_and_sizes_of_a_model_add_no_series(
+    http: httpx.AsyncClient, coordinator: InPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (device,), (model,) = coordinator.devices(), coordinator.statuses()
+    alias = replace(device, address="10.0.0.9:8470", state="alias")
+    sizes = [model, replace(model, name="tiny@32x64"), replace(model, name="tiny@64x64")]
+    monkeypatch.setattr(coordinator, "devices", lambda: [device, alias])
+    monkeypatch.setattr(coordinator, "statuses", lambda: sizes)
+    lines = [
+        line.rpartition(" ")[0]
+        for line in (await http.get("/metrics")).text.splitlines()
+        if not line.startswith("#")
+    ]
+    assert len(lines) == len(set(lines))
+    assert 'imbrex_plan_version{model="tiny"}' in lines
+    assert not any("@" in line for line in lines)

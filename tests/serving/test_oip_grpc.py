@@ -294,3 +294,9 @@ def test_the_published_grpc_client(service: Service) -> None:
     said = np.array([float(word) for word in ran.stdout.split()], np.float32).reshape(1, 3)
     whole = WholeModel(tiny_model(), threads=1).run({"image": values()})
     assert compare({"fc": said}, whole).max_rel_error <= 1e-5
+
+
+async def test_a_model_that_does_not_exist_is_not_ready(stub) -> None:
+    """As with Triton, of which clients ask until it is."""
+    assert not (await stub.ModelReady(pb.ModelReadyRequest(name="nothing"))).ready
+    assert (await stub.ModelReady(pb.ModelReadyRequest(name="stored"))).ready

@@ -11,11 +11,14 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from fastapi import Request, Response
 
 from coordinator.cluster.state import Files
 from coordinator.serving.app import create_app
 from coordinator.serving.common import repeats as module
+from coordinator.serving.common.intake import BODY, Body, Intake
 from coordinator.serving.common.keys import Keys, Role
+from coordinator.serving.common.names import ID_HEADER
 from coordinator.serving.common.repeats import ENTRY_BYTES, KEPT_BYTES, LARGEST_BYTES, Repeats
 from coordinator.settings import CoordinatorSettings
 from imbrex.client import AsyncClient
@@ -267,3 +270,30 @@ ANSWER = {
     "bytes": {"scatter": 0, "gather": 0, "halo": 0},
     "predictions": [],
 }
+
+
+async def test_answers_that_end_together_leave_no_bytes_behind() -> None:
+    """Some make room for others before they were counted themselves."""
+    repeats, go = Repeats(kept_s=0.1, kept_bytes=3 * ENTRY_BYTES), asyncio.Event()
+
+    async def compute() -> Response:
+        await go.wait()
+        return Response(b"answer")
+
+    intake = Intake(None, 1 << 20, 0.0)  # type: ignore[arg-type]
+    headers = [(b"host", b"test"), (ID_HEADER.lower().encode(), b"request")]
+    scope = {"type": "http", "method": "POST", "scheme": "http", "path": "/", "headers": headers}
+
+    def asked() -> Request:
+        own = {**scope, "query_string": b"", "root_path": ""}
+        return Request({**own, BODY: Body(intake, own, None)})  # type: ignore[arg-type]
+
+    waiting = [
+        asyncio.create_task(repeats.once(asked(), f"request-{number}", compute))
+        for number in range(20)
+    ]
+    await asyncio.sleep(0)
+    go.set()
+    await asyncio.gather(*waiting)
+    await until(lambda: not repeats._known)
+    assert repeats._kept_bytes == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,43 @@ def test_names_are_no_paths(tmp_path: Path) -> None:
 def test_no_such_folder(tmp_path: Path) -> None:
     with pytest.raises(BadConfiguration, match="cannot be read"):
         read_repository(tmp_path / "nowhere")
+
+
+def test_a_folder_that_cannot_be_read_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk's lost+found, which only root may read."""
+    make(tmp_path, None, 1)
+    (tmp_path / "lost+found").mkdir()
+    real = Path.iterdir
+
+    def refused(self: Path) -> Iterator[Path]:
+        if self.name == "lost+found":
+            raise PermissionError(13, "Permission denied", str(self))
+        return real(self)
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    found = read_repository(tmp_path)
+    assert "Permission denied" in found["lost+found"].problem
+    assert list(found["net"].versions) == ["1"]
+
+
+def test_a_name_with_several_sizes_is_no_model(tmp_path: Path) -> None:
+    names = Names((), make(tmp_path, None, 3))
+    assert names.versions("net@64x32") == ("3",)
+    assert names.source("net@64x32", "3").endswith("3/model.onnx@64x32")
+    for name in ("net@64x32@64x32", "a" + "@1x1" * 1500):
+        with pytest.raises(NotFound):
+            names.source(name)
+
+
+def test_a_version_that_was_replaced_is_known_as_that(tmp_path: Path) -> None:
+    names = Names((), make(tmp_path, None, 1))
+    first = names.source("net")
+    assert not names.is_replaced(first)
+    make(tmp_path, None, 2)
+    names.refresh()
+    assert names.is_replaced(first)
+    assert names.is_replaced(f"{first}@64x32")
+    assert not names.is_replaced(names.source("net"))
+    assert names.label(f"{names.source('net')}@64x32") == "net"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,6 +13,7 @@ import psutil
 import pytest
 
 from coordinator.cluster import children
+from coordinator.library import loaded
 from models.reference import WholeModel, compare
 from protos.errors import NotFound
 from tests.serving.real import Real, running
@@ -72,3 +75,23 @@ async def test_a_model_that_changed_is_answered_by_its_new_file(
         assert compare(answer.outputs, before).max_rel_error > 0.1
     finally:
         onnx.save(kept, model)
+
+
+async def test_of_the_sizes_of_one_model_the_latest_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients may ask for any number of them."""
+    gone: list[str] = []
+
+    def let_go(name: str) -> bool:
+        gone.append(name)
+        library.forget(name)
+        return True
+
+    def load(name: str, *_: object) -> Any:
+        return SimpleNamespace(weight_bytes=1)
+
+    monkeypatch.setattr(loaded, "load", load)
+    library = loaded.Library(str, Path(), 1000, let_go)
+    names = ["net", "other@8x8", *(f"net@{8 * k}x8" for k in range(1, loaded.MOST_SIZES + 4))]
+    for name in names:
+        await library.get(name)
+    assert gone == ["net@8x8", "net@16x8", "net@24x8"]

@@ -1,5 +1,6 @@
 """The doctor at work: real workers, in states that are laid out for them."""
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -108,3 +109,24 @@ async def test_announcements_are_heard(tmp_path) -> None:
         found = await codes(host)
     assert "multicast_blocked" not in found
     assert found["other_cluster"] == "note"
+
+
+async def test_who_asks_during_an_examination_gets_its_result(tmp_path) -> None:
+    async with (
+        worker_process(tmp_path / "a") as a,
+        coordinator(tmp_path / "host", [a.address]) as host,
+    ):
+        first, impatient, third = (asyncio.create_task(host.doctor.examine()) for _ in range(3))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        assert (await first) is (await third)
+        assert (await host.doctor.examine()) is not await first
+
+
+async def test_another_address_of_a_device_comes_last(tmp_path) -> None:
+    async with worker_process(tmp_path / "a") as a:
+        names = [a.address.replace("127.0.0.1", "localhost"), a.address]
+        async with coordinator(tmp_path / "host", names) as host:
+            await until(lambda: any(each.is_alias for each in host.devices()))
+            first, *_, last = (each for each in host.devices() if each.id == a.id)
+            assert (first.is_alias, last.is_alias) == (False, True)

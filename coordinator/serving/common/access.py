@@ -117,6 +117,8 @@ async def guard(request: Request) -> None:
     body: Body = request.scope[BODY]
     body.kind = rule.body or BodyKind.NONE
     body.limit_bytes = _limit_bytes(body.kind, request.app.state.coordinator.settings)
+    if body.kind is BodyKind.NONE and rule.role is not Role.ADMIN:
+        body.expect_nothing()  # an order that was given is carried out
     if rule.role is None:
         return
     require_own_page(request)

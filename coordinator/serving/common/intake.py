@@ -174,6 +174,10 @@ class Body:
         made.update(about)
         return made.digest()
 
+    def expect_nothing(self) -> None:
+        """Nothing of a body will be read: the request ends with its connection."""
+        self._complete.set()
+
     async def gone(self) -> None:
         """Returns when the client of a complete body has disconnected."""
         await self._complete.wait()

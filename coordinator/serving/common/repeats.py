@@ -116,6 +116,8 @@ class Repeats:
     def _ended(self, key: tuple[str, str], known: _Known) -> None:
         """Keeps an answer for a while; an error is forgotten, for the next attempt may succeed."""
         failed = known.answer.cancelled() or known.answer.exception() is not None
+        if self._known.get(key) is not known:
+            return  # it has had to make room already
         size = 0 if failed else len(known.answer.result().body) + ENTRY_BYTES
         if failed or size > min(LARGEST_BYTES, self._most_bytes):
             self._forget(key, known)

@@ -166,8 +166,8 @@ def _detector(coordinator: TheCoordinator) -> str:
         raise BadConfiguration(
             cause="no object detector is configured"
             + (f": {NO_DETECTOR} reads handwriting" if name else ""),
-            cure="Start `imbrex coordinator --detector MODEL` with a detection model, or choose "
-            "one that was added with `imbrex models default MODEL`; "
+            cure="Start `imbrex coordinator --detector MODEL` with a detection model, or make an "
+            "added one the default: `imbrex models default MODEL`; "
             f"{NO_DETECTOR} answers at /v1/vision/custom/{NO_DETECTOR}",
         )
     return str(coordinator.names.source(name))

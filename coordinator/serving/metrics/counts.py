@@ -76,10 +76,10 @@ class Counts:
                 self._ended(entry)
             case PlanSwapped(model, causes=causes):
                 for kind in {cause_kind(cause) for cause in causes}:
-                    self._replans.labels(self._names.public(model)[0], kind).inc()
+                    self._replans.labels(self._names.label(model), kind).inc()
 
     def _ended(self, ended: Ended) -> None:
-        model = self._names.public(ended.model)[0]
+        model = self._names.label(ended.model)
         self._requests.labels(model, ended.outcome).inc()
         if ended.answer is None:
             return

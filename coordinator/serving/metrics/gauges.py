@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from coordinator.answers import DeviceStatus
+from coordinator.answers import DeviceStatus, ModelStatus
 
 if TYPE_CHECKING:
     from coordinator.service import Coordinator
@@ -71,13 +71,17 @@ class Gauges(Collector):
             "Predicted rate at which the devices can answer requests.",
             labels=("model",),
         )
+        # Versions and sizes of a model, of which clients choose any number, have one name.
+        found: dict[str, list[ModelStatus]] = {}
         for status in self._coordinator.served.statuses():
-            model = self._coordinator.names.public(status.name)[0]
-            version.add_metric((model,), status.plan_version)
-            ready.add_metric((model,), float(status.ready))
-            arrivals.add_metric((model,), status.load.arrivals_per_s)
-            if status.load.capacity_per_s:
-                capacity.add_metric((model,), status.load.capacity_per_s)
+            found.setdefault(self._coordinator.names.label(status.name), []).append(status)
+        for model, statuses in found.items():
+            version.add_metric((model,), max(each.plan_version for each in statuses))
+            ready.add_metric((model,), float(all(each.ready for each in statuses)))
+            arrivals.add_metric((model,), sum(each.load.arrivals_per_s for each in statuses))
+            rates = [each.load.capacity_per_s for each in statuses if each.load.capacity_per_s]
+            if rates:
+                capacity.add_metric((model,), min(rates))
         yield from (version, ready, arrivals, capacity)
 
     def _devices(self) -> Iterator[GaugeMetricFamily]:
@@ -104,6 +108,8 @@ class Gauges(Collector):
         )
         now = time.time()
         for status in self._coordinator.devices():
+            if status.is_alias:
+                continue
             labels = (status.id or status.address, status.name)
             ready = status.state == "ready"
             up.add_metric(labels, float(ready))

@@ -25,7 +25,7 @@ from models.graph import Graph
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from protos.channels import SERVER_OPTIONS
-from protos.errors import BadConfiguration, ImbrexError
+from protos.errors import BadConfiguration, ImbrexError, NotFound
 from protos.ports import holder_of
 from protos.status import fail
 
@@ -144,7 +144,10 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
         """Tells whether a model is ready."""
 
         async def ready() -> Any:
-            found = self._service.model_ready(request.name, request.version)
+            try:
+                found = self._service.model_ready(request.name, request.version)
+            except NotFound:  # as Triton, of which clients ask until it is
+                found = False
             return pb.ModelReadyResponse(ready=found)
 
         return await self._answer(context, ready)

@@ -176,6 +176,9 @@ class Service:
         self.coordinator.names.source(name)
         for version in self.coordinator.names.versions(name):
             await self.coordinator.served.load(self.coordinator.names.source(name, version))
+        for status in self.coordinator.served.statuses():
+            if self.coordinator.names.is_replaced(status.name):
+                self.coordinator.served.let_go(status.name)
 
     def unload(self, name: str) -> None:
         """Unloads every version of a model.

@@ -102,7 +102,11 @@ class Hub:
             "reason": reason,
             "queue": self._coordinator.queue_depth,
             "in_flight": self._coordinator.in_flight,
-            "devices": [self._device(each, load) for each in self._coordinator.devices()],
+            "devices": [
+                self._device(each, load)
+                for each in self._coordinator.devices()
+                if not each.is_alias
+            ],
             "models": [
                 {
                     "name": self._coordinator.names.public(each.name)[0],
