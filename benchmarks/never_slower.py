@@ -58,7 +58,7 @@ def measure(setting: Setting, networks: tuple[str, ...], folder: Path) -> list[d
             },
         }
         for network, measured in document["models"].items()
-        if network in networks
+        if network in networks and "speedup" in measured["strategies"][STRATEGY]
     ]
 
 

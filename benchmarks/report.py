@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import time
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from protos.logs import log_to_stderr
 
 ROOT = Path(__file__).parent.parent
+RESULTS = "benchmarks/results"
 PACKAGES = ("imbrex", "onnxruntime", "grpcio", "numpy", "scikit-learn")
 
 
@@ -39,6 +41,7 @@ def command_line(doc: str | None) -> argparse.ArgumentParser:
     error from here on: standard output is the result's.
     """
     log_to_stderr()
+    _commit()
     parser = argparse.ArgumentParser(
         prog=f"python -m {_module()}",
         description=doc,
@@ -67,15 +70,19 @@ def _portable(argument: str) -> str:
     return re.sub(r"(?<![\w.])/[^\s:,]*/", "", argument)
 
 
+@cache
 def _commit() -> str:
+    """The commit when the benchmark began: hours later it may be another one."""
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{RESULTS}")
+    return (_git("rev-parse", "--short", "HEAD") or "unknown") + ("-dirty" if changed else "")
+
+
+def _git(*arguments: str) -> str:
+    """What git says; nothing in an unpacked release, which is no clone."""
     found = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,  # an unpacked release is no clone
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    return found.stdout.strip() or "unknown"
+    return found.stdout.strip()
 
 
 def _python_ms() -> float:

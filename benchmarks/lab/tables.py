@@ -96,11 +96,11 @@ def _asked(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             measured = found["models"].get(model) if len(set(found["clocks"])) == 1 else None
             if measured is None:
                 continue
-            able = (measured["strategies"].get(name, {}) for name in ("halo", "auto"))
-            best = max(
-                (each for each in able if "speedup" in each),
-                key=lambda each: float(each["speedup"]),
-            )
+            able = [measured["strategies"].get(name, {}) for name in ("halo", "auto")]
+            able = [each for each in able if "speedup" in each]
+            if not able:
+                continue
+            best = max(able, key=lambda each: float(each["speedup"]))
             reached = best["speedup"]
             short = f"{1 - reached / asked:.0%}" if round(reached, 2) < asked else "-"
             cells = f"{asked:g} | {reached:.2f} | {_fastest(measured, best):.2f} | {short}"
