@@ -71,9 +71,9 @@ def test_who_is_not_in_the_cluster_keeps_nobody_apart() -> None:
 
 
 def test_weights_that_moved_to_a_device_that_others_cannot_reach_come_through_the_host() -> None:
-    rooms = {"a": 150, "b": 150, "c": 190}
+    rooms = {"a": 208, "b": 199, "c": 214, "d": 169}
     link = Link(10e6 / 8, 1e-3, 2e-3)
     devices = [device(name, 2.0, link, memory_mb=room) for name, room in rooms.items()]
-    pairs = ((devices[0].id, devices[2].id), (devices[1].id, devices[2].id))
+    pairs = [(each.id, devices[-1].id) for each in devices[:-1]]
     some = apart(Cluster(tuple(devices), "switch"), *pairs)
     check_plan(propose(STRATEGIES["halo"], heavy(), some), heavy(), some)

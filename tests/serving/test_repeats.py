@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -274,9 +275,9 @@ ANSWER = {
 
 async def test_answers_that_end_together_leave_no_bytes_behind() -> None:
     """Some make room for others before they were counted themselves."""
-    repeats, go = Repeats(kept_s=0.1, kept_bytes=3 * ENTRY_BYTES), asyncio.Event()
+    repeats, goes = Repeats(0.1, 3 * ENTRY_BYTES), [asyncio.Event() for _ in range(20)]
 
-    async def compute() -> Response:
+    async def compute(go: asyncio.Event) -> Response:
         await go.wait()
         return Response(b"answer")
 
@@ -289,11 +290,13 @@ async def test_answers_that_end_together_leave_no_bytes_behind() -> None:
         return Request({**own, BODY: Body(intake, own, None)})  # type: ignore[arg-type]
 
     waiting = [
-        asyncio.create_task(repeats.once(asked(), f"request-{number}", compute))
-        for number in range(20)
+        asyncio.create_task(repeats.once(asked(), f"request-{number}", partial(compute, go)))
+        for number, go in enumerate(goes)
     ]
-    await asyncio.sleep(0)
-    go.set()
+    await until(lambda: len(repeats._known) == len(goes))
+    await asyncio.sleep(0.01)
+    for go in reversed(goes):
+        go.set()
     await asyncio.gather(*waiting)
     await until(lambda: not repeats._known)
     assert repeats._kept_bytes == 0
