@@ -52,7 +52,9 @@ def _nodes(node: onnx.NodeProto, branch: onnx.GraphProto) -> list[onnx.NodeProto
 
 
 def _rename(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
-    """Renames tensors in a node and in the graphs inside it."""
+    """Renames tensors in a node and in the graphs inside it: what these make may have the names of
+    what is around them.
+    """
     node.input[:] = [renamed.get(name, name) for name in node.input]
     node.output[:] = [renamed.get(name, name) for name in node.output]
     for graph in nested(node):
