@@ -72,7 +72,7 @@ class ExchangeStream:
             ImbrexError: the stream is broken (`LostWorker`, or the worker's own error).
         """
         message = buffers(items, payloads)
-        await self._endpoint.handle(sum(map(len, message)))
+        await self._endpoint.handle(sum(map(len, message)), items)
         if self._direct is not None:
             await self._direct.write(message)
             return

@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 import structlog
 
+from protos.heap import Rest
 from protos.identity import COORDINATOR_NAME, coordinator_of, device_of
 from protos.serving import EXCHANGE, SERVICE, Context
 
@@ -45,6 +46,9 @@ _log = structlog.get_logger()
 class Gate(Interceptor, ABC):
     """Decides about each call before its method runs."""
 
+    def __init__(self) -> None:
+        self._rest = Rest()
+
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
@@ -58,6 +62,22 @@ class Gate(Interceptor, ABC):
     def guarded(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
         """The handler itself, or a replacement that refuses or watches the call."""
 
+    def _refusing(self, handler: Handler, method: str, why: str) -> Handler:
+        """A handler that refuses without reading a message."""
+
+        async def refuse(_messages: Any, context: Context) -> None:
+            self._refuse(context, method, why)
+
+        return _streamed(handler, refuse, own_messages=True)
+
+    def _refuse(self, context: Context, method: str, why: str) -> None:
+        """Ends the call; `abort` would raise an exception that keeps it and its message alive."""
+        _log.warning("caller refused", caller=context.peer(), call=method, cause=why)
+        context.set_code(grpc.StatusCode.UNAUTHENTICATED)
+        context.set_details(why)
+        # gRPC frees what it has received of the message soon after.
+        self._rest.begin()
+
 
 class SecretGate(Gate):
     """Admits callers that know the cluster's secret (every caller, if it is empty); the health
@@ -65,13 +85,14 @@ class SecretGate(Gate):
     """
 
     def __init__(self, secret: str) -> None:
+        super().__init__()
         self._secret = secret.encode()
 
     def guarded(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
         """Refuses callers without the secret."""
         if not self._secret or details.method.startswith(_HEALTH) or self._knows_it(details):
             return handler
-        return refusing(handler, details.method, "the cluster secret is missing or wrong")
+        return self._refusing(handler, details.method, "the cluster secret is missing or wrong")
 
     def _knows_it(self, details: grpc.HandlerCallDetails) -> bool:
         sent = dict(details.invocation_metadata or ()).get(SECRET_KEY, "")
@@ -99,6 +120,7 @@ class CertificateGate(Gate):
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._members: frozenset[str] = frozenset()
         self._coordinators: frozenset[str] = frozenset()
         self._calls: defaultdict[_Caller, set[asyncio.Future[Any]]] = defaultdict(set)
@@ -121,14 +143,14 @@ class CertificateGate(Gate):
             message = await context.read()
             data = message if isinstance(message, bytes) else b""
             if not caller.is_host and len(data) > _MOST_OF_A_PEER_BYTES:
-                _refuse(context, method, f"{caller} sent a request of {len(data)} bytes")
+                self._refuse(context, method, f"{caller} sent a request of {len(data)} bytes")
                 return None
             return await behaviour((handler.request_deserializer or bytes)(data), context)
 
         async def guarded(messages: Any, context: Context) -> Any:
             caller, objection = self._judge(method, context)
             if objection:
-                _refuse(context, method, objection)
+                self._refuse(context, method, objection)
                 return None
             return await self._while_member(
                 caller, answered(caller, messages, context), context, method
@@ -176,7 +198,7 @@ class CertificateGate(Gate):
             await asyncio.wait((call,))
             if not call.cancelled():
                 return call.result()
-            _refuse(context, method, f"{caller} is not a member any more")
+            self._refuse(context, method, f"{caller} is not a member any more")
             return None
         finally:
             self._calls[caller].discard(call)
@@ -185,22 +207,6 @@ class CertificateGate(Gate):
             if not call.done():
                 call.cancel()
                 await asyncio.gather(call, return_exceptions=True)
-
-
-def refusing(handler: Handler, method: str, why: str) -> Handler:
-    """A handler that refuses without reading a message."""
-
-    async def refuse(_messages: Any, context: Context) -> None:
-        _refuse(context, method, why)
-
-    return _streamed(handler, refuse, own_messages=True)
-
-
-def _refuse(context: Context, method: str, why: str) -> None:
-    """Ends the call. `abort` would raise an exception that keeps the call and its message alive."""
-    _log.warning("caller refused", caller=context.peer(), call=method, cause=why)
-    context.set_code(grpc.StatusCode.UNAUTHENTICATED)
-    context.set_details(why)
 
 
 def _behaviour(handler: Handler) -> Behaviour:

@@ -133,4 +133,5 @@ def _clocked(computer: Computer, clock: float) -> Computer:
         weight_ns=computer.weight_ns / max(1.0, clock),
         peer_message_ms=computer.peer_message_ms / clock,
         peer_byte_ns=computer.peer_byte_ns / clock,
+        describe_ms=computer.describe_ms / clock,
     )

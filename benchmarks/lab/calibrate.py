@@ -67,6 +67,7 @@ class Machine:
             # As measured on a quiet machine like this one.
             peer_message_ms=round(max(0.0, preset.peer_message_ms - own.peer_message_ms), 4),
             peer_byte_ns=round(max(0.0, preset.peer_byte_ns - own.peer_byte_ns), 4),
+            describe_ms=round(max(0.0, preset.describe_ms - own.describe_ms), 4),
         )
 
 
@@ -114,6 +115,7 @@ class Emulated:
             },
             "byte_ns_per_side": self.wanted.byte_ns,
             "task_ms": self.wanted.task_ms,
+            "describe_ms": self.wanted.describe_ms,
             "weight_ns": self.wanted.weight_ns,
         }
         return {**rows, **told}

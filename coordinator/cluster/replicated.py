@@ -253,7 +253,9 @@ class Replicated(Files):
                 revision = await bucket.update(KEY, data, last=found.revision)
             except (KeyWrongLastSequenceError, ServiceUnavailableError):
                 continue
-            self._accept(shared, revision)
+            # What others changed next may have arrived before the store's answer.
+            if not self._is_older(shared, revision):
+                self._accept(shared, revision)
             return result
         raise Unavailable(
             cause="the cluster's state is changed by others all the time", cure="Try again"
@@ -267,9 +269,12 @@ class Replicated(Files):
             self._current()
             return
         shared = parsed(found.value)
-        if shared.epoch == self._epoch and found.revision < self._revision:
-            return  # from a replica that has not caught up
-        self._accept(shared, found.revision)
+        # Else it is from a replica that has not caught up.
+        if not self._is_older(shared, found.revision):
+            self._accept(shared, found.revision)
+
+    def _is_older(self, shared: Shared, revision: int) -> bool:
+        return shared.epoch == self._epoch and revision < self._revision
 
     def _accept(self, shared: Shared, revision: int) -> None:
         own = (self._state_dir / FOLDER / "authority.pem").read_bytes()

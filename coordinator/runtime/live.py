@@ -99,6 +99,7 @@ class LiveCluster:
             HOST_ENDPOINT,
             message_s=HOST_ENDPOINT.message_s + endpoint.message_s,
             byte_s=HOST_ENDPOINT.byte_s + endpoint.byte_s,
+            task_s=HOST_ENDPOINT.task_s + endpoint.describe_s,
         )
         self._measured = Measured(near, load_links(settings.state_dir))
         self._reach = Reach()

@@ -19,6 +19,8 @@ from imbrex.demo.emulation.computer import Computer
 from imbrex.demo.emulation.presets import Preset, load_kind
 from imbrex.demo.emulation.rate import Core, measured_core
 from imbrex.demo.emulation.software import SERVER
+from models.program import sha256_of
+from worker.engines.processor import cpu_fingerprint
 
 # What all devices together may take of one core: other programs run beside a demo.
 _MOST_OF_A_CORE = 0.4
@@ -73,7 +75,8 @@ def likeness(name: str, devices: int, scale: float | None = None) -> Likeness:
 
 def turns_in(cache: Path) -> Path:
     """Where emulated devices take turns, and keep what each kernel takes for the next demo."""
-    kept = cache / f"kernels-of-{onnxruntime.__version__}"
+    processor = sha256_of(cpu_fingerprint().encode())[:12]
+    kept = cache / f"kernels-of-{onnxruntime.__version__}-{processor}"
     if kept.is_dir() and sum(1 for _ in kept.iterdir()) > _MOST_KERNELS:
         shutil.rmtree(kept)
     return kept
@@ -82,7 +85,7 @@ def turns_in(cache: Path) -> Path:
 def told(name: str, preset: Preset, scale: float, core: Core) -> Likeness:
     """What daemons are told on a machine with such cores."""
     wanted = preset.scaled(scale)
-    # Every byte crosses one wire: the host's for its messages, the sender's between workers.
+    # A byte crosses one wire: the host's, or, between workers, half of one at either end.
     wire_ns = _BITS * 1e3 / wanted.mbps
     message_ms = max(0.0, wanted.message_ms - SERVER.message_ms)
     worker = Computer(
@@ -92,11 +95,15 @@ def told(name: str, preset: Preset, scale: float, core: Core) -> Likeness:
         task_ms=wanted.task_ms,
         weight_ns=wanted.weight_ns,
         peer_message_ms=round(max(0.0, wanted.peer_message_ms - SERVER.peer_message_ms), 4),
-        peer_byte_ns=round(wanted.peer_byte_ns + wire_ns, 4),
+        peer_byte_ns=round(wanted.peer_byte_ns + wire_ns / 2, 4),
         reference_s=core.reference_s,
     )
     host = Computer(
-        pace=1.0, message_ms=worker.message_ms, byte_ns=worker.byte_ns + wire_ns, task_ms=0.0
+        pace=1.0,
+        message_ms=worker.message_ms,
+        byte_ns=worker.byte_ns + wire_ns,
+        task_ms=0.0,
+        describe_ms=round(max(0.0, wanted.describe_ms - SERVER.describe_ms), 4),
     )
     return Likeness(name, scale, preset.gflops, worker, host)
 

@@ -21,9 +21,12 @@ def test_a_scale_changes_how_long_everything_takes_and_no_ratio(name):
         wire_ns = 8e3 / preset.mbps
         host_ns = (each.host.byte_ns + each.worker.byte_ns) * each.scale
         assert host_ns == pytest.approx(wire_ns + 2 * preset.byte_ns, rel=1e-3)
-        assert each.worker.peer_byte_ns * each.scale == pytest.approx(
-            wire_ns + preset.peer_byte_ns, rel=1e-3
+        # Both ends between workers are charged alike.
+        assert 2 * each.worker.peer_byte_ns * each.scale == pytest.approx(
+            wire_ns + 2 * preset.peer_byte_ns, rel=1e-3
         )
+        describing_ms = each.host.describe_ms + SERVER.describe_ms
+        assert describing_ms * each.scale == pytest.approx(preset.describe_ms, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", KINDS)

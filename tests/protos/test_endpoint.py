@@ -4,6 +4,7 @@ import time
 import pytest
 
 from imbrex.demo.emulation.link import SlowEndpoint
+from protos import imbrex_pb2 as pb
 from protos.endpoint import Endpoint
 
 
@@ -43,6 +44,17 @@ class Coarse:
 
     async def sleep(self, seconds):
         self.now_s += round(seconds, 3) + 0.0001
+
+
+async def test_describing_tasks_takes_time_that_other_items_do_not(monkeypatch):
+    clock = Coarse()
+    monkeypatch.setattr("imbrex.demo.emulation.link.time", clock)
+    monkeypatch.setattr("imbrex.demo.emulation.link.asyncio", clock)
+    endpoint = SlowEndpoint(describe_s=0.02)
+    await endpoint.handle(10, [pb.Item(ping=pb.Ping())])
+    assert (endpoint.handled, clock.now_s) == (1, 0.0)
+    await endpoint.handle(10, [pb.Item(task=pb.Task()), pb.Item(task=pb.Task())])
+    assert clock.now_s == pytest.approx(0.04, abs=0.001)
 
 
 @pytest.mark.parametrize("message_s", [0.0034, 0.0036, 0.0041])

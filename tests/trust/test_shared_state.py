@@ -1,8 +1,10 @@
 """A cluster's state in a store that coordinators share: real servers, and ways to lose them."""
 
+import asyncio
 import threading
 
 import pytest
+from nats.js.kv import KeyValue
 
 from benchmarks.store import stored
 from coordinator.cluster import replicated
@@ -113,6 +115,33 @@ def test_changes_of_many_at_a_time_are_all_kept(tmp_path, state_dir, opened, mon
         wanted = {f"{number}-{index}" for number in range(4) for index in range(10)}
         for state in states:
             wait(lambda state=state: set(state.entries(DRAINED)) == wanted)
+
+
+@needs_server
+def test_a_change_is_kept_whose_answer_comes_after_the_next_change(
+    tmp_path, state_dir, opened, monkeypatch
+):
+    with stored(tmp_path) as store:
+        move(state_dir, store.url, replace=False)
+        first, second = (
+            opened(state_dir),
+            opened(copied(state_dir, tmp_path / "second", store.url)),
+        )
+        update = KeyValue.update
+
+        async def answered_late(*args, **named):
+            monkeypatch.setattr(KeyValue, "update", update)
+            revision = await update(*args, **named)
+            await asyncio.to_thread(_certified(state_dir, second).roster.remove, KITCHEN)
+            while KITCHEN in first.entries(DEVICES):
+                await asyncio.sleep(0.01)
+            return revision
+
+        monkeypatch.setattr(KeyValue, "update", answered_late)
+        drain(first, HALL)
+        for state in (first, second):
+            assert HALL in state.entries(DRAINED)
+            assert KITCHEN not in state.entries(DEVICES)
 
 
 @needs_server

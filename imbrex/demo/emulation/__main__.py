@@ -47,6 +47,7 @@ def endpoint(emulation: Emulation) -> SlowEndpoint:
         byte_s=emulation.byte_ns * 1e-9,
         peer_message_s=emulation.peer_message_ms * 1e-3,
         peer_byte_s=emulation.peer_byte_ns * 1e-9,
+        describe_s=emulation.describe_ms * 1e-3,
     )
 
 

@@ -18,6 +18,7 @@ class Computer:
     weight_ns: float = 0.0
     peer_message_ms: float = 0.0
     peer_byte_ns: float = 0.0
+    describe_ms: float = 0.0
     reference_s: float = 0.0
 
     def write(self, path: Path, turns: Path) -> Path:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from protos import imbrex_pb2 as pb
 from protos.endpoint import Endpoint
 
 # The resolution of an event loop's timers; longer delays have another cause.
@@ -15,9 +17,9 @@ _COARSE_S = 1e-3
 
 @dataclass(slots=True)
 class SlowEndpoint(Endpoint):
-    """Charges `message_s`, and `byte_s` per byte, on top of this computer's own cost, as a serial
-    resource of the process beside the computation, like an event loop. Messages between workers are
-    charged `peer_message_s` and `peer_byte_s`.
+    """Charges what messages and described tasks cost on top of this computer's own cost, as a
+    serial resource of the process beside the computation, like an event loop. Messages between
+    workers are charged `peer_message_s` and `peer_byte_s`.
     """
 
     peer_message_s: float = 0.0
@@ -27,11 +29,13 @@ class SlowEndpoint(Endpoint):
     _free_s: float = field(default=0.0, repr=False)
     _late_s: float = field(default=0.0, repr=False)
 
-    async def handle(self, size_bytes: int) -> None:
+    async def handle(self, size_bytes: int, sent: Sequence[pb.Item] = ()) -> None:
         """Returns when a message that arrives or leaves now, and all before it, have been
         handled.
         """
-        due_s = self._due_s(self.message_s + size_bytes * self.byte_s, self._late_s)
+        described_s = sum(item.HasField("task") for item in sent) * self.describe_s
+        cost_s = self.message_s + size_bytes * self.byte_s + described_s
+        due_s = self._due_s(cost_s, self._late_s)
         if not due_s:
             return
         await asyncio.sleep(due_s - time.monotonic())

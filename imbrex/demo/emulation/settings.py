@@ -20,12 +20,12 @@ class Emulation(BaseModel):
     `pace`.
 
     A message costs `message_ms` and each of its bytes `byte_ns` at either side, one from worker to
-    worker `peer_message_ms` and `peer_byte_ns`; setting a task up
-    takes `task_ms`, reading a byte of weights `weight_ns`. `reference_s` are the CPU seconds of
-    `rate.reference` on a core that nothing disturbs: kernels are timed relative to it, since other
-    programs come and go. Workers that name the same folder `turns` compute in turns, and equal
-    kernels take equal time on all of them: emulated computers share no caches and no cores.
-    `as_on_arm` leaves out the layout that onnxruntime has for x86-64 alone.
+    worker `peer_message_ms` and `peer_byte_ns`; setting a task up takes `task_ms`, describing one
+    at the host `describe_ms`, reading a byte of weights `weight_ns`. `reference_s` are the CPU
+    seconds of `rate.reference` on a core that nothing disturbs: kernels are timed relative to it,
+    since other programs come and go. Workers that name the same folder `turns` compute in turns,
+    and equal kernels take equal time on all of them: emulated computers share no caches and no
+    cores. `as_on_arm` leaves out the layout that onnxruntime has for x86-64 alone.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -35,6 +35,7 @@ class Emulation(BaseModel):
     peer_message_ms: _Charge = 0.0
     peer_byte_ns: _Charge = 0.0
     task_ms: _Charge = 0.0
+    describe_ms: _Charge = 0.0
     weight_ns: _Charge = 0.0
     reference_s: Annotated[float, Field(ge=0, le=1)] = 0.0
     turns: Path | None = None
