@@ -52,8 +52,6 @@ from worker.tasks.actions import Piece, SendToPeer, TaskKey
 
 # Halos of common networks, and the tile of one.
 SHAPES = ((1, 64, 1, 16), (1, 64, 1, 256), (1, 256, 2, 256))
-# What presets follow from.
-CHARGED = ("host", "host_tls", "data", "data_tls")
 # Between messages, as between the kernels of a network: caches are cold by then.
 GAP_S = 0.01
 _START_S = 60.0
@@ -215,24 +213,23 @@ def measure(
                 "of_grpc": round((sender + receiver) / sum(grpc), 3),
             }
             found.setdefault(name, []).append(row)
-    charged = {name: line(found[name]) for name in CHARGED}
-    return {
-        "messages": 2 * pairs,
-        "rounds": rounds,
-        "gap_s": GAP_S,
-        "transports": found,
-        "charged": charged,
-    }
+    return {"messages": 2 * pairs, "rounds": rounds, "gap_s": GAP_S, "transports": found}
 
 
-def line(sizes: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """What a side is charged per message and byte: the line with the least relative errors."""
-    size_bytes, side_ms = np.array(
-        [(row["bytes"], (row["sender_ms"] + row["receiver_ms"]) / 2) for row in sizes]
-    ).T
-    relative = np.stack([1 / side_ms, size_bytes / side_ms], axis=1)
+def side_ms(sizes: Sequence[Mapping[str, float]]) -> list[float]:
+    """Milliseconds of a side, by size."""
+    return [(row["sender_ms"] + row["receiver_ms"]) / 2 for row in sizes]
+
+
+def line(sizes: Sequence[Mapping[str, float]], sides_ms: Sequence[float]) -> tuple[float, float]:
+    """Milliseconds per message and nanoseconds per byte that a side is charged, if messages of
+    these sizes take so long: of all lines the one with the least relative errors.
+    """
+    measured_ms = np.array(sides_ms)
+    size_bytes = np.array([row["bytes"] for row in sizes])
+    relative = np.stack([1 / measured_ms, size_bytes / measured_ms], axis=1)
     (message_ms, byte_ms), *_ = np.linalg.lstsq(relative, np.ones(len(sizes)))
-    return {"message_ms": round(message_ms, 5), "byte_ns": round(byte_ms * 1e6, 5)}
+    return float(message_ms), float(byte_ms) * 1e6
 
 
 def _spent(worker: int, do: Callable[[], None]) -> tuple[float, float]:

@@ -4,6 +4,7 @@ import tomllib
 import pytest
 
 from benchmarks.lab.bench import fitting_scale
+from benchmarks.messages import line, side_ms
 from benchmarks.report import ROOT
 from imbrex.demo.emulation.presets import FOLDER, load_kind, names
 from imbrex.demo.emulation.software import SERVER_PYTHON_MS
@@ -46,28 +47,30 @@ def test_a_cluster_with_an_authority_differs_in_what_messages_cost_alone():
 def test_what_software_costs_is_what_was_measured_times_a_factor(file):
     told = tomllib.loads(file.read_text())
     times, way = told["software"], "_tls" if told.get("tls") else ""
-    transports = json.loads(MESSAGES.read_text())["transports"]
-    host, data = transports[f"host{way}"], transports[f"data{way}"]
-    handover = json.loads(HANDOVER.read_text())
+    messages, handover = (json.loads(file.read_text()) for file in (MESSAGES, HANDOVER))
     preset = load_kind(str(file)).preset
-    # Messages were measured on the core that the factors refer to.
-    as_server = SERVER_PYTHON_MS / handover["provenance"]["python_ms"]
 
-    def side_ms(size):
-        return times * (size["sender_ms"] + size["receiver_ms"]) / 2
+    def slower(document):
+        return times * SERVER_PYTHON_MS / document["provenance"]["python_ms"]
 
-    assert preset.message_ms == pytest.approx(side_ms(host[0]), abs=1e-3)
-    assert preset.peer_message_ms == pytest.approx(side_ms(data[0]), abs=1e-3)
-    more = host[-1]["bytes"] - host[0]["bytes"]
-    large_ms = preset.message_ms + more * preset.byte_ns * 1e-6
-    assert large_ms == pytest.approx(side_ms(host[-1]), rel=0.01)
-    large_ms = preset.peer_message_ms + more * preset.peer_byte_ns * 1e-6
-    assert large_ms == pytest.approx(side_ms(data[-1]), rel=0.01)
+    def charged(sizes, sides_ms, message_ms, byte_ns):
+        assert line(sizes, sides_ms) == pytest.approx((message_ms, byte_ns), rel=0.002)
+
+    transports = messages["transports"]
+    sides_ms = [slower(messages) * each for each in side_ms(transports[f"host{way}"])]
+    charged(transports["host"], sides_ms, preset.message_ms, preset.byte_ns)
+    # Between workers: the time from kernel to kernel, and what TLS adds to a message of the host.
+    plain, own = (side_ms(transports[name]) for name in ("host", f"host{way}"))
+    sides_ms = [
+        slower(handover) * size["end_to_full_ms"] / 2 + slower(messages) * (more - less)
+        for size, less, more in zip(handover["sizes"], plain, own, strict=True)
+    ]
+    charged(handover["sizes"], sides_ms, preset.peer_message_ms, preset.peer_byte_ns)
     starting_ms = sorted(each["full_to_start_ms"] for each in handover["sizes"])[1]
     task_ms = handover["set_up_ms"] + handover["take_in_ms"] + starting_ms
-    assert preset.task_ms == pytest.approx(times * as_server * task_ms, abs=1e-3)
-    describe_ms = as_server * handover["describe_ms"]
-    assert preset.describe_ms == pytest.approx(times * describe_ms, abs=1e-3)
+    assert preset.task_ms == pytest.approx(slower(handover) * task_ms, abs=1e-3)
+    describe_ms = slower(handover) * handover["describe_ms"]
+    assert preset.describe_ms == pytest.approx(describe_ms, abs=1e-3)
 
 
 def test_a_scale_changes_no_ratio():
