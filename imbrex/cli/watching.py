@@ -73,6 +73,10 @@ def watch(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     imbrex watch rtsp://yard.local/stream1 --model tinyyolov2-8 --per-second 5
     imbrex watch http://yard.local/mjpg --mqtt mqtt://imbrex@hub.local --name yard --presence person
     """
+    if presence and mqtt is None:
+        raise typer.BadParameter("needs --mqtt", param_hint="--presence")
+    if existing and "://" in source:
+        raise typer.BadParameter("is for folders", param_hint="--existing")
     from coordinator.library.naming import public_name
     from imbrex.watch import run as command
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -78,8 +79,9 @@ class Folder:
             with os.scandir(self.path) as entries:
                 for each in entries:
                     if Path(each.name).suffix.lower() in SUFFIXES and each.is_file():
-                        told = each.stat()
-                        found[each.name] = (told.st_size, told.st_mtime_ns)
+                        with suppress(FileNotFoundError):  # it was removed meanwhile
+                            told = each.stat()
+                            found[each.name] = (told.st_size, told.st_mtime_ns)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotFound(
                 cause=f"there is no folder {self.path}", cure="Check its path"

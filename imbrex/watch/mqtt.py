@@ -15,7 +15,9 @@ import os
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib import metadata
 from types import TracebackType
 from typing import Any, Self
@@ -152,7 +154,8 @@ class Publisher:
             told = self._client.publish(
                 f"{self._topic}/availability", "offline", qos=1, retain=True
             )
-            told.wait_for_publish(CONNECT_S)
+            with suppress(RuntimeError, ValueError):  # the connection was lost meanwhile
+                told.wait_for_publish(CONNECT_S)
         self._client.disconnect()
         self._client.loop_stop()
 
@@ -163,7 +166,7 @@ class Publisher:
         found = [str(each["label"]) for each in line["predictions"] if "label" in each]
         # Messages that the broker does not accept would be queued without a limit: paho's limit is
         # for other qualities of service.
-        self._unsent = [each for each in self._unsent if not each.is_published()]
+        self._unsent = [each for each in self._unsent if _is_queued(each)]
         if len(self._unsent) >= MOST_QUEUED:
             return
         told = self._client.publish(self._topic, json.dumps({**line, "labels": found}), qos=0)
@@ -209,7 +212,10 @@ class Publisher:
             },
         }
         for label in self._labels:
-            sensors[f"binary_sensor/{as_id(label)}"] = {
+            part = f"binary_sensor/{as_id(label)}"
+            if part in sensors:
+                part += f"_{sha256(label.encode()).hexdigest()[:8]}"
+            sensors[part] = {
                 "name": label,
                 "value_template": f"{{{{ 'ON' if {json.dumps(label)} in value_json.labels "
                 "else 'OFF' }}",
@@ -232,6 +238,14 @@ class Publisher:
                 },
             }
         return found
+
+
+def _is_queued(told: paho.MQTTMessageInfo) -> bool:
+    """Whether a message is still waiting; it is not if it was lost with its connection."""
+    try:
+        return not told.is_published()
+    except (RuntimeError, ValueError):
+        return False
 
 
 def as_id(name: str) -> str:

@@ -13,19 +13,24 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
+from urllib.parse import urlsplit
+
+from rich.live import Live
+from rich.spinner import Spinner
 
 from coordinator.serving.common import names
+from coordinator.serving.common.keys import NoKey, NotAllowed
 from imbrex import terminal
 from imbrex.calls import plain
 from imbrex.client import Client, NoCoordinator
 from imbrex.watch.folder import Folder
 from imbrex.watch.frames import Frame, FrameSource, Waiting
-from protos.errors import BadConfiguration, BadRequest, ImbrexError, Unavailable
+from protos.errors import BadConfiguration, BadRequest, ImbrexError, TooLittleMemory, Unavailable
 from protos.memory import cap_memory
 
 # The window of rate and latency.
@@ -58,7 +63,7 @@ class Watched:
 
 @dataclass
 class Pace:
-    """The recent rate and latency of answers."""
+    """The recent rate and latency of answers: threads add some while another one asks."""
 
     _ends: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=10_000))
     answered: int = 0
@@ -71,12 +76,12 @@ class Pace:
 
     def rate(self, now_s: float) -> float:
         """Answers per second of the last ten seconds."""
-        recent = [end for end, _ in self._ends if end > now_s - WINDOW_S]
+        recent = [end for end, _ in list(self._ends) if end > now_s - WINDOW_S]
         return (len(recent) - 1) / (recent[-1] - recent[0]) if len(recent) > 1 else 0.0
 
     def latency_s(self, now_s: float) -> float:
         """The median of the last ten seconds."""
-        recent = [taken for end, taken in self._ends if end > now_s - WINDOW_S]
+        recent = [taken for end, taken in list(self._ends) if end > now_s - WINDOW_S]
         return median(recent) if recent else 0.0
 
 
@@ -90,6 +95,13 @@ def source_of(text: str, *, existing: bool) -> FrameSource:
     if "://" in text:
         from imbrex.watch.stream import Stream
 
+        try:
+            urlsplit(text)
+        except ValueError as error:
+            raise BadRequest(
+                cause=f"the {text.partition(':')[0]} URL cannot be read ({error})",
+                cure="Replace special characters of a password: [ is %5B, / is %2F, @ is %40",
+            ) from error
         return Stream(text)
     if Path(text).is_file():
         raise BadRequest(
@@ -109,7 +121,8 @@ class Watch:
         self._taken = 0
         self._next_s = 0.0
         self.pace = Pace()
-        self._failure: ImbrexError | None = None
+        self._failure: Exception | None = None
+        self._failing = False
 
     def stop(self) -> None:
         """Stops; answers in progress are still printed."""
@@ -150,26 +163,30 @@ class Watch:
     def _give(self) -> None:
         try:
             self._source.run(self._waiting.put, self._stopped)
-        except ImbrexError as error:
+        except Exception as error:
             self._fail(error)
         finally:
             self._waiting.close()
 
     def _answer_all(self) -> None:
+        try:
+            self._answer_until_the_end()
+        except Exception as error:
+            self._fail(error)
+
+    def _answer_until_the_end(self) -> None:
         with Client(self._wanted.url) as client:
             while self._may_take() and (frame := self._waiting.take()) is not None:
                 try:
                     self._tell(self._answer(client, frame))
-                except (Unavailable, BadRequest) as error:
+                except (NoKey, NotAllowed):
+                    raise
+                except (Unavailable, TooLittleMemory, BadRequest) as error:
                     if isinstance(error, NoCoordinator) and not self.pace.answered:
-                        self._fail(error)
-                        return
+                        raise
                     self._tell(_failed(self._source.name, frame, error))
-                    if isinstance(error, Unavailable):
+                    if not isinstance(error, BadRequest):
                         self._stopped.wait(PAUSE_S)
-                except ImbrexError as error:
-                    self._fail(error)
-                    return
 
     def _may_take(self) -> bool:
         """Waits for the next frame's turn; False at the end."""
@@ -200,12 +217,17 @@ class Watch:
         }
 
     def _tell(self, line: Line) -> None:
+        error = line.get("error")
         with self._telling:
-            self.pace.failed += "error" in line
+            # A service's standard output goes nowhere; its log has the first of these.
+            if error and not self._failing and not sys.stderr.isatty():
+                print(f"error: {error['cause']}. {error['cure']}", file=sys.stderr, flush=True)
+            self._failing = bool(error)
+            self.pace.failed += self._failing
             for sink in self._sinks:
                 sink(line)
 
-    def _fail(self, error: ImbrexError) -> None:
+    def _fail(self, error: Exception) -> None:
         self._failure = self._failure or error
         self.stop()
 
@@ -221,13 +243,18 @@ def watch(source: FrameSource, wanted: Watched, sinks: list[Sink]) -> int:
 
 
 def _print(line: Line) -> None:
-    with suppress(BrokenPipeError):
+    try:
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
-        return
-    raise BadConfiguration(
-        cause="standard output was closed", cure="Keep the program that reads it running"
-    )
+    except BrokenPipeError:
+        raise BadConfiguration(
+            cause="standard output was closed", cure="Keep the program that reads it running"
+        ) from None
+    except OSError as error:
+        raise BadConfiguration(
+            cause=f"standard output cannot be written ({error.strerror})",
+            cure="Make room where it goes",
+        ) from error
 
 
 def _about(source: str, frame: Frame) -> dict[str, Any]:
@@ -247,14 +274,26 @@ def _failed(source: str, frame: Frame, error: ImbrexError) -> Line:
 
 @contextmanager
 def _stopping(stop: Callable[[], None]) -> Iterator[None]:
-    """Makes Ctrl-C and SIGTERM end the watch instead of the process."""
+    """Makes the first Ctrl-C or SIGTERM end the watch, which waits for the answers in progress;
+    a second one ends the process.
+    """
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda *_: stop()) for number in numbers]
+    before = [signal.getsignal(number) for number in numbers]
+
+    def restore() -> None:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+    def end(*_: object) -> None:
+        restore()
+        stop()
+
+    for number in numbers:
+        signal.signal(number, end)
     try:
         yield
     finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+        restore()
 
 
 @contextmanager
@@ -265,11 +304,14 @@ def _showing(watching: Watch) -> Iterator[None]:
         yield
         return
     ended = threading.Event()
-    with console.status("waiting for a frame") as status:
+    spinner = Spinner("dots", "waiting for a frame")
+    # Lines for another program must not pass through the terminal's display.
+    shared = sys.stdout.isatty()
+    with Live(spinner, console=console, transient=True, redirect_stdout=shared):
 
         def refresh() -> None:
             while not ended.wait(0.5):
-                status.update(watching.told())
+                spinner.update(text=watching.told())
 
         shower = threading.Thread(target=refresh, daemon=True)
         shower.start()

@@ -97,6 +97,9 @@ class Stream:
                         cause=f"{self.name} cannot be opened ({error.strerror})",
                         cure="Check its address, user and password, and that it provides video",
                     ) from error
+            except BadRequest:
+                if not number:
+                    raise
             self.breaks += 1
             stopped.wait(min(self.retry_s * 2**failures, LONGEST_RETRY_S))
             failures = min(failures + 1, 10)
