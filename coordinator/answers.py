@@ -107,15 +107,16 @@ class DeviceStatus:
 
     `state` is connecting, ready, waiting (for another attempt), refused, or alias (another address
     of a ready device); for connected devices without work it is checking (its first results are
-    compared with the coordinator's own), draining, drained, or quarantined. The device computes
-    `concurrency` tasks at once with `threads` threads each. Devices with equal `fingerprint`
-    compute alike. `refused_results` counts messages that could not be a task's result;
-    `audited_tasks` of its `tasks` were computed again, and `wrong_tasks` of these it had computed
-    wrongly. A `celsius` of 0 means unknown. `unreachable` names devices that it cannot send halos
-    to, `shared_with` other coordinators that it works for, outside of this cluster; `others_share`
-    is the share of its time in which it computes for coordinators other than this one. `facts` is
-    all that the device says of itself (`protos.facts`). Fields that only the device knows are empty
-    while it is not connected.
+    compared with the coordinator's own), draining, drained, or quarantined; `withheld` is that
+    state also while the device is away, and empty if it is used. The device computes `concurrency`
+    tasks at once with `threads` threads each. Devices with equal `fingerprint` compute alike.
+    `refused_results` counts messages that could not be a task's result; `audited_tasks` of its
+    `tasks` were computed again, and `wrong_tasks` of these it had computed wrongly. A `celsius` of
+    0 means unknown. `unreachable` names devices that it cannot send halos to, `shared_with` other
+    coordinators that it works for, outside of this cluster; `others_share` is the share of its time
+    in which it computes for coordinators other than this one. `facts` is all that the device says
+    of itself (`protos.facts`). Fields that only the device knows are empty while it is not
+    connected.
     """
 
     id: str
@@ -125,7 +126,7 @@ class DeviceStatus:
     reason: str
     source: str
     host: bool
-    last_seen_s: float
+    last_seen_s: Known
     cpu: str = ""
     cores: int = 0
     mhz: float = 0.0
@@ -137,6 +138,7 @@ class DeviceStatus:
     correction: float = 1.0
     fingerprint: str = ""
     refused_results: int = 0
+    withheld: str = ""
     tasks: int = 0
     audited_tasks: int = 0
     wrong_tasks: int = 0

@@ -6,6 +6,7 @@ Rich omits colours if the output is a pipe or NO_COLOR is set.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,9 +41,23 @@ def err() -> Console:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Prints the one JSON object of a command's standard output."""
-    sys.stdout.write(json.dumps(value) + "\n")
+    """Prints the one JSON object of a command's standard output. JSON has no infinity: what is not
+    finite is null.
+    """
+    sys.stdout.write(json.dumps(_finite(value), allow_nan=False) + "\n")
     sys.stdout.flush()
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            return {key: _finite(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_finite(each) for each in value]
+        case _:
+            return value
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from models.guess import guess, metadata, takes_pictures, written_size
 from models.importer import graph_of
 from models.model_file import read_model
 from models.precision import Precision
-from models.sizes import Size, bind, inputs_of
+from models.sizes import Size, bind, inputs_of, open_axes
 from models.usual import PIXELS, About, described, head_for
 from models.vision.head import Task
 from models.vision.heads import TASKS
@@ -72,7 +72,8 @@ def add(file: Path, said: Said, *, default: bool, as_json: bool) -> int:
         inputs = sidecar.input.size
         graph = _graph(file, said.size or Size(*inputs))
     else:
-        graph = _graph(file, said.size or written_size(stored.proto))
+        is_open = any(map(open_axes, inputs_of(stored.proto)))
+        graph = _graph(file, said.size or (written_size(stored.proto) if is_open else None))
         sidecar = _described(graph, metadata(stored.proto), name, said, file)
     check_outputs(sidecar, {each: graph.shape(each) for each in graph.outputs})
     if said.precision is not None:

@@ -180,6 +180,13 @@ def main() -> None:
         app(prog_name="imbrex")
     except ImbrexError as error:
         _fail(error)
+    except PermissionError as error:
+        _fail(
+            BadConfiguration(
+                cause=f"{error.filename} cannot be used ({error.strerror})",
+                cure="Run this as its owner, or as root",
+            )
+        )
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:

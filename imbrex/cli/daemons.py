@@ -188,4 +188,6 @@ def _token(join: str | None, *, join_only: bool) -> str | None:
     """The token to join with."""
     if join_only and join is None:
         raise typer.BadParameter("needs --join", param_hint="--join-only")
-    return sys.stdin.readline().strip() if join == "-" else join
+    if join == "-" and not (join := sys.stdin.readline().strip()):
+        raise typer.BadParameter("there is no token on standard input", param_hint="--join")
+    return join

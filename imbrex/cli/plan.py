@@ -20,7 +20,9 @@ from coordinator.runtime.planners import strategy
 from coordinator.serving.common.plan_picture import plan_svg
 from imbrex import terminal
 from imbrex.cli.alternatives import Situation, sentences
-from imbrex.described import find_planners_here, load_cluster, network_of, write
+from imbrex.described import find_planners_here, load_cluster, write
+from models import catalogue, loading
+from models.precision import Wire
 from models.units import Network
 from protos.errors import NotFound
 from protos.facts import DeviceId
@@ -57,13 +59,14 @@ def plan(
 ) -> int:
     """Prints the plan; `verbose`: each task of each device."""
     drawn = save is not None and save.suffix.lower() == ".svg"
-    network = None
+    network: Network | None = None
+    allowed: Wire = "exact"
     if explain or drawn or source.cluster is not None:
         with terminal.waiting(f"reading {model}"):
-            network = _network(model, needed=drawn or source.cluster is not None)
+            network, allowed = _network(model, needed=drawn or source.cluster is not None)
     with terminal.waiting(f"planning {model}"):
         shown = (
-            _made(network, source)
+            _made(network, source, allowed)
             if network is not None and source.cluster is not None
             else _of_coordinator(public_name(model), source, explain=explain)
         )
@@ -86,14 +89,17 @@ def plan(
     return 0
 
 
-def _network(model: str, *, needed: bool) -> Network | None:
-    """The model's network; a coordinator may serve models that this machine does not have."""
+def _network(model: str, *, needed: bool) -> tuple[Network | None, Wire]:
+    """The model's network, and what it allows to travel; a coordinator may serve models that this
+    machine does not have.
+    """
     try:
-        return network_of(model)
+        loaded = catalogue.load(model)
     except NotFound:
         if needed:
             raise
-        return None
+        return None, "exact"
+    return loading.network_of(loaded), loaded.sidecar.allowed_wire if loaded.sidecar else "exact"
 
 
 def _by_name(shown: Shown) -> dict[str, Any]:
@@ -117,13 +123,13 @@ def _by_name(shown: Shown) -> dict[str, Any]:
     }
 
 
-def _made(network: Network, source: PlanSource) -> Shown:
+def _made(network: Network, source: PlanSource, allowed: Wire) -> Shown:
     assert source.cluster is not None
     find_planners_here()
     planner = strategy(source.choice.strategy or "auto")
     cluster = load_cluster(source.cluster)
     chosen = fastest(cluster, source.choice.devices)
-    made = propose(planner, network, chosen, source.choice.wire or "exact")
+    made = propose(planner, network, chosen, source.choice.wire or allowed)
     names = {str(device.id): device.name for device in cluster.devices}
     return Shown(plan_json(made, network), names, cluster)
 

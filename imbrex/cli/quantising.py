@@ -5,9 +5,10 @@ float one.
 from __future__ import annotations
 
 import json
+import re
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from imbrex.watch.folder import SUFFIXES
 from models import catalogue
 from models.catalogue import LoadedModel
 from models.effect import Differences
-from models.installed import MODEL_FILE
+from models.installed import MODEL_FILE, require_name
 from models.labelled import truth_of
 from models.quality import (
     MIN_SCORE,
@@ -34,10 +35,12 @@ from models.quality import (
 from models.quantise import Quantiser, sensitive
 from models.reference import WholeModel
 from models.vision.detection import Detection
+from models.vision.image_input import ImageInput
 from models.vision.placement import Placement
 from models.vision.predictions import predictions
-from models.vision.preprocess import BadImage, decode_image, image_to_tensor
+from models.vision.preprocess import BadImage, decode_image, image_to_pixels
 from models.vision.sidecar import Sidecar, dump, sidecar_path
+from models.vision.yolo_parts import YoloPose, YoloRotated, YoloSegments
 from protos.errors import BadRequest, ImbrexError
 
 FILE = "quantised.json"
@@ -83,9 +86,25 @@ class Figures:
 @dataclass(frozen=True, slots=True)
 class _Picture:
     path: Path
-    feeds: dict[str, np.ndarray]
+    pixels: np.ndarray
+    form: ImageInput
     placement: Placement
     truth: Sequence[GroundTruth] | None = None
+
+    @property
+    def feeds(self) -> dict[str, np.ndarray]:
+        """What the network takes: made anew each time, since it takes four times the room."""
+        return {self.form.name: np.asarray(self.form.pixels.values(self.pixels))}
+
+
+@dataclass(frozen=True)
+class _Feeds:
+    """What a network takes of these pictures, one after the other."""
+
+    pictures: Sequence[_Picture]
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        return (each.feeds for each in self.pictures)
 
 
 def quantise(
@@ -104,7 +123,8 @@ def quantise(
             cause=f"{model} does not take pictures",
             cure="Add it with its task: imbrex models add FILE --task detection",
         )
-    own = name or f"{loaded.name}-int8"
+    own = name or re.sub(r"[^A-Za-z0-9._-]", "-", f"{loaded.name}-int8").lstrip("._-")[-64:]
+    require_name(own)
     if own in catalogue.names() and open_store().find(own) is None:
         raise BadRequest(
             cause=f"{own!r} is a built-in model", cure="Give it another name with --name"
@@ -168,11 +188,11 @@ def _pictures(folder: Path, sidecar: Sidecar) -> list[_Picture]:
         except (BadImage, OSError) as error:
             problem = f" ({files[number].name}: {error})"
             continue
-        tensor, placement = image_to_tensor(image, sidecar.input)
-        feeds = {sidecar.input.name: np.asarray(tensor)}
-        detects = sidecar.task == "detection"
+        pixels, placement = image_to_pixels(image, sidecar.input)
+        parts = isinstance(sidecar.head, YoloSegments | YoloPose | YoloRotated)
+        detects = sidecar.task == "detection" and not parts
         truth = truth_of(files[number], image.size, sidecar.labels) if detects else None
-        found.append(_Picture(files[number], feeds, placement, truth))
+        found.append(_Picture(files[number], pixels, sidecar.input, placement, truth))
     if len(found) < _LEAST_PICTURES:
         raise BadRequest(
             cause=f"{folder} has {len(found)} pictures that can be used{problem}",
@@ -191,7 +211,7 @@ def _made(
 ) -> tuple[ModelProto, Figures]:
     bar, task = progress
     held = max(1, len(pictures) // HELD_OUT)
-    calibrating = [each.feeds for each in pictures[held:]]
+    calibrating = _Feeds(pictures[held:])
     bar.update(task, description="calibrating")
     whole, quantiser = WholeModel(loaded.proto), Quantiser(loaded.proto, calibrating)
     try:
@@ -209,7 +229,7 @@ def _made(
     bar.update(task, description="comparing")
     quantised, compared = WholeModel(made), pictures[:held]
     same, top1, speedup = _compared(sidecar, whole, quantised, compared)
-    figures = Figures(loaded.name, len(calibrating), held, same, top1, speedup, tuple(in_float))
+    figures = Figures(loaded.name, len(pictures) - held, held, same, top1, speedup, tuple(in_float))
     if any(each.truth for each in compared):
         models = {FLOAT: whole, INT8: quantised}
         quality = {name: _map_50(sidecar, each, compared) for name, each in models.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pty
 import re
@@ -12,6 +13,8 @@ from contextlib import suppress
 
 import pytest
 
+from imbrex import terminal
+from imbrex.cli import app
 from tests.cli.run_cli import imbrex, refused
 from tests.models.model_files import saved, tiny
 
@@ -98,6 +101,34 @@ def test_wrong_usage_is_two(arguments: list[str]) -> None:
     assert ran.code == 2
     assert "Usage: imbrex" in ran.err
     assert not ran.out
+
+
+@pytest.mark.parametrize("daemon", ["worker", "coordinator"])
+def test_to_join_with_no_token_on_standard_input_is_wrong_usage(daemon: str, tmp_path) -> None:
+    told = ("--join", "-", "--join-only", "--state-dir", str(tmp_path))
+    command = [sys.executable, "-m", "imbrex", daemon, *told]
+    ran = subprocess.run(command, input="", capture_output=True, text=True, check=False)
+    assert ran.returncode == 2, ran
+    assert "no token" in ran.stderr
+
+
+def test_a_file_that_may_not_be_read_is_named(monkeypatch, capsys) -> None:
+    def forbidden(**_: object) -> None:
+        raise PermissionError(13, "Permission denied", "/var/lib/imbrex")
+
+    monkeypatch.setattr(app, "app", forbidden)
+    monkeypatch.setattr(app, "follow_parent", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        app.main()
+    assert ended.value.code == 1
+    told = capsys.readouterr().err
+    assert "/var/lib/imbrex cannot be used" in told
+    assert "cure:" in told
+
+
+def test_what_is_not_finite_is_null_in_json(capsys) -> None:
+    terminal.print_json({"a": [math.inf, (1.0, math.nan)], "b": {"c": -math.inf}})
+    assert json.loads(capsys.readouterr().out) == {"a": [None, [1.0, None]], "b": {"c": None}}
 
 
 def test_the_catalogue() -> None:

@@ -150,6 +150,11 @@ def test_a_folder_that_is_none_is_refused(store: str, tmp_path: Path) -> None:
     assert "cannot be read" in refused(*quantise(tmp_path / "nowhere")).err
 
 
+def test_a_name_that_cannot_be_is_refused_before_the_work(store: str, tmp_path: Path) -> None:
+    told = refused("models", "quantise", "digits", "--images", tmp_path, "--name", "a/b")
+    assert "cannot be a model's name" in told.err
+
+
 def test_models_that_take_no_pictures_and_names_that_are_taken_are_refused(
     store: str, pictures: Path, tmp_path: Path
 ) -> None:

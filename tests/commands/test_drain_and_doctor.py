@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 
 import httpx
+from pydantic import TypeAdapter
 
+from coordinator.answers import DeviceStatus
+from coordinator.runtime.statuses import _unseen
+from protos.facts import DeviceId
 from tests.commands.conftest import Live, wait_for
 
 
@@ -37,6 +41,12 @@ def test_out_and_back(live: Live) -> None:
 
 def ident(live: Live) -> str:
     return next(each.id for each in live.client.devices() if each.name == "worker-2")
+
+
+def test_a_device_that_was_never_seen_is_told_of() -> None:
+    told = TypeAdapter(DeviceStatus)
+    never = _unseen(DeviceId("a" * 16))
+    assert told.validate_json(told.dump_json(never)) == never
 
 
 def test_wrong_names(live: Live) -> None:

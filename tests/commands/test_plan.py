@@ -18,6 +18,7 @@ from imbrex.terminal import duration
 from protos.errors import BadRequest
 from tests.cli.run_cli import imbrex, refused
 from tests.commands.conftest import Live
+from tests.models.model_files import saved, tiny
 
 CLUSTER = """
 [host]
@@ -53,6 +54,29 @@ def test_a_device_has_one_line_of_a_block(cluster: Path) -> None:
     assert len(long) == 2 + sum(tiles)
     assert len(short) == 2 + sum(devices)
     assert any("in 2 tasks" in line for line in short)
+
+
+def test_a_plan_for_a_described_cluster_uses_what_the_model_allows(tmp_path: Path) -> None:
+    file = tmp_path / "slow.toml"
+    file.write_text("[network]\nmbps = 5\n[[device]]\nname = 'pi'\ncount = 2\ngflops = 1\n")
+    home = {"IMBREX_MODELS": str(tmp_path / "models")}
+    added = imbrex(
+        "models",
+        "add",
+        saved(tmp_path, tiny()),
+        "--task",
+        "tensor",
+        "--precision",
+        "fp16",
+        env=home,
+    )
+    assert added.code == 0, added.err
+    ask = ("plan", "tiny", "--cluster", file, "--strategy", "lw", "--devices", 2, "--json")
+    usual, half, exact = (
+        imbrex(*ask, *more, env=home).json()["predicted_latency_s"]
+        for more in ((), ("--wire", "fp16"), ("--wire", "exact"))
+    )
+    assert usual == half < exact
 
 
 def test_a_plan_has_one_predicted_time() -> None:
