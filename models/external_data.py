@@ -142,7 +142,9 @@ def _extent(path: Path, tensor: TensorProto) -> Extent:
         is_file = file.is_file()
     except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, a ring of links
         raise _unusable(path, tensor.name, f"they have no usable location ({error})") from error
-    if not file.is_relative_to(folder):
+    # A download cache links the model and its weights into one folder.
+    homes = (folder, path.resolve().parent)
+    if not any(map(file.is_relative_to, homes)):
         raise _unusable(path, tensor.name, "they are outside the model's folder")
     if not is_file:
         raise _unusable(path, tensor.name, f"there is no file {file}")

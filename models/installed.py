@@ -51,6 +51,19 @@ def folder() -> Path:
     return Path(named) if named else Path(platformdirs.user_data_dir("imbrex")) / "models"
 
 
+def require_name(name: str) -> None:
+    """Refuses what cannot be a model's name.
+
+    Raises:
+        BadRequest: it cannot.
+    """
+    if not NAME.fullmatch(name):
+        raise BadRequest(
+            cause=f"{name!r} cannot be a model's name",
+            cure="Use up to 64 letters, digits, dots, dashes and underscores",
+        )
+
+
 class Store:
     """A folder of models."""
 
@@ -89,9 +102,11 @@ class Store:
         return made
 
     def changed_s(self) -> float:
-        """When a version was last added or removed, by the file system's clock; 0 if none was."""
+        """Changes whenever a version is added or removed, even by a clock that has gone back; 0 if
+        there is none.
+        """
         try:
-            return max(each.stat().st_mtime for each in (self.root, *self.root.iterdir()))
+            return sum(each.stat().st_mtime for each in (self.root, *self.root.iterdir()))
         except OSError:
             return 0.0
 
@@ -109,11 +124,7 @@ class Store:
             BadConfiguration: the folder cannot be written.
             ImbrexError: as `number`.
         """
-        if not NAME.fullmatch(name):
-            raise BadRequest(
-                cause=f"{name!r} cannot be a model's name",
-                cure="Use up to 64 letters, digits, dots, dashes and underscores",
-            )
+        require_name(name)
         try:
             (self.root / name).mkdir(parents=True, exist_ok=True)
             following = max(_versions(self.root / name), default=0) + 1

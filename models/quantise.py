@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +52,7 @@ class Quantiser:
             calibrate it.
     """
 
-    def __init__(self, model: onnx.ModelProto, feeds: Sequence[Feeds]) -> None:
+    def __init__(self, model: onnx.ModelProto, feeds: Iterable[Feeds]) -> None:
         _check(model)
         self._folder = tempfile.TemporaryDirectory(prefix="imbrex-quantise-")
         where = Path(self._folder.name)
@@ -103,14 +104,14 @@ class Quantiser:
 def sensitive(
     quantiser: Quantiser,
     whole: WholeModel,
-    feeds: Sequence[Feeds],
+    feeds: Iterable[Feeds],
     at_most_s: float,
     step: Callable[[float], None],
 ) -> list[str]:
     """The layers worth leaving in float, found in about `at_most_s` seconds; `step` gets the
     progress in [0, 1].
     """
-    seen = feeds[:MOST_PICTURES]
+    seen = list(islice(feeds, MOST_PICTURES))
     expected = [whole.run(each) for each in seen]
 
     def error(in_float: Collection[str]) -> float:
@@ -217,7 +218,7 @@ def _leading_to_heavy(model: onnx.ModelProto) -> set[str]:
 class _Reader(CalibrationDataReader):  # type: ignore[misc, unused-ignore]
     """Hands the inputs to the calibration."""
 
-    def __init__(self, feeds: Sequence[Feeds]) -> None:
+    def __init__(self, feeds: Iterable[Feeds]) -> None:
         self._left: Iterator[Feeds] = iter(feeds)
 
     def get_next(self) -> Feeds | None:

@@ -52,6 +52,15 @@ _NORMALISING = frozenset(
     {"InstanceNormalization", "GroupNormalization", "MeanVarianceNormalization"}
 )
 
+# What is discontinuous: inputs that differ by rounding may have quite another result.
+_DECIDING = frozenset(
+    {
+        *("ArgMax", "ArgMin", "TopK", "Hardmax", "NonMaxSuppression"),
+        *("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"),
+        *("Round", "Floor", "Ceil", "Sign"),
+    }
+)
+
 _EIGHT_BITS = frozenset({TensorProto.UINT8, TensorProto.INT8})
 
 _X86 = frozenset({"x86_64", "AMD64", "i386", "i686"})
@@ -77,6 +86,24 @@ def rounding(graph: Graph, output: str) -> float:
 def rounding_in(program: GraphProto, output: str) -> float:
     """The same of a program's output."""
     return _steps([output], {name: node for node in program.node for name in node.output})
+
+
+def decides_in(program: GraphProto, output: str) -> bool:
+    """Whether rounding may decide values of a program's output: a rank, a comparison or a step is
+    part of what makes them.
+    """
+    maker = {name: node for node in program.node for name in node.output}
+    waiting, seen = [output], set[str]()
+    while waiting:
+        name = waiting.pop()
+        node = maker.get(name) if name not in seen else None
+        seen.add(name)
+        if node is None:
+            continue
+        if node.op_type in _DECIDING:
+            return True
+        waiting += node.input
+    return False
 
 
 def _steps(outputs: Iterable[str], maker: Mapping[str, NodeProto]) -> float:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from models.documents import read
-from models.graph import Graph
+from models.graph import Graph, results_of
+from models.operators import moves
 from models.vision.class_map import ClassMap
 from models.vision.class_scores import ClassScores
 from models.vision.end_to_end import FINISHED, EndToEnd
@@ -72,6 +73,11 @@ class About:
     source: str | None = None
 
 
+# What makes probabilities; what makes boxes of offsets from cells; what leaves values as they are.
+_SHARES = frozenset({"Softmax", "Sigmoid", "HardSigmoid"})
+_DECODING = frozenset({"Mul", "Exp", "Add", "Sub"})
+_STORING = frozenset({"Cast", "Identity", "QuantizeLinear", "DequantizeLinear"})
+
 _ZERO, _ONE = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 PIXELS = {
     "imagenet": Normalisation(1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
@@ -91,21 +97,27 @@ def head_for(
     """
     shapes = {name: graph.shape(name) for name in graph.outputs}
     first, shape = next(iter(shapes.items()))
+    are_shares = bool(_SHARES & _makers(graph, first))
     match task:
         case "tensor":
             return None
         case "classification":
-            softmax = any(first in node.outputs and node.op == "Softmax" for node in graph.nodes)
-            return ClassScores("softmax" if softmax else "logits", min(TOP, len(labels)))
+            return ClassScores("softmax" if are_shares else "logits", min(TOP, len(labels)))
         case "segmentation":
-            background = labels[0] if labels[0].strip("_") == "background" else None
-            if shape[1] == 1:
-                return ClassMap("threshold", 0.5, background)
-            return ClassMap("argmax", 0.0, background)
+            return _class_map(shape, labels, are_shares=are_shares)
         case "image-to-image":
             return Repainted("pixels", *_PAINTED.get(pixels, (1.0, 0.0)))
         case "detection":
-            return _detector(shapes, input_size(graph), len(labels), told)
+            return _detector(graph, shapes, len(labels), told)
+
+
+def _class_map(shape: Shape, labels: Labels, *, are_shares: bool) -> ClassMap | None:
+    if len(shape) != 4:
+        return None
+    background = labels[0] if labels[0].strip("_") == "background" else None
+    if shape[1] == 1:
+        return ClassMap("threshold", 0.5 if are_shares else 0.0, background)
+    return ClassMap("argmax", 0.0, background)
 
 
 def described(
@@ -122,6 +134,9 @@ def described(
     Raises:
         Problem: the parts do not go together.
     """
+    form = image_input(
+        graph, task, pixels, resize or ("stretch" if isinstance(head, RtDetr) else None)
+    )
     told = {
         "name": about.name,
         "task": task,
@@ -130,9 +145,7 @@ def described(
         "source": about.source or about.file,
         "trained": True,
         "labels": labels if task not in LABELLESS else (),
-        "input": image_input(
-            graph, task, pixels, resize or ("stretch" if isinstance(head, RtDetr) else None)
-        ),
+        "input": replace(form, color="BGR") if isinstance(head, YoloX) else form,
         "head": head,
     }
     return read(Sidecar, told, "sidecar")
@@ -160,6 +173,24 @@ def image_input(graph: Graph, task: Task, pixels: str, resize: Resize | None) ->
         "pad_value": 114 if chosen == "letterbox" else 0,
     }
     return read(ImageInput, told, "input")
+
+
+def _makers(graph: Graph, output: str) -> set[str]:
+    """The operators that make an output's values, behind those that only move or store them."""
+    maker = {name: node for node in graph.nodes for name in node.outputs}
+    waiting = list(results_of((output,), graph.joined, graph.ending))
+    seen, found = set[str](), set[str]()
+    while waiting:
+        name = waiting.pop()
+        node = maker.get(name) if name not in seen else None
+        seen.add(name)
+        if node is None:
+            continue
+        if moves(node.op) or node.op in _STORING:
+            waiting += node.inputs
+        else:
+            found.add(node.op)
+    return found
 
 
 def ssd_shapes(shapes: Sequence[Shape]) -> tuple[Shape, Shape] | None:
@@ -203,25 +234,35 @@ def is_end_to_end(
 
 
 def _detector(
-    shapes: Mapping[str, Shape],
-    size: tuple[int, int],
-    classes: int,
-    told: Mapping[str, object],
+    graph: Graph, shapes: Mapping[str, Shape], classes: int, told: Mapping[str, object]
 ) -> Head | None:
-    sizes = list(shapes.values())
+    size, sizes = input_size(graph), list(shapes.values())
+    made_by = {name: _makers(graph, name) for name in shapes}
     if told.get("task") in PARTS:
         return _with_parts(shapes, classes, told)
     if len(sizes) == 1 and len(sizes[0]) == 3:
-        return _rows_of_boxes(sizes[0], size, classes, told)
+        (by,) = made_by.values()
+        return _rows_of_boxes(sizes[0], size, classes, told, is_decoded=bool(_DECODING & by))
     if (both := ssd_shapes(sizes)) is not None:
         boxes, scores = (next(name for name, each in shapes.items() if each == one) for one in both)
+        # Logits are a DETR's, whose boxes are centres and sides; others are offsets from priors.
+        if made_by[scores] != {"Softmax"} or made_by[boxes] <= {"Conv"}:
+            return None
         return Ssd("ssd", boxes, scores, False, "xyxy", (), (0.1, 0.2), MIN_SCORE, NMS_IOU)
     strides = [stride_of(each, size) for each in sizes]
-    if len(sizes) == 1:
+    return _grids(strides, classes, are_shares=any(_SHARES & by for by in made_by.values()))
+
+
+def _grids(strides: Sequence[int], classes: int, *, are_shares: bool) -> Head | None:
+    """Of one grid for each of these strides."""
+    if len(strides) == 1:
         anchors = {20: VOC_V2, 80: COCO_V2}.get(classes)
-        return YoloV2("yolov2", anchors, strides[0], MIN_SCORE, NMS_IOU) if anchors else None
-    known = COCO_V3_TINY if len(sizes) == 2 else COCO_V3
-    if classes != 80 or set(strides) != set(known):
+        if anchors is None or not strides[0]:
+            return None
+        return YoloV2("yolov2", anchors, strides[0], MIN_SCORE, NMS_IOU)
+    known = COCO_V3_TINY if len(strides) == 2 else COCO_V3
+    # YOLOv4, v5 and v7 have grids like these, from the finest on or with Sigmoid: other anchors.
+    if classes != 80 or are_shares or list(strides) != sorted(known, reverse=True):
         return None
     return YoloV3(
         "yolov3", tuple(known[each] for each in strides), tuple(strides), MIN_SCORE, NMS_IOU
@@ -265,7 +306,12 @@ def _with_parts(
 
 
 def _rows_of_boxes(
-    shape: Shape, size: tuple[int, int], classes: int, told: Mapping[str, object]
+    shape: Shape,
+    size: tuple[int, int],
+    classes: int,
+    told: Mapping[str, object],
+    *,
+    is_decoded: bool,
 ) -> Head | None:
     """Of one output of three dimensions: (1, boxes, values), or with these two exchanged."""
     finished = is_end_to_end(shape, size, classes, told)
@@ -275,6 +321,7 @@ def _rows_of_boxes(
     if columns == 4 + classes != rows:  # YOLOv5's and YOLOX's rows also have an objectness
         return RtDetr("rtdetr", MIN_SCORE)
     cells = YoloX("yolox", STRIDES_X, MIN_SCORE, NMS_IOU)
-    if rows == cells.cells(size):  # YOLOv5 has three boxes in each cell
+    # YOLOv5 has three boxes in each cell; YOLOv6's are in pixels.
+    if rows == cells.cells(size) and not is_decoded:
         return cells
     return YoloBoxes("yolov5" if rows > columns else "yolov8", MIN_SCORE, NMS_IOU)

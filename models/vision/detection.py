@@ -121,13 +121,17 @@ def best(candidates: Candidates, min_score: float) -> Candidates:
     return candidates.take(enough[order])
 
 
-def suppressed(candidates: Candidates, overlap: Values, most: float) -> Candidates:
-    """Of candidates sorted by score, those not overlapping a better one of the same class.
+def suppressed(
+    candidates: Candidates, overlap: Values, most: float, *, across_classes: bool = False
+) -> Candidates:
+    """Of candidates sorted by score, those not overlapping a better one of the same class, or of
+    any class.
 
     A candidate goes when its `overlap` (N, N) with one that stays is greater than `most`.
     """
     rivals = overlap > most
-    rivals &= candidates.classes[:, None] == candidates.classes[None, :]
+    if not across_classes:
+        rivals &= candidates.classes[:, None] == candidates.classes[None, :]
     alive = np.ones(len(candidates.scores), dtype=bool)
     for index in range(len(alive)):
         if alive[index]:

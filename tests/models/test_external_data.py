@@ -55,6 +55,22 @@ def test_link_out_of_the_models_folder_is_refused(tmp_path):
         catalogue.load(external(folder, "link.bin"))
 
 
+def test_a_download_cache_s_links_into_one_folder_are_followed(tmp_path):
+    blobs, folder = tmp_path / "blobs", tmp_path / "snapshots" / "1"
+    blobs.mkdir()
+    folder.mkdir(parents=True)
+    external(blobs).rename(blobs / "a1")
+    (blobs / "weights.bin").rename(blobs / "b2")
+    (folder / "tiny.onnx").symlink_to(blobs / "a1")
+    (folder / "weights.bin").symlink_to(blobs / "b2")
+    assert catalogue.load(folder / "tiny.onnx").proto.graph.initializer[0].raw_data
+    (tmp_path / "weights.bin").write_bytes(bytes(4096))
+    (folder / "weights.bin").unlink()
+    (folder / "weights.bin").symlink_to(tmp_path / "weights.bin")
+    with pytest.raises(BadRequest, match="outside the model's folder"):
+        catalogue.load(folder / "tiny.onnx")
+
+
 def test_missing_external_weights_are_named(tmp_path):
     with pytest.raises(BadRequest, match=r"there is no file .*absent\.bin"):
         catalogue.load(external(tmp_path, "absent.bin"))

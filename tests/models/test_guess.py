@@ -10,6 +10,7 @@ from models.graph import Graph
 from models.guess import Guess, guess, metadata, takes_pictures
 from models.importer import load_graph
 from models.usual import PIXELS, About, described, head_for, image_input
+from models.vision.class_map import ClassMap
 from models.vision.class_scores import ClassScores
 from models.vision.head import Task
 from models.vision.predictions import wanted_shapes
@@ -35,7 +36,8 @@ def made(*outputs: Shape, size: tuple[int, int] = (64, 64), op: str = "") -> Gra
         sizes = net.integers(f"sizes{number}", shape)
         ends.append(net.node("Expand", f"out{number}", [mean.name, sizes], shape))
     if op:
-        ends[0] = net.node(op, "last", [ends[0].name], outputs[0], axis=-1)
+        axis = {"axis": -1} if op == "Softmax" else {}
+        ends[0] = net.node(op, "last", [ends[0].name], outputs[0], **axis)
     return load_graph(net.model(*ends), "made")
 
 
@@ -190,18 +192,68 @@ def test_heads_follow_the_shapes() -> None:
     grid = head_for(made((1, 125, 2, 2)), "detection", ("x",) * 20, "unit", {})
     assert isinstance(grid, YoloV2)
     assert (grid.stride, len(grid.anchors)) == (32, 5)
-    grids = made((1, 255, 8, 8), (1, 255, 4, 4), (1, 255, 2, 2))
+    grids = made((1, 255, 2, 2), (1, 255, 4, 4), (1, 255, 8, 8))
     scales = head_for(grids, "detection", ("x",) * 80, "unit", {})
     assert isinstance(scales, YoloV3)
-    assert scales.strides == (8, 16, 32)
-    assert scales.anchors[0][0] == (10, 13)
+    assert scales.strides == (32, 16, 8)
+    assert scales.anchors[0][0] == (116, 90)
     assert head_for(grids, "detection", ("x",) * 7, "unit", {}) is None
     cells = head_for(made((1, 84, 85)), "detection", ("x",) * 80, "unit", {})
     assert isinstance(cells, YoloX)  # 8 * 8 + 4 * 4 + 2 * 2
     assert cells.strides == (8, 16, 32)
-    boxes = head_for(made((1, 30, 21), (1, 30, 4)), "detection", ("x",) * 20, "unit", {})
+    shares = made((1, 30, 21), (1, 30, 4), op="Softmax")
+    boxes = head_for(shares, "detection", ("x",) * 20, "unit", {})
     assert isinstance(boxes, Ssd)
-    assert (boxes.boxes, boxes.scores) == ("out1", "out0")
+    assert (boxes.boxes, boxes.scores) == ("out1", "last")
+
+
+@pytest.mark.parametrize(
+    ("outputs", "labels"),
+    [
+        # DETR's, with logits; YOLOv4's, v5's and v7's, from the finest on or behind a Sigmoid; of
+        # unknown length.
+        (dict(shapes=((1, 30, 21), (1, 30, 4))), 20),
+        (dict(shapes=((1, 255, 8, 8), (1, 255, 4, 4), (1, 255, 2, 2))), 80),
+        (dict(shapes=((1, 255, 2, 2), (1, 255, 4, 4), (1, 255, 8, 8)), op="Sigmoid"), 80),
+        (dict(shapes=((1,),)), 80),
+    ],
+)
+def test_what_only_looks_like_a_known_head_is_none(outputs, labels) -> None:
+    graph = made(*outputs["shapes"], op=outputs.get("op", ""))
+    assert head_for(graph, "detection", ("x",) * labels, "unit", {}) is None
+
+
+def test_boxes_that_are_decoded_are_not_decoded_again() -> None:
+    """YOLOv6 has as many rows as YOLOX."""
+    cells = head_for(made((1, 84, 25)), "detection", ("x",) * 20, "unit", {})
+    assert isinstance(cells, YoloX)
+    boxes = head_for(made((1, 84, 25), op="Exp"), "detection", ("x",) * 20, "unit", {})
+    assert isinstance(boxes, YoloBoxes)
+    assert boxes.type == "yolov5"
+
+
+def test_yolox_takes_pictures_as_opencv_reads_them() -> None:
+    graph = made((1, 84, 85))
+    head = head_for(graph, "detection", ("x",) * 80, "bytes", {})
+    told = described(graph, "detection", head, ("x",) * 80, "bytes", About("x", "x.onnx"))
+    assert told.input.color == "BGR"
+
+
+def test_what_a_mask_or_a_classifier_ends_with_is_seen() -> None:
+    mask = ("background", "cat")
+    shape = (1, 1, 8, 8)
+    for op, threshold in (("", 0.0), ("Sigmoid", 0.5)):
+        found = head_for(made(shape, op=op), "segmentation", mask, "unit", {})
+        assert isinstance(found, ClassMap)
+        assert found.threshold == threshold
+    net = NetworkBuilder("cast", seed=1)
+    x = net.input("image", (1, 3, 16, 16)).conv("conv", 3, square(3))
+    x = x.global_average_pool("mean").flatten("flat")
+    shares = net.node("Softmax", "shares", [x.name], (1, 3), axis=-1)
+    whole = net.node("Identity", "last", [shares.name], (1, 3))
+    graph = load_graph(net.model(whole), "cast")
+    assert head_for(graph, "classification", tuple("abc"), "unit", {}) == ClassScores("softmax", 3)
+    assert head_for(made((7,)), "segmentation", mask, "unit", {}) is None
 
 
 def test_a_classifier_s_picture_is_cropped_and_a_detector_s_letterboxed() -> None:

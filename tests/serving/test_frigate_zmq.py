@@ -294,12 +294,46 @@ def boxes(*rows: tuple[float, ...]) -> np.ndarray:
     return np.array(rows, np.float32)
 
 
+def padded(rows: np.ndarray) -> np.ndarray:
+    """With boxes of no score: a network has more boxes than values."""
+    return np.pad(rows, ((0, 30), (0, 0)))
+
+
+def grids() -> list[np.ndarray]:
+    """YOLOv7's, with the same box in a cell of 16 pixels: its first anchor is 36 x 75."""
+    found = [np.zeros((3, 8, cells, cells), np.float32) for cells in (20, 10, 5)]
+    sides = np.sqrt(np.array((40 / 36, 40 / 75))) / 2
+    found[1][0, :, 2, 5] = (0.25, 0.5, *sides, 1.0, 0.1, 0.2, 0.9)
+    return [each.reshape(1, 24, *each.shape[2:]) for each in found]
+
+
+@pytest.mark.parametrize(("kind", "left"), [("yologeneric", 1), ("dfine", 1), ("ssd", 2)])
+def test_overlapping_boxes_are_left_as_frigate_leaves_them(kind, left) -> None:
+    """A van is a car or a truck, and not both."""
+    corners, size = ((60, 20, 100, 60), (61, 20, 101, 60)), (160, 160)
+    outputs = {
+        "yologeneric": [
+            padded(boxes((80, 40, 40, 40, 0.9, 0.1), (81, 40, 40, 40, 0.1, 0.8))).T[None]
+        ],
+        "dfine": [np.array([[0, 1]]), boxes(*corners)[None], boxes((0.9, 0.8))],
+        "ssd": [
+            boxes(*((y / 160, x / 160, b / 160, r / 160) for x, y, r, b in corners))[None],
+            boxes((0, 1)),
+            boxes((0.9, 0.8)),
+            boxes((2,)),
+        ],
+    }
+    assert len(rows_of(kind, outputs[kind], size)) == left
+
+
 @pytest.mark.parametrize(
     ("kind", "outputs"),
     [
-        ("yologeneric", [np.pad(boxes((80, 40, 40, 40, 0.1, 0.2, 0.9)).T[None], ((0, 0),) * 3)]),
+        ("yologeneric", [padded(boxes((80, 40, 40, 40, 0.1, 0.2, 0.9))).T[None]]),
+        ("yologeneric", [padded(boxes((80, 40, 40, 40, 0.1, 0.2, 0.9)))[None]]),
+        ("yologeneric", grids()),
         ("yolonas", [boxes((0, 60, 20, 100, 60, 0.9, 2), (0, 0, 0, 0, 0, 0.9, -1))]),
-        ("rfdetr", [boxes((0.5, 0.25, 0.25, 0.25))[None], boxes((-9, -9, 2.9, 0.0))[None]]),
+        ("rfdetr", [boxes((0.5, 0.25, 0.25, 0.25))[None], boxes((-9, -9, 0.0, 2.9))[None]]),
         ("dfine", [np.array([[2]]), boxes((60, 20, 100, 60))[None], boxes((0.9,))]),
         ("ssd", [boxes((0, 2, 0.9, 0.375, 0.125, 0.625, 0.375))[None, None]]),
         (

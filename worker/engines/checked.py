@@ -10,6 +10,7 @@ for a compilation, and none is wrong or lost because of an engine.
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -243,6 +244,7 @@ class Checked:
             self.failed(case.sha256, error)
             return
         grown = max(0, psutil.Process().memory_info().rss - before)
+        weakref.finalize(loaded, self._verdicts.freed, grown)
         if self._verdicts.judge(case.sha256, seen, grown):
             program.take(engine.traits.name, case, loaded)
         if why := self._verdicts.against_the_engine():

@@ -41,7 +41,8 @@ class Verdicts:
     by_speed: bool
     _engines: dict[str, str] = field(default_factory=dict)
     _programs: OrderedDict[str, str] = field(default_factory=OrderedDict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    # `freed` is called when the garbage collector wants, also while this is held.
+    _lock: threading.RLock = field(default_factory=threading.RLock)
     _right: int = 0
     _wrong: int = 0
     _grown_bytes: int = 0
@@ -52,7 +53,8 @@ class Verdicts:
         """Whether the engine may compute this program, for whose preparation the process has grown
         by `grown_bytes`.
         """
-        self._grown_bytes += grown_bytes
+        with self._lock:
+            self._grown_bytes += grown_bytes
         if not seen.is_right:
             self._wrong += 1
             self.refuse(sha256, f"differs by {seen.difference:.1e} of the largest magnitude")
@@ -64,6 +66,11 @@ class Verdicts:
         self._engine_s += seen.engine_s
         self._onnxruntime_s += seen.onnxruntime_s
         return True
+
+    def freed(self, grown_bytes: int) -> None:
+        """What was prepared for a program is gone."""
+        with self._lock:
+            self._grown_bytes -= grown_bytes
 
     def against_the_engine(self) -> str:
         """Why the engine as a whole is not to be used; empty: it may be."""

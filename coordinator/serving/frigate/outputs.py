@@ -24,6 +24,14 @@ Outputs = Sequence[np.ndarray]
 
 LEAST_SCORE = 0.4
 MOST_OVERLAP = 0.4
+# Kinds whose overlapping boxes Frigate's own detectors drop.
+_SUPPRESSED = frozenset({"yolox", "yologeneric", "rfdetr", "dfine"})
+# Anchors of YOLOv4 and YOLOv7, in pixels, by stride.
+_GRIDS = (
+    ((12, 16), (19, 36), (40, 28)),
+    ((36, 75), (76, 55), (72, 146)),
+    ((142, 110), (192, 243), (459, 401)),
+)
 _YOLOX = YoloX("yolox", (8, 16, 32), LEAST_SCORE, MOST_OVERLAP)
 
 
@@ -42,7 +50,9 @@ def rows_of(kind: ModelType, outputs: Outputs, size: Size) -> Array:
             cure="Set `model_type` in Frigate's `model:` section to what the file is.",
         ) from error
     found = best(candidates, LEAST_SCORE)
-    found = suppressed(found, iou(found.boxes, found.boxes), MOST_OVERLAP)
+    if kind in _SUPPRESSED:
+        overlap = iou(found.boxes, found.boxes)
+        found = suppressed(found, overlap, MOST_OVERLAP, across_classes=True)
     found = found.take(np.arange(min(ROWS, len(found.scores))))
     height, width = size
     rows = np.zeros((len(found.scores), COLUMNS), np.float32)
@@ -57,7 +67,7 @@ def selections_of(kind: ModelType, shapes: Shapes) -> Selections:
     if len(shapes) != 1:
         return NO_SELECTION
     ((name, shape),) = shapes.items()
-    if kind == "yologeneric" and len(shape) == 3:
+    if kind == "yologeneric" and len(shape) == 3 and shape[1] < shape[2]:
         return {name: Selection(2, 1, Span(4, shape[1]), LEAST_SCORE)}
     if kind == "yolox" and len(shape) == 3:
         return _YOLOX.selections(shapes, shape[2] - 5)
@@ -65,11 +75,33 @@ def selections_of(kind: ModelType, shapes: Shapes) -> Selections:
 
 
 def _yologeneric(outputs: Outputs, size: Size) -> Candidates:
-    """(1, 4 + classes, boxes): centre, width and height in pixels, then scores."""
-    del size
+    """(1, 4 + classes, boxes), or with these two exchanged: centre, width and height in pixels,
+    then scores. Or the grids of YOLOv4 and YOLOv7.
+    """
+    if len(outputs) == len(_GRIDS):
+        return _grids(outputs, size)
     (raw,) = outputs
-    rows = _two(raw[0]).T
+    rows = _two(raw[0])
+    rows = rows.T if rows.shape[0] < rows.shape[1] else rows
     return likeliest(rows[:, 0:2], rows[:, 2:4], rows[:, 4:])
+
+
+def _grids(outputs: Outputs, size: Size) -> Candidates:
+    """(1, 3 x (5 + classes), rows, columns) for each stride, with Sigmoid [YOLOv4]."""
+    found = []
+    for raw, stride, anchors in zip(outputs, (8, 16, 32), _GRIDS, strict=True):
+        _, channels, rows, columns = raw.shape
+        if (rows * stride, columns * stride) != size:
+            raise ValueError(f"a grid of {rows}x{columns} cells where {stride} pixels make one")
+        values = raw[0].reshape(3, channels // 3, rows, columns).transpose(0, 2, 3, 1)
+        cells = np.stack(np.meshgrid(np.arange(columns), np.arange(rows)), axis=-1)
+        centres = (2 * values[..., 0:2] - 0.5 + cells) * stride
+        sides = (2 * values[..., 2:4]) ** 2 * np.array(anchors, np.float32)[:, None, None]
+        scores = values[..., 5:] * values[..., 4:5]
+        parts = (centres, sides, scores)
+        found.append([each.reshape(-1, each.shape[-1]) for each in parts])
+    centres, sides, scores = (np.concatenate(each) for each in zip(*found, strict=True))
+    return likeliest(centres, sides, scores)
 
 
 def _yolox(outputs: Outputs, size: Size) -> Candidates:
@@ -87,10 +119,10 @@ def _yolonas(outputs: Outputs, size: Size) -> Candidates:
 
 
 def _rfdetr(outputs: Outputs, size: Size) -> Candidates:
-    """Boxes (1, n, 4) as shares of the input, and logits (1, n, classes + 1): the last is none."""
+    """Boxes (1, n, 4) as shares of the input, and logits (1, n, 1 + classes): the first is none."""
     boxes, logits = _two(outputs[0][0], columns=4), _two(outputs[1][0])
     shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    shares = (shares / shares.sum(axis=-1, keepdims=True))[:, :-1]
+    shares = (shares / shares.sum(axis=-1, keepdims=True))[:, 1:]
     height, width = size
     pixels = boxes * np.array([width, height, width, height], np.float32)
     return likeliest(pixels[:, 0:2], pixels[:, 2:4], shares)

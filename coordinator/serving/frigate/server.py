@@ -249,5 +249,5 @@ def _feeds(graph: Graph, tensor: np.ndarray) -> tuple[dict[str, np.ndarray], Siz
     feeds = {name: tensor}
     for each in others:
         if graph.tensors[each].shape == _SIZE_SHAPE:
-            feeds[each] = np.array([size], graph.tensors[each].dtype)
+            feeds[each] = np.array([size[::-1]], graph.tensors[each].dtype)  # width first
     return feeds, size
