@@ -88,6 +88,15 @@ def relative(actual: np.ndarray, expected: np.ndarray, whole: np.ndarray | None 
     return difference / magnitude
 
 
+def differing(actual: np.ndarray, expected: np.ndarray, limit: float) -> float:
+    """The share of values that differ by more than `limit` of the largest magnitude."""
+    if not expected.size:
+        return 0.0
+    with np.errstate(all="ignore"):
+        a, b = actual.astype(np.float64), expected.astype(np.float64)
+        return float(np.mean(~(np.abs(a - b) <= limit * np.abs(b).max())))
+
+
 def send(stream: IO[bytes], value: object) -> None:
     """Writes one value."""
     data = pickle.dumps(value, protocol=5)

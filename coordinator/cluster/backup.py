@@ -17,6 +17,7 @@ from protos.files import give_to_owner_of, write_atomically
 KEPT = (
     f"{FOLDER}/*.pem",
     f"{FOLDER}/*.json",
+    f"{FOLDER}/store/*",
     "coordinator-id",
     "keys.json",
     "drained.json",

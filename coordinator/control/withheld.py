@@ -61,14 +61,14 @@ class Withheld(Machine):
 
     def of(self, device: DeviceId, now: float) -> Apart | None:
         """Why a device is set aside, if it is."""
+        if reason := self._quarantine.reason(device, now):
+            cure = f"Check its memory, power and clock rates; `imbrex resume {device}` trusts it"
+            return Apart("quarantined", reason, cure)
         back = f"`imbrex resume {self._drained.get(device, device)}` uses it again"
         if device in self._finishing:
             return Apart("draining", "it finishes what it was given", back)
         if device in self._drained:
             return Apart("drained", "it was drained, and gets no work", back)
-        if reason := self._quarantine.reason(device, now):
-            cure = f"Check its memory, power and clock rates; `imbrex resume {device}` trusts it"
-            return Apart("quarantined", reason, cure)
         return None
 
     def find(self, name: str) -> DeviceId | None:

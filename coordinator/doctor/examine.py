@@ -8,6 +8,7 @@ import asyncio
 import ipaddress
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
@@ -54,14 +55,23 @@ async def examine(
     listening = hear(settings.interfaces, LISTEN_S) if settings.mdns else _nothing()
     heard, results = await asyncio.gather(listening, asyncio.gather(*asked))
     announced = {each.id for each in heard}
-    patients = [each for each in results if isinstance(each, Patient)]
+    called = Counter(each.facts.name for each in ready.values())
+
+    def name(facts: Facts) -> str:
+        return facts.name if called[facts.name] == 1 else f"{facts.name} ({facts.id})"
+
+    patients = [
+        replace(each, name=name(connection.facts))
+        for connection, each in zip(ready.values(), results, strict=True)
+        if isinstance(each, Patient)
+    ]
     return Examined(
         version=version("imbrex"),
         patients=tuple(replace(each, heard=each.id in announced) for each in patients),
         absent=tuple(_absent(pool, rate, own_networks(), time.monotonic())),
         strangers=tuple(peer.address for peer in pool.peers if peer.is_stranger),
         unexamined={
-            connection.facts.name: result.cause
+            name(connection.facts): result.cause
             for connection, result in zip(ready.values(), results, strict=True)
             if isinstance(result, ImbrexError)
         },

@@ -66,6 +66,12 @@ class Names:
             for number, path in stored.versions.items()
         }
         self._replaced = (self._replaced | before) - self._public.keys()
+        self._stamps = {
+            str(path): stamp
+            for stored in added.values()
+            for path in stored.versions.values()
+            if (stamp := _stamp(path)) is not None
+        }
 
     @property
     def configured(self) -> tuple[str, ...]:
@@ -79,9 +85,13 @@ class Names:
         ]
         finds = []
         if self.detector:
-            with suppress(Unavailable):
+            with suppress(Unavailable, NotFound):  # it is to come, or was removed
                 finds.append(self.source(self.detector))
-        return tuple(dict.fromkeys((*self._configured.values(), *latest, *finds)))
+        named = [
+            given if self._is_given(name) else str(self.stored[name].latest)
+            for name, given in self._configured.items()
+        ]
+        return tuple(dict.fromkeys((*named, *latest, *finds)))
 
     @property
     def known(self) -> tuple[str, ...]:
@@ -97,14 +107,14 @@ class Names:
             Unavailable: the cluster has it, and this coordinator does not have it yet.
             BadRequest: the size is not possible.
         """
-        if name not in self._configured and self._store.changed_s() != self._changed_s:
+        if not self._is_given(name) and self._store.changed_s() != self._changed_s:
             self.refresh()
         plain, size = split_name(name)
         if size is not None and name not in self._configured and name not in self.stored:
             if split_name(plain)[1] is not None:
                 raise NotFound(cause=f"{name[:80]!r} has several sizes", cure="Name one of them")
             return f"{self.source(plain, version)}@{size}"
-        if name in self._configured or name not in self.stored:
+        if self._is_given(name) or name not in self.stored:
             return self._plain(name, version)
         stored = self.stored[name]
         if version and version not in stored.versions:
@@ -117,6 +127,18 @@ class Names:
         if version and version not in stored.versions:
             raise _no_version(name, version, stored.versions)
         return str(stored.versions[version] if version else stored.latest)
+
+    def stamp(self, source: str) -> tuple[int, int] | None:
+        """Changes when a source of an installed model is another file than before."""
+        return self._stamps.get(split_name(source)[0])
+
+    def _is_given(self, name: str) -> bool:
+        """Whether the operator said what a name stands for: of an installed model, the latest
+        version.
+        """
+        given = self._configured.get(name)
+        stored = self.stored.get(name)
+        return given is not None and (given != name or stored is None or not stored.versions)
 
     def public(self, source: str) -> tuple[str, str]:
         """The public name and version of a source."""
@@ -139,7 +161,7 @@ class Names:
         """Every available version of a public name."""
         if name not in self.stored:
             name, _ = split_name(name)
-        if name in self._configured or name not in self.stored:
+        if self._is_given(name) or name not in self.stored:
             return (ONLY_VERSION,)
         return tuple(self.stored[name].versions)
 
@@ -184,6 +206,14 @@ def public_name(source: str) -> str:
     path = PurePath(plain)
     name = path.stem if path.suffix.lower() == ".onnx" else plain
     return name if size is None else f"{name}@{size}"
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        told = path.stat()
+    except OSError:
+        return None
+    return told.st_ino, told.st_mtime_ns
 
 
 def _no_version(name: str, version: str, known: Iterable[str]) -> NotFound:

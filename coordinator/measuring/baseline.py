@@ -11,16 +11,30 @@ from coordinator.cluster.connection import Connection
 from coordinator.cluster.programs import program_message
 from coordinator.library.loaded import Loaded
 from protos import imbrex_pb2 as pb
+from protos.errors import ImbrexError
 
 # Enough runs to be unaffected by one burst of other load.
 REPEATS = 7
 AT_MOST_S = 30.0
+# The longest that a device takes to load a network.
+_START_S = 60.0
 
 
 async def best_alone(devices: Sequence[Connection], loaded: Loaded) -> Baseline:
-    """The fastest of these devices; of devices of one kind, only the last is measured."""
+    """The fastest of these devices; of devices of one kind, only the last is measured.
+
+    Raises:
+        ImbrexError: none of them can run it.
+    """
     alike = {each.facts.fingerprint: each for each in devices}
-    results = [await alone(device, loaded) for device in alike.values()]
+    results, failures = [], []
+    for device in alike.values():
+        try:
+            results.append(await alone(device, loaded))
+        except ImbrexError as error:  # it is too small for it, or has gone
+            failures.append(error)
+    if not results:
+        raise failures[0]
     return min(results, key=lambda baseline: baseline.latency_s)
 
 
@@ -45,6 +59,7 @@ async def alone(device: Connection, loaded: Loaded) -> Baseline:
             repeats=REPEATS,
             at_most_s=AT_MOST_S,
             threads=sorted(threads),
-        )
+        ),
+        _START_S + 2 * AT_MOST_S * len(threads),
     )
     return Baseline(facts.name, statistics.median_high(reply.seconds), reply.threads)

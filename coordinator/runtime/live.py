@@ -258,9 +258,9 @@ class LiveCluster:
         return connection is not None and connection.shows
 
     def is_alike(self, device: DeviceId) -> bool:
-        """Whether a device has the same kind of processor as this machine."""
-        facts = self._facts(device)
-        return facts is None or facts.machine == platform.machine()
+        """Whether a device has the same kind of processor as this machine, as far as is known."""
+        facts = self._facts(device) or self._pool.last_facts(device)
+        return facts is not None and facts.machine == platform.machine()
 
     def _known(self, device: DeviceId) -> Device | None:
         """A device that can be used now."""

@@ -33,6 +33,7 @@ class Served:
         self._live = live
         self.baselines: dict[str, Baseline] = {}
         self._unloaded: set[str] = set()
+        self._stamps: dict[str, tuple[int, int] | None] = {}
         self._releases: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -52,6 +53,11 @@ class Served:
                 cause=f"the model {self._names.public(model)[0]} was unloaded",
                 cure="Load it again: POST /v2/repository/models/NAME/load",
             )
+        stamp = self._names.stamp(model)
+        if self._stamps.setdefault(model, stamp) != stamp:
+            log.info("model replaced", model=model)
+            self._forget(model)
+            self._stamps[model] = stamp
         return (await self._library.get(model)).served
 
     def is_loaded(self, model: str) -> bool:
@@ -85,10 +91,11 @@ class Served:
         self._forget(model)
 
     def let_go(self, model: str) -> bool:
-        """Unloads a model until the next request to it, unless it is configured or in use. Returns
-        whether it was unloaded.
+        """Unloads a model until the next request to it, unless it is configured, in use, or has a
+        plan that is held. Returns whether it was unloaded.
         """
-        if model in self._names.configured or self._controller.is_busy(model):
+        is_kept = model in self._names.configured or self._plans.held(model)
+        if is_kept or self._controller.is_busy(model):
             return False
         self._forget(model)
         return True
@@ -145,6 +152,7 @@ class Served:
     def _forgotten(self, model: str) -> set[str]:
         """Drops a model's plans, since it is replaced or unloaded; the hashes of their programs."""
         self._library.forget(model)
+        self._stamps.pop(model, None)
         self.baselines.pop(model, None)
         return self._controller.forget(model)
 

@@ -75,6 +75,7 @@ class Statuses:
         return replace(
             self._known(peer, facts, as_device),
             state=apart.state if apart else str(peer.state),
+            withheld=apart.state if apart else "",
             reason=_sentence(apart.reason, apart.cure) if apart else _note(connection),
             profiled=bool(self._profiler.profile(facts)) and facts.id not in self._probing.unprobed,
             last_seen_s=now - connection.last_seen_s,
@@ -128,6 +129,7 @@ class Statuses:
         return replace(
             status,
             reason=f"{reason} ({apart.state})" if apart and told else reason,
+            withheld=apart.state if apart and told else "",
             last_seen_s=silent_s,
         )
 

@@ -20,6 +20,8 @@ from protos.facts import DeviceId
 
 # How often the list of devices set aside is looked at.
 _LOOK_S = 0.5
+# When a quarantine that could not be recorded is tried again.
+_AGAIN_S = 5.0
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +50,9 @@ class Withdrawal:
         # What is ordered of a device is listed in this order.
         self._listing = asyncio.Lock()
         self._recording: set[asyncio.Task[None]] = set()
+        # Quarantines that are not on the list yet, with their evidence.
+        self._unrecorded: dict[DeviceId, str] = {}
+        self._again_s = 0.0
 
     async def follow(self) -> None:
         """Sets devices aside and resumes them as the list says, which other coordinators of the
@@ -68,6 +73,8 @@ class Withdrawal:
                     self.wrong(device, quarantined[device], proven=True)
                 for device in (were_drained | were_wrong) - self._drained - self._quarantined:
                     self._resumed(device)
+            if self._unrecorded and time.monotonic() >= self._again_s:
+                self._record_all()
             await asyncio.sleep(_LOOK_S)
 
     async def drain(self, name: str) -> DeviceId:
@@ -92,8 +99,10 @@ class Withdrawal:
             BadConfiguration, Unavailable: the list of devices set aside cannot be changed.
         """
         withheld = self._live.withheld
-        device = withheld.find(name) or self._live.find(name).id
-        if withheld.of(device, time.monotonic()) is None:
+        now = time.monotonic()
+        by_id = DeviceId(name) if withheld.of(DeviceId(name), now) is not None else None
+        device = by_id or withheld.find(name) or self._live.find(name).id
+        if withheld.of(device, now) is None:
             raise NotFound(
                 cause=f"device {device} is neither drained nor in quarantine",
                 cure="See `imbrex status`",
@@ -102,6 +111,7 @@ class Withdrawal:
             await asyncio.to_thread(self._live.withheld_list.resume, device)
         self._drained.discard(device)
         self._quarantined.discard(device)
+        self._unrecorded.pop(device, None)
         self._resumed(device)
         return device
 
@@ -145,18 +155,29 @@ class Withdrawal:
                 self._driver.distrust(device)
                 if device in self._quarantined:
                     return  # on the list already, from which another coordinator may take it
-                recording = asyncio.create_task(self._record(device, evidence))
-                self._recording.add(recording)
-                recording.add_done_callback(self._recording.discard)
+                self._unrecorded[device] = evidence
+                self._record_all()
 
-    async def _record(self, device: DeviceId, evidence: str) -> None:
+    def _record_all(self) -> None:
+        self._again_s = time.monotonic() + _AGAIN_S
+        for device in self._unrecorded:
+            recording = asyncio.create_task(self._record(device))
+            self._recording.add(recording)
+            recording.add_done_callback(self._recording.discard)
+
+    async def _record(self, device: DeviceId) -> None:
         """Has the device stay out after a restart, and at the other coordinators."""
-        try:
-            async with self._listing:
+        async with self._listing:
+            evidence = self._unrecorded.get(device)
+            if evidence is None:
+                return  # recorded, or resumed
+            try:
                 await asyncio.to_thread(self._live.withheld_list.quarantine, device, evidence)
+            except ImbrexError as error:
+                log.error("the quarantine is not recorded", device=device, cause=error.cause)
+                return
+            self._unrecorded.pop(device, None)
             self._quarantined.add(device)
-        except ImbrexError as error:
-            log.error("the quarantine is not recorded", device=device, cause=error.cause)
 
     async def _empty(self, device: DeviceId) -> None:
         await self._controller.settled()

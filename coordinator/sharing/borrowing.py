@@ -8,6 +8,8 @@ import asyncio
 import hashlib
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,8 @@ SILENCE_S = 10.0
 # Longest time for a file: this, and as long as it takes at the slowest.
 LEAST_S, SLOWEST_BYTES_PER_S = 60.0, 50_000.0
 _METHOD = "/imbrex.v1.Library/Fetch"
+# The complete sizes of files that are being written now.
+_coming: dict[Path, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,13 @@ async def fetch(source: LendingCoordinator, caller: Caller, file: File, part: Pa
         ImbrexError: what the other one says.
     """
     missing = file.size_bytes - size_of(part)
-    require_space(part.parent, missing)
+    with reserved(part.parent, part, missing):
+        await _fetch(source, caller, file, part, missing)
+
+
+async def _fetch(
+    source: LendingCoordinator, caller: Caller, file: File, part: Path, missing: int
+) -> None:
     channel = make_channel(source.address, caller.credentials, coordinator_name(source.id))
     try:
         with await asyncio.to_thread(part.open, "ab") as target:
@@ -80,13 +90,29 @@ async def fetch(source: LendingCoordinator, caller: Caller, file: File, part: Pa
     await asyncio.to_thread(verify, part, file)
 
 
-def require_space(folder: Path, missing_bytes: int) -> None:
-    """Refuses to fill the disk.
+@contextmanager
+def reserved(folder: Path, part: Path, missing_bytes: int) -> Iterator[None]:
+    """While this context is open, other files leave room for the rest of this one.
 
     Raises:
         Unavailable: there is too little room.
     """
-    free, needed = shutil.disk_usage(folder).free, missing_bytes + SPARE_BYTES
+    require_space(folder, missing_bytes)
+    _coming[part] = size_of(part) + missing_bytes
+    try:
+        yield
+    finally:
+        del _coming[part]
+
+
+def require_space(folder: Path, missing_bytes: int) -> None:
+    """Refuses to fill the disk, on which other files are still being written.
+
+    Raises:
+        Unavailable: there is too little room.
+    """
+    coming = sum(max(0, complete - size_of(part)) for part, complete in _coming.items())
+    free, needed = shutil.disk_usage(folder).free, missing_bytes + coming + SPARE_BYTES
     if free < needed:
         raise Unavailable(
             cause=f"{folder} needs {megabytes(needed)}, but has {megabytes(free)} free",

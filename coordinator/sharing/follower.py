@@ -17,7 +17,7 @@ from coordinator.cluster.ledger import Entries
 from coordinator.cluster.state import COORDINATORS, DEFAULTS, MODELS, ClusterState
 from coordinator.cluster.trust import Trust
 from coordinator.sharing import listed
-from coordinator.sharing.borrowing import fetch, size_of, verify
+from coordinator.sharing.borrowing import fetch, reserved, size_of, verify
 from coordinator.sharing.lender import Lender
 from coordinator.sharing.listed import File, Files
 from coordinator.sharing.store import SharedStore
@@ -136,6 +136,9 @@ class Follower:
                 self._trouble(error.cause)
             except OSError as error:
                 self._trouble(f"the models' folder cannot be used: {error}")
+            except Exception as error:
+                log.exception("the cluster's models cannot be followed")
+                self._trouble(repr(error))
             await asyncio.sleep(LOOK_S)
 
     def _trouble(self, cause: str) -> None:
@@ -275,7 +278,8 @@ class Follower:
     async def _borrow(self, version: Version, file: File, target: Path) -> None:
         if (own := self._paths.get(file.sha256)) is not None:
             part = target.with_name(f"{target.name}.part")
-            await asyncio.to_thread(shutil.copyfile, own, part)
+            with reserved(part.parent, part, file.size_bytes - size_of(part)):
+                await asyncio.to_thread(shutil.copyfile, own, part)
             await asyncio.to_thread(verify, part, file)
             part.replace(target)
             return

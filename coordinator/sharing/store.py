@@ -61,9 +61,8 @@ class SharedStore(Store):
             def add(entries: Entries) -> int:
                 return listed.add(entries, name, following, files)
 
-            given = self.state.change((MODELS,), add)
             self.mark(made, files)
-            return given
+            return self.state.change((MODELS,), add)
 
         return super().put(name, write, number or listing)
 

@@ -207,3 +207,26 @@ def test_small_values_of_an_exact_sigmoid_are_not_wrong(low: float) -> None:
     wrong = exact.copy()
     wrong[0, 0, 5, 5] += 1e-6
     assert judged(wrong)
+
+
+def test_a_class_that_two_equal_logits_decide_is_not_wrong() -> None:
+    """Rounding picks the class of a pixel; a device that is wrong differs in most of them."""
+    kinds = {"x": (TensorProto.FLOAT, (1, 4, 16, 16)), "y": (TensorProto.INT64, (1, 16, 16))}
+    x_info, y_info = (helper.make_tensor_value_info(name, *kinds[name]) for name in "xy")
+    node = helper.make_node("ArgMax", ["x"], ["y"], axis=1, keepdims=0)
+    graph = helper.make_graph([node], "classes", [x_info], [y_info])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    x = np.random.default_rng(0).standard_normal(kinds["x"][1]).astype(np.float32)
+    box = Box.whole(kinds["y"][1])
+
+    def judged(array: np.ndarray) -> bool:
+        received = (ReceivedOutput("y", box, box, array),)
+        job = Job(made.SerializeToString(), (), {"x": x}, received, PLAIN)
+        return recompute(job).is_wrong(PLAIN)
+
+    right = x.argmax(axis=1)
+    assert not judged(right)
+    tied = right.copy()
+    tied[0, 5, 5] = (tied[0, 5, 5] + 2) % 4
+    assert not judged(tied)
+    assert judged((right + 1) % 4)

@@ -101,6 +101,15 @@ def test_who_is_convicted_is_left_out_once_and_for_all() -> None:
     assert state_of(withheld, A, 1e9) == ""
 
 
+def test_who_is_convicted_while_it_drains_finishes_nothing() -> None:
+    withheld = Withheld({})
+    withheld.step(Drained(A, "pi-1"), 0.0)
+    withheld.step(Wrong(A, "task 3 is off", proven=True), 1.0)
+    assert (state_of(withheld, A), withheld.of(A, 1.0).is_out) == ("quarantined", True)
+    withheld.step(Resumed(A), 2.0)
+    assert state_of(withheld, A) == ""
+
+
 def test_two_devices_of_one_name_are_told_apart_by_id() -> None:
     withheld = Withheld({A: "pi"})
     assert withheld.find("pi") == withheld.find(A) == A

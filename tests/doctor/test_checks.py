@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from types import SimpleNamespace
 
+import pytest
 from rich.console import Console
 
 from coordinator.answers import Diagnosis, Finding
 from coordinator.cluster.others import Other
+from coordinator.doctor import examine as examination
 from coordinator.doctor.examine import diagnose
 from coordinator.doctor.findings import Absent, Examined
 from imbrex.cli.doctor import show
+from protos.facts import DeviceId
 from tests.doctor.patients import GIB, VERSION, cable, patient, wifi
 
 EVERYTHING = {
@@ -53,6 +57,27 @@ def test_a_row_is_as_bad_as_what_was_found() -> None:
     assert states(found, "b") == dict.fromkeys(EVERYTHING, "ok")
     wrong = {what: state for what, state in states(found, "a").items() if state != "ok"}
     assert wrong == {"power": "error", "memory": "error", "governor": "note", "version": "warning"}
+
+
+async def test_devices_of_one_name_are_told_apart() -> None:
+    ready = {
+        DeviceId(each): SimpleNamespace(
+            facts=SimpleNamespace(name="raspberrypi", id=each), address=f"{each}:1"
+        )
+        for each in ("a1", "b2")
+    }
+    pool = SimpleNamespace(ready=lambda: ready, peers=())
+    settings = SimpleNamespace(mdns=False, cluster="home", interfaces=())
+
+    async def low(connection, source, ready):
+        flags = {"power_flags": 0x1} if connection.facts.id == "a1" else {}
+        return patient("raspberrypi", id=connection.facts.id, **flags)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(examination, "_patient", low)
+        found = diagnose(await examination.examine(pool, settings, lambda _: 0.0))
+    power = {each.device: each.state for each in found.checks if each.what == "power"}
+    assert power == {"raspberrypi (a1)": "error", "raspberrypi (b2)": "ok"}
 
 
 def test_the_engine_that_computes_is_named_with_its_gain() -> None:

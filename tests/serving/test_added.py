@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import httpx
@@ -10,8 +12,9 @@ import pytest
 from coordinator.library.naming import Names
 from imbrex.cli.adding import Said, add
 from models.installed import Store
+from models.vision.image_input import ImageInput
+from models.vision.sidecar import Sidecar, sidecar_path
 from models.vision.sidecar import load as load_sidecar
-from models.vision.sidecar import sidecar_path
 from models.zoo.builder import NetworkBuilder, square
 from protos.errors import BadRequest, NotFound
 from tests.models.model_files import saved, tiny
@@ -38,6 +41,50 @@ def test_names_follow_what_is_added_and_removed(store: str, tmp_path: Path) -> N
     Store().remove("camera")
     with pytest.raises(NotFound):
         names.source("camera")
+
+
+def test_a_configured_name_of_an_installed_model_is_its_latest_version(
+    store: str, tmp_path: Path
+) -> None:
+    file = save_camera(tmp_path)
+    add(file, Said(), default=False, as_json=True)
+    names = Names(("camera",))
+    first = names.source("camera")
+    assert names.configured == (first,)
+    add(file, Said(), default=False, as_json=True)
+    assert names.source("camera") == first.replace("/1/", "/2/")
+    assert names.configured == (names.source("camera"),)
+    assert names.versions("camera") == ("1", "2")
+
+
+def test_a_version_that_is_replaced_is_another_file(store: str, tmp_path: Path) -> None:
+    file = save_camera(tmp_path)
+    add(file, Said(), default=False, as_json=True)
+    names = Names(())
+    source = names.source("camera")
+    before = names.stamp(source)
+    Store().remove("camera")
+    add(file, Said(), default=False, as_json=True)
+    assert names.source("camera") == source
+    assert before is not None
+    assert names.stamp(f"{source}@64x64") == names.stamp(source) != before
+
+
+def test_a_detector_that_was_removed_is_no_longer_configured(store: str, tmp_path: Path) -> None:
+    add(save_camera(tmp_path), Said(), default=False, as_json=True)
+    names = Names(("digits",), detector="camera")
+    assert len(names.configured) == 2
+    Store().remove("camera")
+    assert names.configured == ("digits",)
+
+
+def test_a_clock_that_has_gone_back_hides_no_change(store: str, tmp_path: Path) -> None:
+    add(save_camera(tmp_path), Said(), default=False, as_json=True)
+    ahead = time.time() + 3600
+    os.utime(Path(store) / "camera", (ahead, ahead))
+    names = Names(())
+    add(save_camera(tmp_path), Said(name="yard"), default=False, as_json=True)
+    assert names.source("yard").endswith("/yard/1/model.onnx")
 
 
 def test_the_default_of_detection_is_the_detector(store: str, tmp_path: Path) -> None:
@@ -75,9 +122,23 @@ def test_a_running_coordinator_answers_with_a_model_that_was_just_added(
         assert answer.status_code == 200, answer.text
         assert answer.json()["task"] == "detection"
         assert answer.json()["model"] == "just-added"
+        form = ImageInput("image", (8, 8), "stretch", "RGB", 1.0, (0.0,) * 3, (1.0,) * 3, 0)
+        beside = Sidecar("just-added", "tensor", "a test", "none", "a test", False, (), form)
+        described = f"{service.url}/v2/models/just-added"
+        assert httpx.get(described).json()["inputs"][0]["shape"] == [1, 3, 96, 96]
+        Store().remove("just-added")
+        Store().add("just-added", tiny().SerializeToString(), beside)
+        assert httpx.get(described).json()["inputs"][0]["shape"] == [1, 3, 8, 8]
     finally:
         Store().remove("just-added")
     assert httpx.post(url, content=body, headers=headers).status_code == 404
+
+
+def test_a_fixed_size_counts_more_than_what_metadata_say(store: str, tmp_path: Path) -> None:
+    model = tiny()
+    model.metadata_props.add(key="imgsz", value="[16, 16]")
+    add(saved(tmp_path, model), Said(task="tensor"), default=False, as_json=True)
+    assert Store().find("tiny") is not None
 
 
 def test_options_that_a_sidecar_says_are_refused(store: str, tmp_path: Path) -> None:

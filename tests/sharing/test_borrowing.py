@@ -138,6 +138,25 @@ async def test_a_full_disk_is_not_filled_further(lent, trust, tmp_path, monkeypa
         await fetch(source, another(trust, tmp_path), WANTED, tmp_path / "part")
 
 
+def test_files_that_are_on_their_way_keep_their_room(tmp_path, monkeypatch):
+    size = 1 << 20
+    usage = type("Usage", (), {"free": size * 3 // 2 + SPARE_BYTES})
+    monkeypatch.setattr(borrowing.shutil, "disk_usage", lambda _: usage)
+    with borrowing.reserved(tmp_path, tmp_path / "a", size):
+        with (
+            pytest.raises(Unavailable, match="free"),
+            borrowing.reserved(tmp_path, tmp_path / "b", size),
+        ):
+            pass
+        (tmp_path / "a").write_bytes(bytes(size // 2))  # which the disk has seen already
+        with pytest.raises(Unavailable), borrowing.reserved(tmp_path, tmp_path / "b", size + 1):
+            pass
+        with borrowing.reserved(tmp_path, tmp_path / "b", size):
+            pass
+    with borrowing.reserved(tmp_path, tmp_path / "b", size):
+        pass
+
+
 # ---------------------------------------------------------------- hostile ones
 
 

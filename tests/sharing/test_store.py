@@ -59,6 +59,16 @@ def test_what_is_added_and_removed_is_so_in_the_cluster(shared, state):
         shared.remove("none")
 
 
+def test_what_cannot_be_written_is_not_listed(shared, state, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shared, "mark", full)
+    with pytest.raises(BadConfiguration, match="No space left"):
+        shared.put("yard", writing(b"1"))
+    assert (listed(state), shared.installed()) == ({}, {})
+
+
 def test_what_the_cluster_refuses_is_not_here_either(shared, monkeypatch):
     shared.put("kept", writing(b"1"))
 
@@ -247,6 +257,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path, state):
     [
         ("nats://pi-1.local:4222", "192.168.1.7", "192.168.1.7:8463"),
         ("nats://pi-1.local:4222", "fd00::7", "[fd00::7]:8463"),
+        ("nats://a:4222", "pi-1.local", "pi-1.local:8463"),
         ("nats://127.0.0.1:4222,127.0.0.1:4223", "0.0.0.0", "127.0.0.1:8463"),
     ],
 )

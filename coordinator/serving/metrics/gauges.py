@@ -113,8 +113,8 @@ class Gauges(Collector):
             labels = (status.id or status.address, status.name)
             ready = status.state == "ready"
             up.add_metric(labels, float(ready))
-            drained.add_metric(labels, float(status.state in ("draining", "drained")))
-            quarantined.add_metric(labels, float(status.state == "quarantined"))
+            drained.add_metric(labels, float(status.withheld in ("draining", "drained")))
+            quarantined.add_metric(labels, float(status.withheld == "quarantined"))
             refused.add_metric(labels, status.refused_results)
             audited.add_metric(labels, status.audited_tasks)
             wrong.add_metric(labels, status.wrong_tasks)
