@@ -49,10 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "package_cycles": len(cycles),
         "cycles": cycles,
     }
+    lines = [f"{key:24} {value}" for key, value in result.items()]
     if given.list:
         result["passed"] = sorted(f"{file}: {name}" for file, name in passed)
-    text = "\n".join(f"{key:24} {value}" for key, value in result.items() if key[-1] != "d")
-    emit(result, given, text)
+        lines += result["passed"]
+    emit(result, given, "\n".join(lines))
     return 0
 
 
