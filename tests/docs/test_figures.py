@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from benchmarks import readme
 from benchmarks.lab.tables import between_marks
 
@@ -13,7 +15,7 @@ def test_readmes_table_is_that_of_the_results():
 
 def test_another_result_would_be_noticed(tmp_path, monkeypatch):
     page = readme.PAGE.read_text()
-    for file in (readme.LAB, readme.HARDWARE, readme.EXPORTS):
+    for file in (*readme.LABS, readme.HARDWARE, readme.EXPORTS):
         there = tmp_path / file
         there.parent.mkdir(exist_ok=True)
         there.write_text((readme.RESULTS / file).read_text())
@@ -25,10 +27,13 @@ def test_another_result_would_be_noticed(tmp_path, monkeypatch):
     assert between_marks(page, readme.table()) != page
 
 
-def test_times_of_the_lab_are_those_of_the_devices():
-    found = readme.lab("resnet50")
-    document = json.loads((readme.RESULTS / readme.LAB).read_text())
-    slow = document["models"]["resnet50"]
+@pytest.mark.parametrize(
+    ("model", "lab"), [("yolov8n-seg", readme.LABS[0]), ("resnet50", readme.LABS[1])]
+)
+def test_times_of_the_lab_are_those_of_the_devices(model, lab):
+    found = readme.lab(model)
+    document = json.loads((readme.RESULTS / lab).read_text())
+    slow = document["models"][model]
     assert document["scale"] < 1
     assert found.alone_s == slow["baseline"]["latency_s"] * document["scale"]
     assert abs(found.gain - slow["strategies"]["auto"]["speedup"]) < 1e-3
