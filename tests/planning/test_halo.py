@@ -21,6 +21,7 @@ from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Block, Plan, Tile
 from imbrex.demo.emulation.clusters import cluster_of
 from imbrex.demo.emulation.presets import load_kind
+from imbrex.demo.emulation.software import SERVER
 from models.boxes import Span
 from models.catalogue import load
 from models.graph import CHANNELS, ROWS
@@ -90,7 +91,8 @@ def test_where_it_cannot_try_them_all_it_begins_with_half_the_exchanges(
 def test_exchanges_within_blocks_are_tried_where_they_may_be_worth_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    network, some = real("mobilenetv2"), cluster_of(load_kind("pi4-gbe").preset, 3)
+    slow = load_kind("pi4-gbe").preset.model_copy(update=SERVER.slower(7))
+    network, some = real("mobilenetv2"), cluster_of(slow, 3)
     tried: list[Slot] = []
 
     def watched(slots: Slots, index: int) -> Iterator[Slots]:
