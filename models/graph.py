@@ -10,7 +10,7 @@ where a tensor's rows lie, so that a device keeps its part of them all the way.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -59,6 +59,25 @@ class Joined(NamedTuple):
 
     axis: int
     parts: tuple[str, ...]
+
+
+def operators_behind(
+    outputs: Iterable[str], maker: Mapping[str, onnx.NodeProto], passes: Callable[[str], bool]
+) -> Iterator[str]:
+    """The operators (of other domains with these before them) that make the outputs; behind those
+    that `passes` lets through, those that make their inputs, too. `maker`: nodes by what they make.
+    """
+    waiting, seen = [*outputs], set[str]()
+    while waiting:
+        name = waiting.pop()
+        node = maker.get(name) if name not in seen else None
+        seen.add(name)
+        if node is None:
+            continue
+        operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        yield operator
+        if passes(operator):
+            waiting += node.input
 
 
 def results_of(

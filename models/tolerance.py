@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto
 
-from models.graph import Graph, results_of
+from models.graph import Graph, operators_behind, results_of
 from models.operators import dequantises, moves
 from models.precision import Precision
 
@@ -93,32 +93,12 @@ def decides_in(program: GraphProto, output: str) -> bool:
     part of what makes them.
     """
     maker = {name: node for node in program.node for name in node.output}
-    waiting, seen = [output], set[str]()
-    while waiting:
-        name = waiting.pop()
-        node = maker.get(name) if name not in seen else None
-        seen.add(name)
-        if node is None:
-            continue
-        if node.op_type in _DECIDING:
-            return True
-        waiting += node.input
-    return False
+    return any(op in _DECIDING for op in operators_behind([output], maker, lambda _: True))
 
 
 def _steps(outputs: Iterable[str], maker: Mapping[str, NodeProto]) -> float:
-    waiting, seen = [*outputs], set[str]()
-    while waiting:
-        name = waiting.pop()
-        node = maker.get(name) if name not in seen else None
-        seen.add(name)
-        if node is None:
-            continue
-        if node.op_type == "Sigmoid":
-            return _STEPS * _SIGMOID_STEP
-        if moves(f"{node.domain}.{node.op_type}" if node.domain else node.op_type):
-            waiting += node.input
-    return 0.0
+    found = "Sigmoid" in operators_behind(outputs, maker, moves)
+    return _STEPS * _SIGMOID_STEP if found else 0.0
 
 
 def without_rounding(actual: np.ndarray, expected: np.ndarray, steps: float) -> np.ndarray:

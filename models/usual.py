@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from models.documents import read
-from models.graph import Graph, results_of
+from models.graph import Graph, operators_behind, results_of
 from models.operators import moves
 from models.vision.class_map import ClassMap
 from models.vision.class_scores import ClassScores
@@ -177,20 +177,13 @@ def image_input(graph: Graph, task: Task, pixels: str, resize: Resize | None) ->
 
 def _makers(graph: Graph, output: str) -> set[str]:
     """The operators that make an output's values, behind those that only move or store them."""
-    maker = {name: node for node in graph.nodes for name in node.outputs}
-    waiting = list(results_of((output,), graph.joined, graph.ending))
-    seen, found = set[str](), set[str]()
-    while waiting:
-        name = waiting.pop()
-        node = maker.get(name) if name not in seen else None
-        seen.add(name)
-        if node is None:
-            continue
-        if moves(node.op) or node.op in _STORING:
-            waiting += node.inputs
-        else:
-            found.add(node.op)
-    return found
+    maker = {name: node.proto for node in graph.nodes for name in node.outputs}
+    ends = results_of((output,), graph.joined, graph.ending)
+    return {op for op in operators_behind(ends, maker, _keeps) if not _keeps(op)}
+
+
+def _keeps(operator: str) -> bool:
+    return moves(operator) or operator in _STORING
 
 
 def ssd_shapes(shapes: Sequence[Shape]) -> tuple[Shape, Shape] | None:
