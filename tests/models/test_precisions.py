@@ -14,7 +14,7 @@ from benchmarks.exports.__main__ import split_share
 from models.check import check, fused
 from models.graph import Graph
 from models.importer import load_graph
-from models.tolerance import HALF, PLAIN, SIGNED, told
+from models.tolerance import AVERAGED, HALF, PLAIN, SIGNED, told
 from models.units import divide
 from tests.models.attention import Net
 from tests.models.faults import misread
@@ -22,7 +22,7 @@ from tests.models.precisions import FORMS, QUANTISED, network_in
 
 # The sums of a product of integers and what is quantised with one scale are the same in any tile.
 EXACT = frozenset({"QDQ u8", "QOperator"})
-LIMITS = {"QDQ s8": {PLAIN, SIGNED}, "half": {HALF}}
+LIMITS = {"QDQ s8": {PLAIN, SIGNED}, "half": {HALF}, "dynamic": {PLAIN, AVERAGED}}
 
 
 @pytest.mark.parametrize("name", QUANTISED)

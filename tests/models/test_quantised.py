@@ -1,5 +1,7 @@
 """Quantised networks: cut between Quantize and Dequantize, equal to the last bit."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import onnx
 import pytest
@@ -7,10 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
+from models import catalogue
 from models.check import check, fused
 from models.importer import load_graph
+from models.tolerance import AVERAGED, PLAIN, tolerance
 from models.units import divide
 from tests.models.int8 import Int8, int8_networks
+from tests.models.precisions import quantised
 from tests.models.test_random_graphs import split_error
 
 
@@ -115,6 +120,28 @@ def test_a_mean_of_floats_in_a_quantised_network_is_taken_whole() -> None:
     assert [node.op for node in network.graph.nodes if "ool" in node.op] == ["GlobalAveragePool"]
     assert not any(node.op.startswith("Reduce") for node in network.graph.nodes)
     assert check(model, network, (4, 1), fused(network)).comparison.max_abs_error == 0.0
+
+
+@pytest.mark.parametrize(("op", "limit"), [("GlobalAveragePool", PLAIN), ("ReduceMean", AVERAGED)])
+def test_means_that_onnxruntime_sums_in_floats_have_a_wider_limit(op: str, limit: float) -> None:
+    net, shape = Int8(np.random.default_rng(8)), (1, 16, 21, 17)
+    attributes = {"axes": [2, 3]} if op == "ReduceMean" else {}
+    mean = net.node(op, [net.dequantise(net.quantise("x", shape))], **attributes)
+    model = net.model(shape, [net.quantise(mean, (1, 16, 1, 1))])
+    network = divide(load_graph(model))
+    report = check(model, network, (2, 2), fused(network))
+    assert (report.ok, report.tolerance) == (True, limit)
+    broken = check(model, network, (2, 2), fused(network), fault=blanked)
+    assert not broken.ok
+
+
+def blanked(feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name: np.zeros_like(array) for name, array in feeds.items()}
+
+
+def test_a_mean_that_is_quantised_dynamically_has_a_wider_limit() -> None:
+    model = quantised(catalogue.load("squeezenet").proto, "dynamic")
+    assert tolerance(load_graph(model)) == AVERAGED
 
 
 def product_of_integers(b: np.ndarray, *points: np.ndarray, opset: int = 17) -> onnx.ModelProto:

@@ -11,7 +11,7 @@ from onnx import ModelProto, TensorProto, helper
 from models import catalogue
 from models.check import check, fused
 from models.importer import load_graph
-from models.tolerance import HALF, PLAIN, SIGNED, STATISTICS, told, tolerance
+from models.tolerance import AVERAGED, HALF, PLAIN, SIGNED, STATISTICS, told, tolerance
 from models.units import divide
 from tests.models.model_files import halved, opened
 
@@ -58,7 +58,7 @@ def test_statistics_over_the_map_may_differ_more() -> None:
     assert tolerance(load_graph(catalogue.load("lenet5").proto)) == PLAIN
 
 
-@pytest.mark.parametrize("limit", [HALF, STATISTICS, SIGNED])
+@pytest.mark.parametrize("limit", [HALF, STATISTICS, SIGNED, AVERAGED])
 def test_a_wide_limit_says_why(limit: float) -> None:
     assert told(PLAIN) == "limit 1e-05"
     assert told(limit).startswith(f"limit {limit:g}: ")
