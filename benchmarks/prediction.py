@@ -79,7 +79,7 @@ class Bench:
         plan = replace(plan, version=self._version)
         graph = await asyncio.to_thread(compile_plan, plan, network, loaded.blobs())
         for device in plan.devices:
-            await self._live.ensure(device, graph.programs_of(device), graph.blobs)
+            await self._live.transport.ensure(device, graph.programs_of(device), graph.blobs)
         return graph
 
     async def _request(

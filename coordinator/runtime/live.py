@@ -1,10 +1,9 @@
-"""The live cluster: connections, profiles, links and corrections, for planners and the driver."""
+"""The live cluster: connections, profiles, links and corrections, for planners."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-import platform
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
@@ -49,15 +48,13 @@ from coordinator.measuring.measured import Measured
 from coordinator.runtime.probing import Probing
 from coordinator.runtime.profiler import Profiler
 from coordinator.runtime.statuses import Statuses
+from coordinator.runtime.transport import LiveTransport
 from coordinator.runtime.withheld_list import WithheldList
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes
-from models.program import BlobSource, Program
-from protos import imbrex_pb2 as pb
-from protos.errors import ImbrexError, LostWorker, Unavailable
+from protos.errors import ImbrexError, Unavailable
 from protos.facts import DeviceId, Facts
-from protos.frames import Payload
 
 log = structlog.get_logger(__name__)
 
@@ -106,14 +103,17 @@ class LiveCluster:
         self._retrials = Retrials()
         soon_idle = partial(idle, MOST_BUSY_S)
         self._probing = Probing(self._measured, self._reach, soon_idle, self._probed)
-        self.expectations = LiveExpectations(self._measured, self._known, self._has)
+        self.transport = LiveTransport(self._pool, self._probing.sent)
+        self.expectations = LiveExpectations(self._measured, self._known, self.transport.has)
         self._profiler = Profiler(
             settings.state_dir / "profiles", self._profiled, idle, settings.profile_s, state
         )
         self.withheld_list = WithheldList(state)
         self.withheld = Withheld(self.withheld_list.drained())
-        self.collector = Collector(self)
-        self.examiner = Examiner(self, self.collector, self._facts, judged, changed)
+        self.collector = Collector(self.transport)
+        self.examiner = Examiner(
+            self.transport, self.collector, self.transport.facts, judged, changed
+        )
         self._statuses = Statuses(
             self._pool,
             self.withheld,
@@ -208,7 +208,7 @@ class LiveCluster:
         now = time.monotonic()
         self._measured.observe(graph, times, self._known, now)
         for each in times:
-            if computed := self._connection(DeviceId(each.device)):
+            if computed := self.transport.connection(DeviceId(each.device)):
                 computed.others.computed(each.stop_s - each.start_s)
         for device, connection in self._pool.ready().items():
             seen = self._measured.endpoint(device)
@@ -243,33 +243,10 @@ class LiveCluster:
         """
         return self._pool.find(name).facts
 
-    def _connection(self, device: DeviceId) -> Connection | None:
-        with suppress(LostWorker):
-            return self._pool.connection(device)
-        return None
-
-    def _facts(self, device: DeviceId) -> Facts | None:
-        connection = self._connection(device)
-        return connection.facts if connection else None
-
-    def shows(self, device: DeviceId) -> bool:
-        """Whether a device can be asked for what its peers sent."""
-        connection = self._connection(device)
-        return connection is not None and connection.shows
-
-    def is_alike(self, device: DeviceId) -> bool:
-        """Whether a device has the same kind of processor as this machine, as far as is known."""
-        facts = self._facts(device) or self._pool.last_facts(device)
-        return facts is not None and facts.machine == platform.machine()
-
     def _known(self, device: DeviceId) -> Device | None:
         """A device that can be used now."""
-        connection = self._connection(device)
-        return self._device(connection.facts) if connection else None
-
-    def _has(self, device: DeviceId, program: str) -> bool:
-        connection = self._connection(device)
-        return connection is not None and program in connection.programs
+        facts = self.transport.facts(device)
+        return self._device(facts) if facts else None
 
     def _device(self, facts: Facts, graph: TaskGraph | None = None) -> Device:
         return Device(
@@ -288,46 +265,12 @@ class LiveCluster:
         """The rate of a device, connected or not."""
         return self._measured.gflops(self._device(facts))
 
-    # ------------------------------------------------------------ for the driver
-
-    async def ensure(
-        self, device: DeviceId, programs: Sequence[Program], blobs: BlobSource
-    ) -> None:
-        """Returns when the programs can run on the device."""
-        self._probing.sent()
-        try:
-            await self._pool.connection(device).ensure(programs, blobs)
-        finally:
-            self._probing.sent()
-
-    async def send(
-        self, device: DeviceId, items: Sequence[pb.Item], payloads: Sequence[Payload]
-    ) -> None:
-        """Queues one message."""
-        self._probing.sent()
-        await self._pool.connection(device).send(items, payloads)
-
     async def release(self, programs: Iterable[str]) -> None:
         """Has every device drop these programs and the tensors that they keep."""
         await self.examiner.give_up(frozenset(programs))
         for connection in self._pool.ready().values():
             with suppress(ImbrexError):  # a device that is lost has none
                 await connection.drop(programs)
-
-    def forget(self, device: DeviceId, program: str) -> None:
-        """A device reported that it no longer has this program."""
-        if connection := self._connection(device):
-            connection.programs.forget(program)
-
-    def address(self, device: DeviceId) -> str:
-        """The address where peers reach the device."""
-        connection = self._connection(device)
-        return connection.address if connection else ""
-
-    def offset_s(self, device: DeviceId) -> float:
-        """Seconds to add to the device's clock to get this machine's."""
-        connection = self._connection(device)
-        return connection.offset_s if connection else 0.0
 
     async def examine(self) -> Examined:
         """Examines devices and network. Takes a few seconds; one examination runs at a time."""

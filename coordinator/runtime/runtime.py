@@ -73,18 +73,22 @@ class Runtime:
             settings.max_models_bytes,
             self._let_go,
         )
-        self.driver = Driver(self.live, self.live.expectations, self._accused, self._hold)
+        self.driver = Driver(self.live.transport, self.live.expectations, self._accused, self._hold)
         self.auditor = Auditor(
             settings.audit_every,
             self.live.collector,
             self.live.examiner.arbiter,
-            self.live,
+            self.live.transport,
             self._judged,
             self.driver.release,
         )
         own = (settings.strategy, *settings.planners)
         maker = Maker(
-            self.library, partial(planner_of, own), self.live, settings.objective, settings.wire
+            self.library,
+            partial(planner_of, own),
+            self.live.transport,
+            settings.objective,
+            settings.wire,
         )
         self.controller = Controller(settings, maker, self.live, self._planned)
         self.withdrawal = Withdrawal(self.live, self.controller, self.driver, self._changed)
