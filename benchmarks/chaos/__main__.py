@@ -54,6 +54,7 @@ INPUTS = 8
 EXACT = 1e-5
 # Whoever waits for longer than this counts as lost.
 PATIENCE_S = 60.0
+_TRACEBACK_LINES, _MOST_TRACEBACKS = 60, 10
 
 
 @dataclass(slots=True)
@@ -109,6 +110,7 @@ async def measure(minutes: float, seed: int, where: str) -> dict[str, Any]:
             deadline_s = asyncio.get_running_loop().time() + minutes * 60
             going = (each.until(deadline_s) for each in harms)
             await asyncio.gather(stream.until(deadline_s), *going)
+        errors = _tracebacks(Path(name))
     outcome, ordered = stream.outcome, sorted(stream.outcome.seconds)
     done = sum((each.done for each in harms), Counter())
     return {
@@ -121,12 +123,23 @@ async def measure(minutes: float, seed: int, where: str) -> dict[str, Any]:
         "worst_s": ordered[-1] if ordered else None,
         "kinds": dict(done),
         "losses": outcome.lost[:20],
+        "tracebacks": errors,
         "minutes": minutes,
         "seed": seed,
         "where": where,
         "workers": WORKERS,
         "model": MODEL,
     }
+
+
+def _tracebacks(folder: Path) -> list[str]:
+    """What daemons that still run have logged of errors in imbrex itself."""
+    found = []
+    for file in sorted(folder.rglob("log.txt")):
+        lines = file.read_text(errors="replace").splitlines()
+        places = [place for place, line in enumerate(lines) if "Traceback" in line]
+        found += ["\n".join(lines[place : place + _TRACEBACK_LINES]) for place in places]
+    return found[:_MOST_TRACEBACKS]
 
 
 def main() -> int:

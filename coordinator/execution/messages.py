@@ -84,7 +84,8 @@ def _sources(spec: TaskSpec, run: RequestRun) -> Iterator[_Source]:
     for entry in spec.inputs if spec.direct else ():
         for piece in entry.pieces:
             if piece.source is not None:
-                maker = run.tasks[piece.source].latest
+                source = run.tasks[piece.source]
+                maker = source.latest or source.kept  # a fast device may have computed it already
                 assert maker is not None, "direct tasks are placed before they are assigned"
                 yield entry.tensor, maker.device, piece.box
 

@@ -8,7 +8,7 @@ import pytest
 from coordinator.execution.driver import Driver
 from coordinator.execution.outbox import HOLD_S, Letter
 from coordinator.tasks.dispatch import FEW_TASKS, MESSAGE_TASKS, dispatch
-from coordinator.tasks.events import Assign, Send, Submitted
+from coordinator.tasks.events import Assign, Finished, Send, Submitted
 from protos.errors import Infeasible
 from tests.execution.sketches import HALVES, WIDTH, A, B, R, direct_chain, scheduler
 
@@ -77,6 +77,25 @@ async def test_every_task_is_described_once_and_its_inputs_first(flying) -> None
     described = [task for _, tasks, _ in devices.messages for task in tasks]
     assert sorted(described) == list(range(80))
     assert not any(fed for _, _, fed in devices.messages[2:])
+
+
+async def test_what_reads_of_a_task_that_has_ended_is_described_too() -> None:
+    """Devices may be faster than a busy host."""
+    devices = Devices()
+    driver = Driver(devices)
+    driver.devices([A, B])
+    feeds, graph = {"t0": np.zeros(WIDTH, np.float32)}, direct_chain([HALVES] * 40)
+    request = asyncio.create_task(driver.run(graph, feeds, R))
+    await asyncio.sleep(0)
+    for task in (0, 1):
+        driver.step(Finished(R, task, 0))
+    await asyncio.sleep(0.05)
+    assert not request.done()
+    described = [task for _, tasks, _ in devices.messages for task in tasks]
+    assert sorted(described) == list(range(80))
+    request.cancel()
+    await asyncio.gather(request, return_exceptions=True)
+    await driver.close()
 
 
 async def test_what_a_cancelled_request_wanted_is_not_described(flying) -> None:
