@@ -64,11 +64,14 @@ class Home:
     def _play(self, name: str, *options: str) -> tuple[int, str]:
         command = [PLAYBOOK, "-i", str(self.inventory), str(ANSIBLE / name)]
         command += ["-e", json.dumps(self.settings), *options]
+        # A connection to the machine that had an address in another home may still be open.
+        settings = {"ANSIBLE_SSH_CONTROL_PATH_DIR": str(self.folder / "ssh")}
+        settings |= {"ANSIBLE_HOST_KEY_CHECKING": "0", "ANSIBLE_NOCOLOR": "1"}
         began_s = time.monotonic()
         ran = subprocess.run(
             inside(*command),
             cwd=ANSIBLE,
-            env=os.environ | {"ANSIBLE_HOST_KEY_CHECKING": "0", "ANSIBLE_NOCOLOR": "1"},
+            env=os.environ | settings,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
