@@ -34,6 +34,7 @@ TOLERANCE = 0.1
 _START_S = 60.0
 # Streams per link and direction: one may meet a full queue, and wait for what was dropped.
 _STREAMS = 2
+# How often, and how far apart, messages are measured before the lab starts.
 _TURNS, _PAUSE_S = 9, 1.0
 
 

@@ -1,6 +1,7 @@
 """What can begin is described and sent first; the rest follows, unless it is no longer wanted."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from coordinator.execution.driver import Driver
 from coordinator.execution.outbox import HOLD_S, Letter
 from coordinator.tasks.dispatch import FEW_TASKS, MESSAGE_TASKS, dispatch
 from coordinator.tasks.events import Assign, Finished, Send, Submitted
+from coordinator.tasks.graph import TaskGraph
 from protos.errors import Infeasible
 from tests.execution.sketches import HALVES, WIDTH, A, B, R, direct_chain, scheduler
 
@@ -55,19 +57,27 @@ class Devices:
                 self.released.setdefault(device, []).extend(item.release.requests)
 
 
-@pytest.fixture
-async def flying():
-    """A driver, the devices, and a request that waits for its results."""
+@asynccontextmanager
+async def begun(graph: TaskGraph):
+    """A driver, the devices, and a request that waits for its results; at first none of the tasks
+    that are described later is.
+    """
     devices = Devices()
     driver = Driver(devices)
     driver.devices([A, B])
-    feeds = {"t0": np.zeros(WIDTH, np.float32)}
-    request = asyncio.create_task(driver.run(LONG, feeds, R))
+    request = asyncio.create_task(driver.run(graph, {"t0": np.zeros(WIDTH, np.float32)}, R))
     await asyncio.sleep(0)
     yield driver, devices, request
     request.cancel()
     await asyncio.gather(request, return_exceptions=True)
     await driver.close()
+
+
+@pytest.fixture
+async def flying():
+    """The same, as soon as the event loop comes to it."""
+    async with begun(LONG) as found:
+        yield found
 
 
 async def test_every_task_is_described_once_and_its_inputs_first(flying) -> None:
@@ -81,21 +91,14 @@ async def test_every_task_is_described_once_and_its_inputs_first(flying) -> None
 
 async def test_what_reads_of_a_task_that_has_ended_is_described_too() -> None:
     """Devices may be faster than a busy host."""
-    devices = Devices()
-    driver = Driver(devices)
-    driver.devices([A, B])
-    feeds, graph = {"t0": np.zeros(WIDTH, np.float32)}, direct_chain([HALVES] * 40)
-    request = asyncio.create_task(driver.run(graph, feeds, R))
-    await asyncio.sleep(0)
-    for task in (0, 1):
-        driver.step(Finished(R, task, 0))
-    await asyncio.sleep(0.05)
-    assert not request.done()
-    described = [task for _, tasks, _ in devices.messages for task in tasks]
-    assert sorted(described) == list(range(80))
-    request.cancel()
-    await asyncio.gather(request, return_exceptions=True)
-    await driver.close()
+    # Of a new graph: what is described once is kept.
+    async with begun(direct_chain([HALVES] * 40)) as (driver, devices, request):
+        for task in (0, 1):
+            driver.step(Finished(R, task, 0))
+        await asyncio.sleep(0.05)
+        assert not request.done()
+        described = [task for _, tasks, _ in devices.messages for task in tasks]
+        assert sorted(described) == list(range(80))
 
 
 async def test_what_a_cancelled_request_wanted_is_not_described(flying) -> None:

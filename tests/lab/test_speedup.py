@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from contextlib import nullcontext
 
 import pytest
 
@@ -122,6 +123,24 @@ def test_resuming_keeps_what_is_there(tmp_path, monkeypatch):
     (tmp_path / "speedup-pi3-1ghz-star-2.json").write_text(json.dumps(document()))
     monkeypatch.setattr(speedup, "bench", None)  # nothing must be started
     assert speedup.run(Setting("pi3-1ghz", 2), wish) == document()
+
+
+def test_what_was_off_stays_off_in_a_resumed_run(tmp_path, monkeypatch):
+    class Calm:
+        lab = None
+
+        def about(self):
+            return document()
+
+        def lines(self):
+            return []
+
+    wish = speedup.Wish(("m", "n"), ("halo",), 5, tmp_path, resume=True)
+    before = {**document(), "faults": ["Mbps is 80"]}
+    (tmp_path / "speedup-pi3-1ghz-star-2.json").write_text(json.dumps(before))
+    monkeypatch.setattr(speedup, "bench", lambda *_: nullcontext(Calm()))
+    monkeypatch.setattr(speedup, "_measured", lambda *_: document()["models"]["m"])
+    assert speedup.run(Setting("pi3-1ghz", 2), wish)["faults"] == ["Mbps is 80"]
 
 
 def test_the_picture_is_well_formed_and_has_every_bar():
