@@ -35,6 +35,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from benchmarks.report import command_line, emit
+from benchmarks.store import free_port
 from coordinator.doctor.frigate import TIMEOUT_S
 from coordinator.serving.frigate.outputs import rows_of
 from imbrex.demo.cluster import ClusterForm, DemoCluster
@@ -43,7 +44,6 @@ from imbrex.demo.measure import wait_until_profiled
 from models.reference import WholeModel
 from models.zoo.yolov8 import yolov8n_maps
 from tests.serving.frigate_detector import Detector
-from tests.serving.processes import free_port
 
 CACHE = Path.home() / ".cache/imbrex/frigate"
 SIDE, WORKERS = 320, 4

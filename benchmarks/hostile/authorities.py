@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ import httpx
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from benchmarks.hostile.attacks import LATE, MB, Happened, Target, attack, comes_true
+from benchmarks.store import free_port
 from coordinator.cluster import children
 from coordinator.cluster.authority import Authority
 from protos.identity import now_utc
@@ -29,12 +29,6 @@ def _listens(pid: int) -> bool:
     except psutil.NoSuchProcess:
         return False
     return any(each.status == psutil.CONN_LISTEN for each in connections)
-
-
-def free_port() -> int:
-    """A TCP port of loopback that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def _half(state: Path) -> None:

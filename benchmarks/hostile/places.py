@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 
 from benchmarks.hostile.attacks import LATE, LIE, Target, comes_true
-from benchmarks.hostile.authorities import free_port
 from benchmarks.members import make_members
+from benchmarks.store import free_port
 from coordinator.cluster import children
 from coordinator.cluster.state import Files
 from coordinator.serving.common.keys import Keys, Role

@@ -36,6 +36,8 @@ _START_S = 60.0
 _STREAMS = 2
 # How often, and how far apart, messages are measured before the lab starts.
 _TURNS, _PAUSE_S = 9, 1.0
+# How often those of all devices are measured, one after the other, once it runs.
+_TURNS_OF_ALL = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +206,10 @@ def _carried_mbps(source: str, target: str, address: str) -> float:
 async def _through_daemons(
     addresses: Sequence[str], caller: Caller
 ) -> tuple[list[float], list[float]]:
-    """GFLOP/s of every device, and seconds of a message at each side but the host's own."""
-    sides = [await probes.message_seconds(address, caller) for address in addresses[1:]]
-    return await probes.device_gflops(addresses, caller), [empty for empty, _ in sides]
+    """GFLOP/s of every device, and a message's median seconds at each side but the host's own."""
+    turns = [
+        [(await probes.message_seconds(address, caller))[0] for address in addresses[1:]]
+        for _ in range(_TURNS_OF_ALL)
+    ]
+    sides_s = [statistics.median(each) for each in zip(*turns, strict=True)]
+    return await probes.device_gflops(addresses, caller), sides_s

@@ -31,8 +31,6 @@ from protos.client import WorkerClient
 # What the coordinator had found out about each device when it planned.
 BELIEVED = ("name", "gflops", "mbps", "correction")
 WAYS = ("scatter", "gather", "halo")
-# How they were timed; results without it are older, and charged the least time seen.
-KERNELS = "median beside a reference"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +122,6 @@ def measure(
     exact = ("scatter", "halo") if boxes else WAYS
     baseline_s = statistics.median(baselines_s)
     return {
-        "kernels": KERNELS,
         "baseline": {
             "latency_s": round(baseline_s, 4),
             "samples_s": [round(each, 4) for each in baselines_s],

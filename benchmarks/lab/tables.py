@@ -6,7 +6,7 @@ What stands between the two marks is replaced; the rest of the page is written b
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.report import ROOT
@@ -124,7 +124,6 @@ def _document(found: Mapping[str, Any]) -> Iterator[str]:
             else "Calibrated within 10 %. "
         )
         + _busy(found["machine_busy_before"])
-        + _kernels(found["models"].values())
     )
     for model, measured in found["models"].items():
         yield from _model(model, measured, most(found))
@@ -134,11 +133,6 @@ def _document(found: Mapping[str, Any]) -> Iterator[str]:
     for model, pulled in found.get("unplug", {}).items():
         yield ""
         yield unplug_line(model, pulled)
-
-
-def _kernels(measured: Iterable[Mapping[str, Any]]) -> str:
-    """A note, unless kernels were timed beside a reference."""
-    return "" if all("kernels" in each for each in measured) else " Kernels took their least time."
 
 
 def unplug_line(model: str, unplugged: Mapping[str, Any]) -> str:

@@ -144,6 +144,16 @@ def test_one_that_is_not_named_any_more_is_gone_and_the_other_goes_on(home) -> N
     assert [line.split()[0] for line in units.splitlines()] == ["imbrex-watch@door.service"]
 
 
+def test_a_run_that_broke_off_before_a_watch_read_its_settings_is_completed(home) -> None:
+    room = home.machines["living-room"]
+    show = "systemctl show -P ActiveEnterTimestampMonotonic imbrex-watch@door"
+    since = room.ssh(show)
+    room.ssh("touch /etc/imbrex/watch/door.env")
+    assert changes(home.play("playbook.yml")) == UNCHANGED | {"living-room": 1}
+    assert since != room.ssh(show)
+    assert changes(home.play("playbook.yml")) == UNCHANGED
+
+
 def test_a_watch_goes_on_after_it_or_the_coordinator_was_killed(home) -> None:
     room = home.machines["living-room"]
     room.ssh("systemctl kill --kill-whom=main --signal=KILL imbrex-watch@door")

@@ -308,6 +308,20 @@ def test_all_are_upgraded_one_after_the_other_and_no_request_is_lost(home) -> No
         assert [each["name"] for each in imbrex(home, name, "keys")["keys"]] == ["me"]
 
 
+def test_a_run_that_broke_off_before_daemons_read_their_settings_is_completed(home) -> None:
+    machine = home.machines["pi-2"]
+    show = "systemctl show -P StateChangeTimestampMonotonic nats-server haproxy keepalived"
+    before = machine.ssh(show).split()
+    machine.ssh("touch /etc/nats-server/imbrex.conf /etc/haproxy/imbrex.cfg")
+    with asking(home) as asked:
+        assert changes(home.play("playbook.yml")) == UNCHANGED | {"pi-2": 2}
+        goes_on(asked)
+    after = machine.ssh(show).split()
+    assert [old == new for old, new in zip(before, after, strict=True)] == [False, False, True]
+    assert changes(home.play("playbook.yml")) == UNCHANGED
+    assert asked.bad() == []
+
+
 def test_nothing_secret_lies_open(home) -> None:
     password = home.machines["pi-1"].ssh(f"cat {STATE}/cluster/store/password").strip()
     assert re.fullmatch("[A-Za-z0-9]{32}", password)

@@ -15,6 +15,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from benchmarks.store import free_port
 from coordinator.serving.frigate import messages
 from coordinator.serving.frigate.connections import Connections
 from coordinator.serving.frigate.model_folder import MOST_MODELS, ModelFolder
@@ -29,7 +30,7 @@ from protos.errors import BadRequest
 from tests.cli.run_cli import imbrex
 from tests.serving.browser import browser, needs_browser, text
 from tests.serving.frigate_detector import ZEROS, Detector, save_detector
-from tests.serving.processes import Service, free_port, serving, wait
+from tests.serving.processes import Service, serving, wait
 
 LIMIT_BYTES = 4_000_000
 CROPS = 60

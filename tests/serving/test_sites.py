@@ -19,9 +19,10 @@ import onnx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.store import free_port
 from models.importer import load_graph
 from models.reference import WholeModel, compare, random_inputs
-from tests.serving.processes import Service, free_port, serving, wait
+from tests.serving.processes import Service, serving, wait
 from tests.serving.real import save_tiny
 
 HAPROXY = shutil.which("haproxy") or ""

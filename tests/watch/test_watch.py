@@ -19,11 +19,12 @@ import pytest
 from amqtt.broker import Broker as RealBroker
 from paho.mqtt.enums import CallbackAPIVersion
 
+from benchmarks.store import free_port
 from imbrex.watch.mqtt import Broker, Publisher, as_id
 from models.digits.examples import examples
 from protos.errors import BadConfiguration, BadRequest, Unavailable
 from tests.cli.run_cli import imbrex
-from tests.serving.processes import Service, free_port, serving, wait
+from tests.serving.processes import Service, serving, wait
 from tests.watch.cameras import Camera, camera
 
 LONG_S = 60

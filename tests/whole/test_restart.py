@@ -1,12 +1,12 @@
 """The coordinator is killed in the middle of a request: whoever asks again is answered."""
 
 import signal
-import socket
 import threading
 import time
 
 import pytest
 
+from benchmarks.store import free_port
 from coordinator.cluster import children
 from imbrex.client import Client, NoCoordinator
 from models.digits.examples import examples
@@ -15,11 +15,6 @@ from tests.serving.processes import wait
 from tests.serving.real import started_workers
 
 MODEL = "digits"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def answer_after_retries(client: Client, picture: bytes) -> list[object]:
