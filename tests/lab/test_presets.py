@@ -86,7 +86,7 @@ def test_eight_devices_fit_on_less_than_a_core(name):
     preset = load_kind(name).preset
     scale = fitting_scale(preset, 8, core_gflops=110)
     assert 8 * preset.scaled(scale).gflops / 110 <= 0.6
-    assert preset.scaled(scale).mbps <= 250
+    assert preset.scaled(scale).mbps <= 125
 
 
 def test_an_unknown_preset_is_named_with_those_that_are_known():
