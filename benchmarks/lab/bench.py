@@ -20,8 +20,7 @@ _CORE_RUNS = 30
 # What all devices together may take of this machine's cores while everybody computes: messages,
 # the kernel's buckets and the coordinator need the rest.
 _MOST_CORES = 0.6
-# A bandwidth that the streams of eight workers fill here with most of the cores to spare: at twice
-# this, eight Pi 5s gained 2.86 on ResNet-50 instead of 3.38.
+# A bandwidth that the streams of eight workers fill here with half of the cores to spare.
 _MOST_MBPS = 125.0
 # At twice the speed, what this machine's Python and kernel need themselves weighs twice as much,
 # and an event loop's wakeups (a millisecond apart) are coarse for messages.
