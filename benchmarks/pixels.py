@@ -24,7 +24,7 @@ from coordinator.service import Coordinator
 from models.digits.examples import examples
 from models.reference import EQUAL, compare
 from models.vision.image_input import ImageInput
-from models.vision.preprocess import decode_image, image_to_pixels, image_to_tensor
+from models.vision.preprocess import decode_image, image_to_pixels
 
 MODEL = "digits"
 WARM_UP = 3
@@ -39,7 +39,9 @@ async def measure(workers: int, rounds: int) -> dict[str, Any]:
         form = _form((await coordinator.served.get(MODEL)).sidecar)
         ways: dict[str, Prepare] = {
             "pixels": lambda data: image_to_pixels(decode_image(data), form)[0],
-            "tensors": lambda data: image_to_tensor(decode_image(data), form)[0],
+            "tensors": lambda data: form.pixels.values(
+                image_to_pixels(decode_image(data), form)[0]
+            ),
         }
         seen: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
         versions = set()

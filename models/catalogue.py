@@ -214,15 +214,15 @@ def _of_size(loaded: LoadedModel, size: Size | None) -> LoadedModel:
     that its exporter has written down.
     """
     proto, sidecar = loaded.stored.proto, loaded.sidecar
-    inputs = inputs_of(proto)
+    inputs, form = inputs_of(proto), sidecar.input if sidecar else None
     if size is None:
-        known = Size(*sidecar.input.size) if sidecar else written_size(proto)
+        known = Size(*form.size) if form else written_size(proto)
         if known and any(open_axes(each) for each in inputs):
             bind(inputs, known)
         return loaded
     bind(inputs, size)
-    if sidecar is not None:
-        form, longest = sidecar.input, max(size.height, size.width)
+    if sidecar is not None and form is not None:
+        longest = max(size.height, size.width)
         shorter = form.resize_shorter and max(form.resize_shorter, longest)
         form = replace(form, size=(size.height, size.width), resize_shorter=shorter)
         sidecar = replace(sidecar, input=form)

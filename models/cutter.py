@@ -147,7 +147,7 @@ class TileBuilder:
         return self._plain.get(name, name)
 
     def _coded(self, name: str, box: Box) -> Coded:
-        return Coded(self._plain[name], name, box[1], self.constant)
+        return Coded(self._plain[name], name, box, self.constant)
 
     def constant(self, label: str, array: np.ndarray) -> str:
         """Adds a constant that is not the network's: inside the graph if it is small, else by

@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from models.boxes import Span
+from models.boxes import Box
 from models.graph import Graph
 from models.reference import WholeModel
 from models.shapes import TensorInfo
@@ -22,20 +22,23 @@ from models.vision.sidecar import Sidecar
 from models.wire import Coded, Pixels
 
 _OPSET = 13
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
+# Only such tensors are taken for pictures that no sidecar describes.
+_BATCHED = 4
 
 
 def with_pixels(graph: Graph, sidecar: Sidecar | None) -> Graph:
     """The graph with its picture sent as pixels, if it takes one and no bit of the answer
     changes.
     """
-    if sidecar is None:
+    if sidecar is None or sidecar.input is None:
         return graph
     name = sidecar.input.name
     info = graph.tensors.get(name)
-    if info is None or info.data_type not in (TensorProto.FLOAT, TensorProto.FLOAT16):
+    if info is None or info.data_type not in _FLOATS:
         return graph
     encoding = replace(sidecar.input.pixels, half=info.data_type == TensorProto.FLOAT16)
-    if not is_exact(encoding):
+    if not encoding.fits(info.shape) or not is_exact(encoding):
         return graph
     return replace(graph, tensors={**graph.tensors, name: replace(info, wire=encoding)})
 
@@ -47,24 +50,26 @@ def without_pixels(graph: Graph) -> Graph:
 
 def with_encodings(graph: Graph, encodings: Mapping[str, Pixels | None]) -> Graph:
     """The graph with these inputs sent so."""
-    told = {name: replace(graph.tensors[name], wire=each) for name, each in encodings.items()}
-    return replace(graph, tensors={**graph.tensors, **told})
+    infos = {name: replace(graph.tensors[name], wire=wire) for name, wire in encodings.items()}
+    return replace(graph, tensors={**graph.tensors, **infos})
 
 
 def as_pixels(
     graph: Graph, feeds: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], dict[str, Pixels | None]]:
-    """The input tensors, as pixels where they are made of pixels; and the encodings of those that
-    the graph has sent in another way.
+    """The input tensors as they travel: as pixels where they are made of pixels; and the encodings
+    of those that travel in another way than the graph says. The one decision on both: a tensor of
+    the network's own type that is not made of pixels travels unencoded, whatever its shape.
     """
     sent, encodings = dict(feeds), dict[str, Pixels | None]()
     for name, array in feeds.items():
         info = graph.tensors[name]
-        if not may_be_pixels(info, array):
+        if not is_decided_by_values(info, array):
             continue
         told = (info.wire,) if isinstance(info.wire, Pixels) else ()
-        found = ((each, each.pixels(array)) for each in dict.fromkeys((*told, *usual())))
-        wire, pixels = next((pair for pair in found if pair[1] is not None), (None, None))
+        fitting = (each for each in dict.fromkeys((*told, *usual())) if _may_be(each, array))
+        ways = ((each, each.pixels(array)) for each in fitting)
+        wire, pixels = next((way for way in ways if way[1] is not None), (None, None))
         if pixels is not None:
             sent[name] = pixels
         if wire != info.wire:
@@ -75,14 +80,27 @@ def as_pixels(
 @cache
 def usual() -> tuple[Pixels, ...]:
     """How clients make a tensor of a picture, where no sidecar says it."""
-    known = (Pixels(1.0, (0.0,) * 3, (std,) * 3) for std in (255.0, 1.0))
+    known = (
+        Pixels(1.0, (0.0,) * 3, (std,) * 3, channels_last=last)
+        for last in (False, True)
+        for std in (255.0, 1.0)
+    )
     return tuple(filter(is_exact, known))
 
 
-def may_be_pixels(info: TensorInfo, array: np.ndarray) -> bool:
-    """Whether a tensor for this input has the form of a picture (N, 3, H, W)."""
-    is_open = info.wire is None or isinstance(info.wire, Pixels)
-    return is_open and array.dtype == np.float32 and array.ndim == 4 and array.shape[1] == 3
+def is_decided_by_values(info: TensorInfo, array: np.ndarray) -> bool:
+    """Whether a tensor for this input travels as pixels or unencoded by what it holds: always if
+    the graph says pixels and the tensor is none, else if it has the form of a picture.
+    """
+    if isinstance(info.wire, Pixels):
+        return array.dtype == info.dtype
+    if info.wire is not None or info.data_type not in _FLOATS:
+        return False
+    return array.ndim == _BATCHED and any(_may_be(each, array) for each in usual())
+
+
+def _may_be(encoding: Pixels, array: np.ndarray) -> bool:
+    return encoding.dtype == array.dtype and encoding.fits(array.shape)
 
 
 def as_values(graph: Graph, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -99,7 +117,10 @@ def is_exact(encoding: Pixels) -> bool:
     """Whether onnxruntime decodes every value of every channel to exactly the host's number."""
     channels = len(encoding.mean)
     every = np.arange(256, dtype=np.uint8).reshape(1, 1, 16, 16)
-    pixels = np.ascontiguousarray(np.broadcast_to(every, (1, channels, 16, 16)))
+    pixels = np.broadcast_to(every, (1, channels, 16, 16))
+    if encoding.channels_last:
+        pixels = pixels.transpose(0, 2, 3, 1)
+    pixels = np.ascontiguousarray(pixels)
     made = TensorProto.FLOAT16 if encoding.half else TensorProto.FLOAT
     constants: dict[str, np.ndarray] = {}
 
@@ -107,7 +128,7 @@ def is_exact(encoding: Pixels) -> bool:
         constants[label] = array
         return label
 
-    nodes = encoding.decode(Coded("values", "pixels", Span(0, channels), constant))
+    nodes = encoding.decode(Coded("values", "pixels", Box.whole(pixels.shape), constant))
     model = helper.make_model(
         helper.make_graph(
             nodes,

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from models.boxes import Span
+from models.boxes import Box
 from models.graph import Graph, Node
 from models.reference import WholeModel
 from models.wire import RUNTIME, Coded, Quantised
@@ -68,7 +68,7 @@ def _steps(encoding: Quantised) -> WholeModel:
         constants[label] = array
         return label
 
-    nodes = encoding.decode(Coded("decoded", "numbers", Span(0, 1), constant))
+    nodes = encoding.decode(Coded("decoded", "numbers", Box.whole((256,)), constant))
     inputs = ["values", *nodes[0].input[1:]]
     nodes.append(helper.make_node("QuantizeLinear", inputs, ["quantised"]))
     kinds = {"numbers": encoding.data_type, "values": TensorProto.FLOAT}

@@ -8,8 +8,9 @@ and 640 columns, a *size class* of its own with its own plan.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from onnx import ModelProto, TensorShapeProto, ValueInfoProto
 
@@ -17,6 +18,11 @@ from protos.errors import BadRequest
 
 # The longest side of a model's input; more would be a mistake or an attack.
 LARGEST_SIDE = 8192
+# The order of a picture's dimensions: batch, channels, height, width.
+Layout = Literal["NCHW", "NHWC", "CHW", "HWC"]
+_CHANNELS = (1, 3)
+# What exporters call an open batch.
+_BATCH = re.compile(r"n|none|b|bs|unk.*|.*batch.*|", re.IGNORECASE)
 _NAMED = re.compile(r"(?P<model>.+)@(?P<height>\d{1,5})x(?P<width>\d{1,5})", re.ASCII)
 
 
@@ -56,14 +62,32 @@ def inputs_of(proto: ModelProto) -> list[ValueInfoProto]:
 
 
 def open_axes(value: ValueInfoProto) -> list[int]:
-    """Dimensions after the first that an input leaves open."""
+    """Dimensions that an input leaves open, but for that of a batch."""
     dims = value.type.tensor_type.shape.dim
-    return [axis for axis, dim in enumerate(dims) if axis and dim.dim_value < 1]
+    return [
+        axis for axis, dim in enumerate(dims) if dim.dim_value < 1 and axis != _batch_axis(value)
+    ]
+
+
+def layout_of(shape: Sequence[int]) -> Layout | None:
+    """How a tensor of this shape holds one picture, grey or in colours; None if it cannot. Sides
+    that are still open are 0. Where channels may be first or last, they are first; a tensor without
+    a batch is only taken for a picture in colours.
+    """
+    if len(shape) == 4 and shape[0] == 1:
+        if shape[1] in _CHANNELS:
+            return "NCHW"
+        return "NHWC" if shape[3] in _CHANNELS else None
+    if len(shape) == 3:
+        if shape[0] == 3:
+            return "CHW"
+        return "HWC" if shape[2] == 3 and shape[0] != 1 else None
+    return None
 
 
 def bind(inputs: Iterable[ValueInfoProto], size: Size | None = None) -> None:
-    """Fixes every open dimension of a model's inputs, in place: the first to 1, height and width of
-    a picture (either layout) to `size`. A symbol has one value everywhere.
+    """Fixes every open dimension of a model's inputs, in place: a batch to 1, height and width of a
+    picture (in any layout) to `size`. A symbol has one value everywhere.
 
     Raises:
         BadRequest: a dimension stays open, or none is open and another size is asked for.
@@ -72,8 +96,8 @@ def bind(inputs: Iterable[ValueInfoProto], size: Size | None = None) -> None:
     used = size is None
     for value in inputs:
         dims = value.type.tensor_type.shape.dim
-        if dims and dims[0].dim_value < 1:
-            _fix(dims[0], 1, known)
+        if (batch := _batch_axis(value)) is not None and dims[batch].dim_value < 1:
+            _fix(dims[batch], 1, known)
         for axis in open_axes(value):
             if dims[axis].dim_param in known:
                 _fix(dims[axis], known[dims[axis].dim_param], known)
@@ -82,7 +106,7 @@ def bind(inputs: Iterable[ValueInfoProto], size: Size | None = None) -> None:
         if left and (size is None or not sides):
             raise BadRequest(
                 cause=f"input {value.name!r} has no fixed size along dimension {left[0]}",
-                cure="Name a height and width with the model, as net.onnx@480x640"
+                cure="Name a height and width: --size 480x640 when you add it, or net.onnx@480x640"
                 if sides
                 else "Export the model with fixed sizes.",
             )
@@ -94,8 +118,19 @@ def bind(inputs: Iterable[ValueInfoProto], size: Size | None = None) -> None:
     if not used:
         raise BadRequest(
             cause=f"the model's height and width are fixed, and are not {size}",
-            cure="Name the model without a size, or export it with an open height and width.",
+            cure="Leave the size out, or export the model with an open height and width.",
         )
+
+
+def _batch_axis(value: ValueInfoProto) -> int | None:
+    """The first dimension, unless it is the height or the channels of a picture without a batch."""
+    dims = value.type.tensor_type.shape.dim
+    if not dims:
+        return None
+    is_open = [dim.dim_value < 1 for dim in dims]
+    if is_open == [True, True, False] and dims[2].dim_value == 3:
+        return 0 if _BATCH.fullmatch(dims[0].dim_param) else None
+    return 0
 
 
 def _sides(shape: list[int], left: list[int]) -> list[int]:
@@ -120,4 +155,4 @@ def _fix(dim: TensorShapeProto.Dimension, size: int, known: dict[str, int]) -> N
 def _has(value: ValueInfoProto, size: Size) -> bool:
     """Whether a fixed input is of this size, with its channels first or last."""
     dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-    return [size.height, size.width] in (dims[2:], dims[1:3])
+    return [size.height, size.width] in (dims[-2:], dims[-3:-1])

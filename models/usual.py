@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
 
 from models.documents import read
 from models.graph import Graph, operators_behind, results_of
 from models.operators import moves
+from models.sizes import layout_of
 from models.vision.class_map import ClassMap
 from models.vision.class_scores import ClassScores
 from models.vision.end_to_end import FINISHED, EndToEnd
@@ -16,7 +20,7 @@ from models.vision.heads import Head
 from models.vision.image_input import ImageInput, Resize
 from models.vision.repainted import Repainted
 from models.vision.rtdetr import RtDetr
-from models.vision.sidecar import LABELLESS, Sidecar
+from models.vision.sidecar import LABELLESS, Assumable, Sidecar
 from models.vision.ssd import Ssd
 from models.vision.yolo_boxes import YoloBoxes
 from models.vision.yolo_parts import YoloPose, YoloRotated, YoloSegments
@@ -78,6 +82,9 @@ _SHARES = frozenset({"Softmax", "Sigmoid", "HardSigmoid"})
 _DECODING = frozenset({"Mul", "Exp", "Add", "Sub"})
 _STORING = frozenset({"Cast", "Identity", "QuantizeLinear", "DequantizeLinear"})
 
+# Types of a picture's values.
+_PICTURES = ("float32", "float16", "uint8")
+
 _ZERO, _ONE = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 PIXELS = {
     "imagenet": Normalisation(1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
@@ -120,7 +127,7 @@ def _class_map(shape: Shape, labels: Labels, *, are_shares: bool) -> ClassMap | 
     return ClassMap("argmax", 0.0, background)
 
 
-def described(
+def described(  # noqa: PLR0913, PLR0917 - all that a sidecar says
     graph: Graph,
     task: Task,
     head: Head | None,
@@ -128,15 +135,17 @@ def described(
     pixels: str,
     about: About,
     resize: Resize | None = None,
+    assumed: Mapping[Assumable, str] = MappingProxyType({}),
 ) -> Sidecar:
-    """The sidecar of a model of which all this is known.
+    """The sidecar of a model of which all this is known, or `assumed` for the reasons given.
 
     Raises:
         Problem: the parts do not go together.
     """
-    form = image_input(
-        graph, task, pixels, resize or ("stretch" if isinstance(head, RtDetr) else None)
-    )
+    usual_resize: Resize | None = "stretch" if isinstance(head, RtDetr) else None
+    form = image_input(graph, task, pixels, resize or usual_resize)
+    if form is not None and isinstance(head, YoloX):
+        form = replace(form, color="BGR")
     told = {
         "name": about.name,
         "task": task,
@@ -145,34 +154,57 @@ def described(
         "source": about.source or about.file,
         "trained": True,
         "labels": labels if task not in LABELLESS else (),
-        "input": replace(form, color="BGR") if isinstance(head, YoloX) else form,
+        "input": form,
         "head": head,
+        "assumed": dict(assumed),
     }
     return read(Sidecar, told, "sidecar")
 
 
-def image_input(graph: Graph, task: Task, pixels: str, resize: Resize | None) -> ImageInput:
-    """How a picture becomes the graph's input; centre crops of classifiers are of 7/8.
+def image_input(graph: Graph, task: Task, pixels: str, resize: Resize | None) -> ImageInput | None:
+    """How a picture becomes the graph's input; centre crops of classifiers are of 7/8. None if it
+    takes no picture.
 
     Raises:
         Problem: it is larger than a sidecar allows.
     """
-    height, width = input_size(graph)
+    if not takes_pictures(graph):
+        return None
+    shape = graph.shape(graph.inputs[0])
+    layout = layout_of(shape)
+    assert layout is not None, "a picture has one"
+    size, is_grey = input_size(graph), shape[layout.index("C")] == 1
     usual: Resize = "centre-crop" if task == "classification" else "letterbox"
     chosen, values = resize or usual, PIXELS[pixels]
-    longest = max(height, width)
+    longest = max(size)
     told = {
         "name": graph.inputs[0],
-        "size": (height, width),
+        "size": size,
         "resize": chosen,
         "resize_shorter": max(longest, longest * 8 // 7) if chosen == "centre-crop" else None,
-        "color": "RGB",
+        "color": "GREY" if is_grey else "RGB",
         "scale": values.scale,
-        "mean": values.mean,
-        "std": values.std,
+        "mean": (sum(values.mean) / 3,) if is_grey else values.mean,
+        "std": (sum(values.std) / 3,) if is_grey else values.std,
         "pad_value": 114 if chosen == "letterbox" else 0,
+        "layout": layout,
     }
     return read(ImageInput, told, "input")
+
+
+def takes_pictures(graph: Graph) -> bool:
+    """Whether the graph's only input is one picture, grey or in colours, in any layout, of bytes or
+    floats.
+    """
+    if len(graph.inputs) != 1:
+        return False
+    info = graph.tensors[graph.inputs[0]]
+    return layout_of(info.shape) is not None and str(info.dtype) in _PICTURES
+
+
+def takes_bytes(graph: Graph) -> bool:
+    """Whether the graph itself converts the pixels that it takes."""
+    return graph.tensors[graph.inputs[0]].dtype == np.uint8
 
 
 def _makers(graph: Graph, output: str) -> set[str]:
@@ -204,9 +236,11 @@ def stride_of(shape: Shape, size: tuple[int, int]) -> int:
 
 
 def input_size(graph: Graph) -> tuple[int, int]:
-    """Height and width of its picture."""
-    _, _, height, width = graph.shape(graph.inputs[0])
-    return height, width
+    """Height and width of the picture that a graph takes."""
+    shape = graph.shape(graph.inputs[0])
+    layout = layout_of(shape)
+    assert layout is not None, "asked only of pictures"
+    return shape[layout.index("H")], shape[layout.index("W")]
 
 
 def is_end_to_end(
@@ -222,8 +256,27 @@ def is_end_to_end(
         return False
     if classes > 1:
         return True
-    counts = [YoloX("yolox", each, MIN_SCORE, NMS_IOU).cells(size) for each in _USUAL_STRIDES]
-    return False if shape[1] in (*counts, *(3 * each for each in counts)) else None
+    return False if shape[1] in cell_counts(size) else None
+
+
+def cell_counts(size: tuple[int, int]) -> frozenset[int]:
+    """How many boxes detectors of the usual strides have for a picture of `size`: one for each cell
+    of all grids, or three.
+    """
+    cells = [YoloX("yolox", each, MIN_SCORE, NMS_IOU).cells(size) for each in _USUAL_STRIDES]
+    return frozenset((*cells, *(3 * each for each in cells)))
+
+
+def every_operator(graph: Graph) -> set[str]:
+    """The operators of a graph, those of its tail and its ending among them."""
+    bodies = (node.proto.attribute for node in graph.nodes)
+    inner = {n.op_type for body in bodies for each in body for n in each.g.node}
+    return {node.proto.op_type for node in graph.nodes} | inner
+
+
+def ends_in_shares(graph: Graph) -> str:
+    """What makes probabilities of a graph's first output; empty if nothing does."""
+    return min(_SHARES & _makers(graph, graph.outputs[0]), default="")
 
 
 def _detector(

@@ -7,7 +7,7 @@ elements without interpreting them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 
-from models.boxes import Span
+from models.boxes import Box, Span
 
 # onnxruntime's own domain: its QuantizeLinear takes a scale per channel at every opset.
 RUNTIME = "com.microsoft"
@@ -27,12 +27,12 @@ Constant = Callable[[str, np.ndarray], str]
 @dataclass(frozen=True, slots=True)
 class Coded:
     """One tensor of a tile's graph in both forms: `plain` is what the network's nodes make or read,
-    `wire` what is sent. The tile has its `channels`.
+    `wire` what is sent. The tile has this `box` of it.
     """
 
     plain: str
     wire: str
-    channels: Span
+    box: Box
     constant: Constant
 
 
@@ -98,7 +98,7 @@ class PerChannel:
         return [self._node("DequantizeLinear", tensor.wire, tensor.plain, tensor)]
 
     def _node(self, op: str, source: str, target: str, tensor: Coded) -> NodeProto:
-        chosen = slice(tensor.channels.start, tensor.channels.stop)
+        chosen = tensor.box.slices()[1]
         scale = np.array(self.scales[chosen], np.float32)
         zero = np.array(self.zero_points[chosen], np.uint8)
         inputs = [
@@ -115,8 +115,9 @@ _ROWS = 32
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """An image (N, 3, H, W) as its uint8 pixels: the tensor is (pixel * scale - mean) / std, in
-    float32, and rounded to float16 then if it is `half`.
+    """A picture (N, C, H, W) as its uint8 pixels: the tensor is (pixel * scale - mean) / std, in
+    float32, and rounded to float16 then if it is `half`. With `channels_last` it is (N, H, W, C),
+    or without its first dimension.
 
     Windows that reach beyond the map read zeros of the tensor, not of the pixels: pads stay in the
     nodes after this. Only inputs use it; no node makes pixels.
@@ -126,37 +127,47 @@ class Pixels:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     half: bool = False
+    channels_last: bool = False
 
     data_type: ClassVar[int] = TensorProto.UINT8
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the tensor: float32 or float16."""
+        return np.dtype(np.float16 if self.half else np.float32)
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Whether a tensor of this shape is a picture with these channels."""
+        return len(shape) in (3, 4) and shape[self._axis] == len(self.mean)
 
     def values(self, pixels: NDArray[np.uint8]) -> NDArray[np.floating[Any]]:
         """The tensor of these pixels, each step rounded to float32."""
         values: NDArray[np.floating[Any]] = pixels.astype(np.float32)
         for _, step, operand in self._steps(Span(0, len(self.mean))):
             values = step(values, operand)
-        return values.astype(np.float16) if self.half else values
+        return values.astype(self.dtype, copy=False)
 
     def pixels(self, values: NDArray[np.floating[Any]]) -> NDArray[np.uint8] | None:
         """The pixels of which this is the tensor, to the bit; None if there are none."""
-        mean, std = (
-            np.array(each, np.float32)[None, :, None, None] for each in (self.mean, self.std)
-        )
-        found = np.empty(values.shape, np.uint8)
+        every = Span(0, len(self.mean))
+        mean, std = (self._operand(each, every) for each in (self.mean, self.std))
+        pixels = np.empty(values.shape, np.uint8)
+        rows_axis = values.ndim + self._axis + (-2 if self.channels_last else 1)
         # In parts that fit into a cache. Most tensors that are none show it in the first.
-        for top in range(0, values.shape[2], _ROWS):
-            rows = slice(top, top + _ROWS)
-            part = np.ascontiguousarray(values[:, :, rows])
+        for top in range(0, values.shape[rows_axis], _ROWS):
+            rows = (*[slice(None)] * rows_axis, slice(top, top + _ROWS))
+            part = np.ascontiguousarray(values[rows])
             with np.errstate(all="ignore"):
                 steps = np.rint((part * std + mean) / np.float32(self.scale))
-                found[:, :, rows] = np.fmin(np.fmax(steps, 0), 255)
-            made = self.values(np.ascontiguousarray(found[:, :, rows]))
-            if not np.array_equal(made.view(np.uint8), part.view(np.uint8)):
+                pixels[rows] = np.fmin(np.fmax(steps, 0), 255)
+            again = self.values(np.ascontiguousarray(pixels[rows]))
+            if not np.array_equal(again.view(np.uint8), part.view(np.uint8)):
                 return None
-        return found
+        return pixels
 
     def decode(self, tensor: Coded) -> list[NodeProto]:
         """Nodes from pixels to the tensor that the network's nodes read."""
-        steps = self._steps(tensor.channels)
+        steps = self._steps(tensor.box[len(tensor.box) + self._axis])
         last = f"{tensor.wire}__float32" if self.half else tensor.plain
         names = [*(f"{tensor.wire}__before{op}" for op, _, _ in steps), last]
         nodes = [helper.make_node("Cast", [tensor.wire], names[:1], to=TensorProto.FLOAT)]
@@ -166,6 +177,16 @@ class Pixels:
         if self.half:
             nodes.append(helper.make_node("Cast", [last], [tensor.plain], to=TensorProto.FLOAT16))
         return nodes
+
+    @property
+    def _axis(self) -> int:
+        """Of the channels, counted from the last."""
+        return -1 if self.channels_last else -3
+
+    def _operand(self, values: Sequence[float], channels: Span) -> NDArray[np.float32]:
+        """One value for each channel, in a shape that is broadcast to the picture's."""
+        operand = np.array(values[channels.start : channels.stop], np.float32)
+        return operand if self.channels_last else operand[:, None, None]
 
     def _steps(self, channels: Span) -> list[tuple[str, np.ufunc, np.ndarray]]:
         """The steps after the conversion to float32; those without effect are left out."""
@@ -177,8 +198,7 @@ class Pixels:
             ("Div", np.divide, self.std, 1),
         ):
             if set(values) != {nothing}:
-                operand = np.array(values, np.float32)[None, :, None, None]
-                steps.append((op, step, operand[:, channels.start : channels.stop]))
+                steps.append((op, step, self._operand(values, channels)))
         return steps
 
 

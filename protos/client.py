@@ -15,7 +15,7 @@ from protos.channels import Caller, make_channel
 from protos.credentials import Credentials
 from protos.direct import Direct, accept_offer
 from protos.endpoint import Endpoint
-from protos.errors import LostWorker
+from protos.errors import LostWorker, PeerViolation, StreamRefused
 from protos.frames import Payload, Received, buffers, decode
 from protos.identity import WORKER_NAME, device_name
 from protos.serving import EXCHANGE, SERVICE, UNARY
@@ -74,7 +74,10 @@ class ExchangeStream:
         message = buffers(items, payloads)
         await self._endpoint.handle(sum(map(len, message)), items)
         if self._direct is not None:
-            await self._direct.write(message)
+            try:
+                await self._direct.write(message)
+            except LostWorker as broken:
+                raise await self._end() or broken from None
             return
         try:
             await self._call.write(b"".join(message))
@@ -94,17 +97,19 @@ class ExchangeStream:
         if isinstance(message, (bytes, memoryview)):
             await self._endpoint.handle(len(message))
             return decode(message, _MOST_HEADER_BYTES)
-        # None or grpc.aio.EOF is the end of the stream: the call's status says why.
+        # None or grpc.aio.EOF is the end of the stream.
+        if (error := await self._end()) is not None:
+            raise error
+        return None
+
+    async def _end(self) -> BaseException | None:
+        """Why the stream has ended, by the call's status; None if the worker ended it in order."""
         try:
             async with asyncio.timeout(_HELLO_TIMEOUT_S):
                 code = await self._call.code()
         except TimeoutError:
-            raise LostWorker(
-                cause=f"{self._address} has closed the stream", cure="Connect again"
-            ) from None
-        if code is grpc.StatusCode.OK:
-            return None
-        raise error_from(await self._failure(), self._address)
+            return LostWorker(cause=f"{self._address} has closed the stream", cure="Connect again")
+        return None if code is grpc.StatusCode.OK else await self._reason(None)
 
     async def done_writing(self) -> None:
         """Half-closes the stream: nothing more is sent; answers may still arrive."""
@@ -119,12 +124,16 @@ class ExchangeStream:
         if self._direct is not None:
             self._direct.abort()
 
-    async def _reason(self, failure: BaseException) -> BaseException:
+    async def _reason(self, failure: BaseException | None) -> BaseException:
+        """Why the stream has ended; `failure` is what was raised, if anything was."""
         if isinstance(failure, asyncio.CancelledError) and own_cancellation():
             return failure
-        if isinstance(failure, grpc.aio.AioRpcError):
-            return error_from(failure, self._address)
-        return error_from(await self._failure(), self._address)
+        if not isinstance(failure, grpc.aio.AioRpcError):
+            failure = await self._failure()
+        error = error_from(failure, self._address)
+        if isinstance(error, PeerViolation):
+            return StreamRefused(cause=error.cause, cure=error.cure, request=error.request)
+        return error
 
     async def _failure(self) -> grpc.aio.AioRpcError:
         call = self._call

@@ -73,10 +73,36 @@ class LostWorker(Unavailable):
     code: ClassVar[str] = "lost_worker"
 
 
+class NoAnswer(LostWorker):
+    """A worker did not answer in time: its network or its power may be gone, or it is too busy."""
+
+
+class WorkerStopped(LostWorker):
+    """A worker ended its stream itself: it was asked to stop."""
+
+
 class PeerViolation(ImbrexError):
-    """A peer broke the protocol: its bug or its version, never the user's input."""
+    """A peer broke the protocol: its bug or its version, never the user's input. `request` is the
+    one that it was about, as far as that is known.
+    """
 
     code: ClassVar[str] = "peer_violation"
+
+    def __init__(self, *, cause: str, cure: str, request: str = "") -> None:
+        super().__init__(cause=cause, cure=cure)
+        self.request = request
+
+
+class StreamRefused(PeerViolation):
+    """A worker refused what this daemon sent it: the sender's fault, not that device's."""
+
+    code: ClassVar[str] = "stream_refused"
+
+
+class RequestAtFault(ImbrexError):
+    """A request makes devices fail, or sends what they refuse; sending it again won't help."""
+
+    code: ClassVar[str] = "request_at_fault"
 
 
 class BadConfiguration(ImbrexError):

@@ -156,7 +156,8 @@ def _array(tensor: pb.Tensor, payload: memoryview) -> np.ndarray:
         size *= extent
     if size != len(payload):
         raise _violation(
-            f"sent {len(payload)} bytes for {tensor.tensor!r} of shape {shape} and type {dtype}"
+            f"sent {len(payload)} bytes for {tensor.tensor!r} of shape {shape} and type {dtype}",
+            tensor.request,
         )
     return np.frombuffer(payload, dtype).reshape(shape)
 
@@ -184,7 +185,6 @@ def runs(payload: Payload) -> Iterator[bytes | memoryview]:
         yield payload[index].reshape(-1).view(np.uint8).data
 
 
-def _violation(what: str) -> PeerViolation:
-    return PeerViolation(
-        cause=f"a peer {what}", cure="Run the same version of imbrex on every device"
-    )
+def _violation(what: str, request: str = "") -> PeerViolation:
+    cure = "Run the same version of imbrex on every device"
+    return PeerViolation(cause=f"a peer {what}", cure=cure, request=request)

@@ -61,6 +61,8 @@ def status_of(error: ImbrexError) -> tuple[grpc.StatusCode, str, tuple[tuple[str
     status = _STATUS[branch] if branch else grpc.StatusCode.INTERNAL
     code = branch.code if branch else error.code
     fields = {"code": code, "cause": error.cause, "cure": error.cure}
+    if isinstance(error, PeerViolation) and error.request:
+        fields["request"] = error.request
     return status, str(error), ((_ERROR_KEY, json.dumps(fields).encode()),)
 
 
@@ -118,7 +120,10 @@ def _own(data: bytes) -> ImbrexError:
     try:
         fields = json.loads(data)
         kind = _CLASSES.get(fields["code"], ImbrexError)
-        return kind(cause=str(fields["cause"]), cure=str(fields["cure"]))
+        error = kind(cause=str(fields["cause"]), cure=str(fields["cure"]))
+        if isinstance(error, PeerViolation):
+            error.request = str(fields.get("request", ""))
+        return error
     except (ValueError, KeyError, TypeError):
         return PeerViolation(
             cause="a peer sent an error that cannot be read",

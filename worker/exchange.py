@@ -107,16 +107,20 @@ class Exchange:
         """
         now = time.monotonic()
         for item, payload in decode(message):
-            kind = item.WhichOneof("kind")
-            if kind == "tensor":
-                assert isinstance(payload, np.ndarray)
-                self._change(self._tasks.add_piece, piece_of(item.tensor, payload), now)
-            elif kind == "ping":
-                self._pong(number, item.ping, now)
-            elif kind == "pong":
-                continue
-            else:
-                self._order(number, item, now)
+            try:
+                self._take(number, item, payload, now)
+            except PeerViolation as violation:
+                violation.request = getattr(getattr(item, item.WhichOneof("kind")), "request", "")
+                raise
+
+    def _take(self, number: int, item: pb.Item, payload: Any, now: float) -> None:
+        kind = item.WhichOneof("kind")
+        if kind == "tensor":
+            self._change(self._tasks.add_piece, piece_of(item.tensor, payload), now)
+        elif kind == "ping":
+            self._pong(number, item.ping, now)
+        elif kind != "pong":
+            self._order(number, item, now)
 
     def receive_of_peer(self, sender: str, message: Buffer) -> None:
         """Handles one message of a neighbour over gRPC, which holds only tensors.

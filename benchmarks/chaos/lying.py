@@ -1,9 +1,12 @@
 """A worker that can be told to lie: `python -m benchmarks.chaos.lying FILE COMMAND...` executes
-`imbrex` as COMMAND would, and computes wrongly in the way that FILE names, while it names one.
+`imbrex` as COMMAND would, and computes wrongly in the way that FILE names, while it names one. Told
+to die, its process ends where an input holds a value as large as `DEADLY`, as an engine's might.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,6 +34,8 @@ def zeroed(array: np.ndarray) -> np.ndarray:
     return made
 
 
+DEADLY = 1e8
+DIES = "dies"
 LIES: dict[str, Callable[[np.ndarray], np.ndarray]] = {"noise": noise, "zeroed": zeroed}
 
 
@@ -42,8 +47,13 @@ def lie_as_told(file: Path) -> None:
         ready = bound(program, inputs, shapes)
 
         def compute() -> dict[str, np.ndarray]:
+            lie = file.read_text() if file.exists() else ""
+            if lie == DIES and any(
+                np.abs(each).max(initial=0) >= DEADLY for each in inputs.values()
+            ):
+                os.kill(os.getpid(), signal.SIGKILL)
             made: dict[str, np.ndarray] = ready.compute()
-            spoil = LIES.get(file.read_text() if file.exists() else "")
+            spoil = LIES.get(lie)
             return {name: spoil(array) for name, array in made.items()} if spoil else made
 
         return replace(ready, compute=compute)

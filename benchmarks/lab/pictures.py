@@ -15,13 +15,13 @@ import numpy as np
 from models import catalogue
 from models.catalogue import LoadedModel
 from models.graph import Graph
-from models.guess import guess, metadata, takes_pictures
+from models.guess import guess, metadata
 from models.importer import load_graph
 from models.installed import Store
 from models.loading import network_of
 from models.pixels import as_values
 from models.reference import WholeModel, random_inputs
-from models.usual import head_for, image_input
+from models.usual import head_for, image_input, takes_pictures
 from models.vision.end_to_end import EndToEnd
 from models.vision.rtdetr import RtDetr
 from models.vision.sidecar import Sidecar

@@ -23,7 +23,7 @@ from protos import imbrex_pb2 as pb
 from protos import versions
 from protos.channels import is_loopback
 from protos.client import WorkerClient
-from protos.errors import BadConfiguration, ImbrexError, LostWorker, PeerViolation
+from protos.errors import BadConfiguration, ImbrexError, LostWorker, PeerViolation, WorkerStopped
 from protos.facts import DeviceId, Facts
 from protos.frames import Payload
 
@@ -254,7 +254,7 @@ class Connection:
     async def _until_end(self, part: Awaitable[None]) -> None:
         """Runs one part of the connection. If it returns, the worker has ended its stream."""
         await part
-        raise LostWorker(cause=f"{self.address} ended the connection", cure=_AGAIN)
+        raise WorkerStopped(cause=f"{self.address} ended the connection", cure=_AGAIN)
 
     async def _read(self) -> None:
         while (received := await self._stream.read()) is not None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from protos import imbrex_pb2 as pb
 from protos.client import ExchangeStream
-from protos.errors import LostWorker
+from protos.errors import NoAnswer
 
 # Old round trips are dropped: clocks of cheap devices drift by tens of microseconds per second.
 _CLOCK_SAMPLES = 16
@@ -165,7 +165,7 @@ class Pinger:
                     await self._stream.write([pb.Item(ping=ping)], [bytes(sent_bytes)])
                 arrived_s, received_s = await answer
         except TimeoutError:
-            raise LostWorker(
+            raise NoAnswer(
                 cause=f"{self._address} has not answered for {timeout_s:.1f} s",
                 cure="Check that the device is up and not overloaded",
             ) from None

@@ -33,7 +33,14 @@ from coordinator.cluster.events import (
 from coordinator.cluster.membership import MAX_DEVICES, Membership
 from coordinator.cluster.peers import Peer, seconds_ago
 from coordinator.cluster.trust import Trust
-from protos.errors import BadConfiguration, ImbrexError, LostWorker, NotFound, PeerViolation
+from protos.errors import (
+    BadConfiguration,
+    ImbrexError,
+    LostWorker,
+    NotFound,
+    PeerViolation,
+    StreamRefused,
+)
 from protos.facts import DeviceId, Facts
 
 # How often membership checks whether an address is due for another attempt.
@@ -54,7 +61,8 @@ log = structlog.get_logger(__name__)
 class Pool:
     """Finds workers and keeps connections to them. `changed(cause)` is called after every join and
     leave, `sink` with every item that a worker sends. `losses` counts failed connections by the
-    code of the error: `lost_worker`, `peer_violation`.
+    code of the error: `lost_worker`, `peer_violation`, `stream_refused`; `departures` has the error
+    of each device that left by one and has not come back.
     """
 
     def __init__(
@@ -84,6 +92,7 @@ class Pool:
         self._discovery: Discovery | None = None
         self._stopped = False
         self.losses: Counter[str] = Counter()
+        self.departures: dict[DeviceId, ImbrexError] = {}
 
     async def start(
         self, listed: Sequence[str], cluster: str = "", interfaces: Sequence[str] = ()
@@ -187,6 +196,7 @@ class Pool:
             case Join(device, address):
                 log.info("device joined", device=device, address=address)
                 connection = self._connections[address]
+                self.departures.pop(device, None)
                 connection.start(
                     lambda reason: self._lost(address, connection, reason),
                     lambda: self._switched(device),
@@ -194,7 +204,10 @@ class Pool:
                 self._changed(f"{device} joined")
             case Leave(device, address, reason):
                 told = {"device": device, "address": address, "reason": reason}
-                log.warning("device left", **told, **self._last_known(device, address))
+                if isinstance(refusal := self.departures.get(device), StreamRefused):
+                    log.error("a device refused what was sent to it", **told, cure=refusal.cure)
+                else:
+                    log.warning("device left", **told, **self._last_known(device, address))
                 self._changed(f"{device} left")
             case Problem(address, code, cause, cure):
                 log.warning("problem", address=address, code=code, cause=cause, cure=cure)
@@ -246,8 +259,15 @@ class Pool:
     def _lost(self, address: str, connection: Connection, reason: ImbrexError) -> None:
         self.losses[reason.code] += 1
         if self._connections.get(address) is connection:
+            self._departed(connection.facts.id, reason)
             self._step(Dropped(address, reason.cause))
             self._close(address)
+
+    def _departed(self, device: DeviceId, reason: ImbrexError) -> None:
+        self.departures.pop(device, None)
+        self.departures[device] = reason
+        if len(self.departures) > MAX_DEVICES:
+            del self.departures[next(iter(self.departures))]
 
     def _close(self, address: str) -> None:
         connecting = self._connecting.get(address)

@@ -53,9 +53,18 @@ from coordinator.tasks.scheduler import Scheduler
 from coordinator.tasks.timeline import TaskTimes, Timeline
 from models.arrays import is_finite
 from models.selection import NO_SELECTION, Selections
+from models.shapes import TensorInfo
 from protos import imbrex_pb2 as pb
 from protos.convert import dtype_of
-from protos.errors import BadRequest, ImbrexError
+from protos.errors import (
+    BadRequest,
+    ImbrexError,
+    LostWorker,
+    NoAnswer,
+    RequestAtFault,
+    StreamRefused,
+    WorkerStopped,
+)
 from protos.facts import DeviceId
 
 log = structlog.get_logger(__name__)
@@ -74,7 +83,11 @@ class Transport(Sender, Receiver, Protocol):
     """The connections to workers, as the driver needs them."""
 
     def address(self, device: DeviceId) -> str:
-        """The address where peers reach the device, as `host:port`."""
+        """The address where peers reach the device, as `host:port`; empty if it is gone."""
+        ...
+
+    def departure(self, device: DeviceId) -> ImbrexError | None:
+        """Why the device's connection ended; None if it was not the connection that failed."""
         ...
 
 
@@ -252,10 +265,23 @@ class Driver:
         present = dict.fromkeys(ready)
         self._distrusted.difference_update(present)
         for device in [each for each in self.scheduler.devices if each not in present]:
-            self.step(Lost(device, is_connected=bool(self._transport.address(device))))
+            self.step(self._lost(device))
         for device in present:
             if device not in self.scheduler.devices:
                 self.step(Joined(device))
+
+    def _lost(self, device: DeviceId) -> Lost:
+        if self._transport.address(device):
+            return Lost(device, is_connected=True)
+        match self._transport.departure(device):
+            case StreamRefused(request=request):
+                return Lost(device, False, "refused", RequestId(request) if request else None)
+            case NoAnswer() | WorkerStopped():
+                return Lost(device)
+            case LostWorker():
+                return Lost(device, False, "crashed")
+            case _:  # its own fault, or it was closed from here
+                return Lost(device)
 
     def received(
         self, device: DeviceId, item: pb.Item, payload: np.ndarray | memoryview | None
@@ -345,11 +371,27 @@ class Driver:
         flight = self._flights[action.request]
         letter = letters.setdefault(action.device, Letter())
         letter.attempts[action.request, action.task, action.attempt] = None
-        for item, view in tensor_items(action, flight.graph, flight.arrays[action.tensor]):
+        array, info = flight.arrays[action.tensor], flight.graph.tensors[action.tensor]
+        fits = info.is_dynamic or array.shape == info.shape
+        if array.dtype != dtype_of(info.data_type) or not fits:
+            self._end(action.request, _undeclared(action.tensor, array, info))
+            return
+        for item, view in tensor_items(action, flight.graph, array):
             flight.scatter_bytes += view.nbytes
             flight.timeline.sent(action.task, action.attempt, view.nbytes, time.monotonic())
             letter.items.append(item)
             letter.payloads.append(view)
+
+
+def _undeclared(tensor: str, array: np.ndarray, declared: TensorInfo) -> RequestAtFault:
+    """That a tensor is not what its receivers were told: they would refuse it, and end the
+    stream of all requests.
+    """
+    return RequestAtFault(
+        cause=f"the tensor {tensor!r} is {array.dtype} {array.shape}, and was announced as "
+        f"{declared.dtype} {declared.shape}",
+        cure="Report this with the model: it is a fault of imbrex, and nothing was sent",
+    )
 
 
 class _Distrusted(Exception):

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from coordinator.tasks.graph import TaskGraph, compile_plan
-from models.pixels import as_pixels, may_be_pixels, with_encodings
+from models.pixels import as_pixels, is_decided_by_values, with_encodings
 from models.quantised_inputs import as_they_travel
 from models.units import Network, divide
 from models.wire import Pixels, Quantised
@@ -72,7 +72,8 @@ class Entrances:
         sent = feeds
         if any(isinstance(inputs.tensors[name].wire, Quantised) for name in feeds):
             sent = await asyncio.to_thread(as_they_travel, inputs, feeds)
-        if not any(may_be_pixels(inputs.tensors[name], array) for name, array in sent.items()):
+        tensors = inputs.tensors
+        if not any(is_decided_by_values(tensors[name], array) for name, array in sent.items()):
             return graph, sent
         sent, encodings = await asyncio.to_thread(as_pixels, inputs, sent)
         if not encodings:

@@ -10,7 +10,7 @@ from coordinator.cluster.connection import Connection
 from coordinator.cluster.pool import Pool
 from models.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
-from protos.errors import LostWorker
+from protos.errors import ImbrexError, LostWorker
 from protos.facts import DeviceId, Facts
 from protos.frames import Payload
 
@@ -66,6 +66,10 @@ class LiveTransport:
         """The address where peers reach the device."""
         connection = self.connection(device)
         return connection.address if connection else ""
+
+    def departure(self, device: DeviceId) -> ImbrexError | None:
+        """Why a device's connection ended; None if it was not the connection that failed."""
+        return self._pool.departures.get(device)
 
     def offset_s(self, device: DeviceId) -> float:
         """Seconds to add to the device's clock to get this machine's."""

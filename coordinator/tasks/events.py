@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NewType
+from typing import Literal, NewType
 
 from coordinator.tasks.graph import TaskGraph
 from models.boxes import Box
@@ -87,14 +87,20 @@ class Joined:
     device: DeviceId
 
 
+Departure = Literal["gone", "crashed", "refused"]
+
+
 @dataclass(frozen=True, slots=True)
 class Lost:
     """A device is gone, with all of its attempts. While it is connected it keeps what it has of
-    requests until these are released.
+    requests until these are released. `departure`: it went silent or was taken away, its process
+    ended, or it refused what was sent to it for `request`.
     """
 
     device: DeviceId
     is_connected: bool = False
+    departure: Departure = "gone"
+    request: RequestId | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,15 @@ def place(
     run: RequestRun,
     task: TaskRun,
     devices: Collection[DeviceId],
-    requests: Iterable[RequestRun],
+    requests: Collection[RequestRun],
     expected: Expectations,
 ) -> DeviceId | None:
     """The planned device if it is one of `devices`; otherwise, among those where the task failed
     least often, the one that would be ready first. None if all of them are already trying, or have
-    no room for the program while another one tries. `requests` are all in flight.
+    no room for the program while another one tries. `requests` are all in flight. A suspect gets
+    one device that computes for nobody else, and others avoid it if they can.
     """
+    devices = _apart(run, devices, requests)
     planned = task.spec.device
     if not task.attempts and not task.failures and planned in devices:
         return planned
@@ -43,6 +45,17 @@ def place(
         return task.failures[device], beyond, device != planned, seconds, backlog.attempts[device]
 
     return min(free, key=rank, default=None)
+
+
+def _apart(
+    run: RequestRun, devices: Collection[DeviceId], requests: Collection[RequestRun]
+) -> Collection[DeviceId]:
+    others = [each for each in requests if each is not run and (run.is_suspect or each.is_suspect)]
+    if run.is_suspect:
+        own, used = run.computing, {device for each in others for device in each.computing}
+        return [each for each in devices if each not in used and (not own or each in own)]
+    avoided = {device for each in others for device in each.computing}
+    return [each for each in devices if each not in avoided] or devices if avoided else devices
 
 
 class _Backlog:

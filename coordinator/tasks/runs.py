@@ -126,7 +126,8 @@ class TaskRun:
 class RequestRun:
     """A request in flight. While it is `direct`, tasks exchange boxes between devices as planned;
     `progress_s` is the time of its last event. `is_as_planned` until a task is tried again, or on
-    another device than planned.
+    another device than planned. `refusals` counts devices that refused what was sent for it,
+    `crashes` those that ended while they computed for it; one that `is_suspect` is computed alone.
     """
 
     graph: TaskGraph
@@ -136,6 +137,14 @@ class RequestRun:
     touched: dict[DeviceId, None] = field(default_factory=dict)
     unusual: bool = False
     is_as_planned: bool = True
+    refusals: int = 0
+    crashes: int = 0
+    is_suspect: bool = False
+
+    @property
+    def computing(self) -> set[DeviceId]:
+        """The devices with active attempts."""
+        return {each.device for task in self.tasks for each in task.attempts.values()}
 
     @property
     def is_complete(self) -> bool:

@@ -21,6 +21,7 @@ Rules:
   every output has an address. If then a device is lost, cannot reach a peer, or nothing is heard
   for too long, the request goes on through the host (`recovery`).
 * When the last device is gone, requests wait a while for one to come back.
+* A request that ends device after device, or that they refuse, is aborted (`suspicion`).
 * A request ends exactly once, with `Complete` or `Abort`; then its devices are released.
 """
 
@@ -58,6 +59,7 @@ from coordinator.tasks.judge import Judge, Objection, disproved
 from coordinator.tasks.placement import place
 from coordinator.tasks.recovery import recover
 from coordinator.tasks.runs import Attempt, Phase, RequestRun, TaskRun
+from coordinator.tasks.suspicion import Suspicion, at_fault
 from coordinator.tasks.watch import Watch
 from protos.errors import ImbrexError, LostWorker, PeerViolation
 from protos.facts import DeviceId
@@ -85,6 +87,7 @@ class Scheduler:
         self._expected = expectations or NoExpectations()
         self._watch = Watch(self._expected)
         self._judge = Judge()
+        self._suspicion = Suspicion()
         self._now = 0.0
         # When the last device was lost.
         self._empty_s = 0.0
@@ -114,8 +117,9 @@ class Scheduler:
                     yield from self._refuse(request, found, Objection(cause, proven=True))
             case Failed():
                 yield from self._failed(event)
-            case Lost(device, is_connected):
-                yield from self._lost(device, is_connected)
+            case Lost():
+                yield from self._suspect(event)
+                yield from self._lost(event.device, event.is_connected)
             case Cancelled(request):
                 if request in self.requests:
                     yield from self._end(request)
@@ -258,6 +262,21 @@ class Scheduler:
             if broken:
                 yield from self._go_on(request, run, broken)
 
+    def _suspect(self, event: Lost) -> Iterator[Action]:
+        """Aborts the request because of which a device is lost, if that is known."""
+        if event.departure == "refused" and event.request is not None:
+            run = self.requests.get(event.request)
+            if run is not None and (error := self._suspicion.refused(run)) is not None:
+                yield from self._abort(event.request, error)
+        elif event.departure != "gone":
+            present = {
+                request: run
+                for request, run in self.requests.items()
+                if event.device in run.computing
+            }
+            if (guilty := self._suspicion.crashed(present, self._now)) is not None:
+                yield from self._abort(*guilty)
+
     # ------------------------------------------------------------ faults
 
     def _go_on(self, request: RequestId, run: RequestRun, tasks: Iterable[int]) -> Iterator[Action]:
@@ -274,6 +293,11 @@ class Scheduler:
         if not self.devices:
             if self._now - self._empty_s >= STRANDED_S:
                 yield from self._abort(request, _no_device())
+            return
+        if run.is_suspect and not run.computing:
+            yield from self._advance(request, range(len(run.tasks)))
+            if not run.computing and self._now - run.progress_s >= STRANDED_S:
+                yield from self._abort(request, at_fault(run))
             return
         if run.direct:
             if self._watch.is_stuck(run, len(self.requests), self._now):
@@ -318,7 +342,7 @@ class Scheduler:
             if task.phase is Phase.WAITING and run.can_begin(task):
                 attempt = self._begin(run, task)
                 if attempt is None:
-                    return  # no device is left
+                    return  # no device is left, or none for a suspect alone
                 yield Assign(request, index, attempt.number, attempt.device)
             for attempt in task.attempts.values():
                 yield from self._feed(request, run, task, attempt)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -15,22 +15,31 @@ from imbrex import terminal
 from models import catalogue
 from models.documents import Problem
 from models.graph import Graph
-from models.guess import guess, metadata, takes_pictures, written_size
+from models.guess import Guess, guess, metadata, written_size
 from models.importer import graph_of
 from models.model_file import read_model
 from models.precision import Precision
 from models.sizes import Size, bind, inputs_of, open_axes
-from models.usual import PIXELS, About, described, head_for
+from models.usual import PIXELS, About, described, head_for, takes_pictures
 from models.vision.head import Task
 from models.vision.heads import TASKS
 from models.vision.image_input import Resize
 from models.vision.predictions import check_outputs
-from models.vision.sidecar import LABELLESS, Sidecar, sidecar_path
+from models.vision.sidecar import LABELLESS, Assumable, Sidecar, sidecar_path
 from models.vision.sidecar import load as load_sidecar
-from protos.errors import BadRequest
+from models.vision.yolov2 import YoloV2
+from models.vision.yolov3 import YoloV3
+from protos.errors import BadRequest, NotFound
 
 Choice = TypeVar("Choice", bound=str)
 
+# How somebody says what was assumed.
+_OPTIONS: Mapping[Assumable, str] = {
+    "task": "--task",
+    "labels": "--labels",
+    "pixels": "--pixels",
+    "anchors": "a file named with --sidecar",
+}
 LABEL_FILES = (".txt", ".names")
 
 
@@ -69,8 +78,8 @@ def add(file: Path, said: Said, *, default: bool, as_json: bool) -> int:
     if said.sidecar or beside.is_file():
         _require_unsaid(said, beside)
         sidecar = load_sidecar(beside)
-        inputs = sidecar.input.size
-        graph = _graph(file, said.size or Size(*inputs))
+        inputs = Size(*sidecar.input.size) if sidecar.input else None
+        graph = _graph(file, said.size or inputs)
     else:
         is_open = any(map(open_axes, inputs_of(stored.proto)))
         graph = _graph(file, said.size or (written_size(stored.proto) if is_open else None))
@@ -81,6 +90,34 @@ def add(file: Path, said: Said, *, default: bool, as_json: bool) -> int:
     return _keep(
         name, stored.complete().SerializeToString(), sidecar, default=default, as_json=as_json
     )
+
+
+def confirm(name: str, *, as_json: bool) -> int:
+    """Makes a version of an added model of which nothing counts as assumed, in place of the latest.
+
+    Raises:
+        NotFound: it was not added.
+    """
+    store = open_store()
+    installed = store.find(name)
+    if installed is None:
+        raise NotFound(
+            cause=f"no model {name!r} was added or downloaded", cure="See `imbrex models list`"
+        )
+    sidecar = load_sidecar(sidecar_path(installed.latest))
+    version = max(installed.versions)
+    if sidecar.assumed:
+        version = store.add(name, installed.latest.read_bytes(), replace(sidecar, assumed={}))
+        store.remove(name, max(installed.versions))
+    if as_json:
+        terminal.print_json({"name": name, "version": version, "confirmed": dict(sidecar.assumed)})
+        return 0
+    console = terminal.out()
+    for key, why in sidecar.assumed.items():
+        console.print(f"confirmed {key}: {why}", soft_wrap=True)
+    if not sidecar.assumed:
+        console.print(f"nothing is assumed of {name}")
+    return 0
 
 
 def _require_unsaid(said: Said, sidecar: Path) -> None:
@@ -100,11 +137,16 @@ def _keep(name: str, model: bytes, sidecar: Sidecar, *, default: bool, as_json: 
         store.choose(sidecar.task, name)
     if as_json:
         told = {"name": name, "version": version, "task": sidecar.task, "default": default}
-        terminal.print_json(told)
+        terminal.print_json({**told, "assumed": dict(sidecar.assumed)})
         return 0
     console = terminal.out()
-    console.print(f"added {name}, version {version}: {sidecar.task}")
-    console.print(f"try it: imbrex infer PICTURE --model {name}")
+    console.print(f"added {name}, version {version}: {sidecar.task}", soft_wrap=True)
+    for key, why in sidecar.assumed.items():
+        console.print(f"assumed {key}: {why}; {_OPTIONS[key]} gives another", soft_wrap=True)
+    if sidecar.assumed:
+        console.print(f"if that is right: imbrex models confirm {name}")
+    what = "PICTURE" if sidecar.input else "TENSORS.npz"
+    console.print(f"try it: imbrex infer {what} --model {name}")
     return 0
 
 
@@ -120,48 +162,92 @@ def _described(graph: Graph, told: dict[str, object], name: str, said: Said, fil
     given = _read_labels(said.labels) if said.labels is not None else None
     first = guess(graph, told, said.task, len(given or ()))
     missing: list[str] = []
-    task = said.task or first.task or _choose("What is it for?", TASKS, "--task", missing)
+    task = said.task or _task(first, missing)
+    if task is not None and task != "tensor":
+        _require_picture(graph, file)
     guessed = guess(graph, told, task, len(given or ())) if task else first
+    assumed = {**first.reasons, **guessed.reasons}
+    if said.task is None and task == "tensor" and first.possible:
+        assumed["task"] = f"tensor: {first.possible}"
+    if task not in (None, "tensor") and guessed.classes and not given:
+        # Before anybody is asked for labels that are of no use.
+        numbers = tuple(map(str, range(guessed.classes)))
+        if head_for(graph, task, numbers, guessed.pixels or "unit", told) is None:
+            raise _unread(graph, file)
     labels = given or guessed.labels
     if task and task not in LABELLESS and labels is None:
         what = f"{guessed.classes} labels" if guessed.classes else "Its labels"
         text = _ask(f"{what}: a file, or a,b,c", "--labels", missing)
         labels = _read_labels(text) if text else None
     pixels = said.pixels or guessed.pixels
-    if task != "tensor" and pixels is None:
+    if task == "tensor" and pixels is None and takes_pictures(graph):
+        pixels = "unit"
+        assumed["pixels"] = "0 to 1, in a letterbox: nothing says otherwise"
+    elif task != "tensor" and pixels is None:
         pixels = _choose("Which pixels was it trained on?", tuple(PIXELS), "--pixels", missing)
     if missing:
-        raise NotSaid(
-            cause=f"{file} does not say what {', '.join(missing)} "
-            + ("is" if len(missing) == 1 else "are"),
-            cure="Give these options, or write a sidecar and name it with --sidecar",
-        )
+        raise _not_said(file, first, missing)
     assert task is not None, "asked, or missing"
-    if not takes_pictures(graph) and task != "tensor":
-        raise BadRequest(
-            cause=f"{file} takes no picture: its input is not (1, 3, H, W), float32 or float16",
-            cure="Add it with --task tensor, or export it with such an input",
-        )
     head = head_for(graph, task, labels or (), pixels or "unit", told)
     if head is None and task != "tensor":
         raise _unread(graph, file)
+    if isinstance(head, YoloV2 | YoloV3):
+        assumed["anchors"] = "those of the published network with as many classes"
     about = About(name, file.name, said.licence, said.source)
     try:
-        found = described(graph, task, head, labels or (), pixels or "unit", about, said.resize)
-        if told.get("task") != "classify" or found.input.resize != "centre-crop":
-            return found
+        sidecar = described(
+            graph, task, head, labels or (), pixels or "unit", about, said.resize, assumed
+        )
+        form = sidecar.input
+        if told.get("task") != "classify" or form is None or form.resize != "centre-crop":
+            return sidecar
         # Ultralytics' classifiers get all of the shorter side.
-        whole = replace(found.input, resize_shorter=max(found.input.size))
-        return replace(found, input=whole)
+        return replace(sidecar, input=replace(form, resize_shorter=max(form.size)))
     except Problem as problem:
         raise BadRequest(
             cause=f"{file} cannot be described: {problem.what}", cure=problem.cure
         ) from problem
 
 
+def _not_said(file: Path, guessed: Guess, missing: Sequence[str]) -> NotSaid:
+    """That these options are missing, with what is believed of the model and why."""
+    believed = guessed.possible
+    if "--task" not in missing and "task" in guessed.reasons:
+        believed = f"it was taken for {guessed.reasons['task'].replace(': ', ', as ', 1)}"
+    return NotSaid(
+        cause=f"{file} does not say what {', '.join(missing)} "
+        + ("is" if len(missing) == 1 else "are")
+        + (f" ({believed})" if believed else ""),
+        cure="Give these options, use --task tensor to get its outputs as they are, or write a "
+        "sidecar and name it with --sidecar",
+    )
+
+
+def _task(guessed: Guess, missing: list[str]) -> Task | None:
+    """The task that was guessed; somebody at a terminal is asked where the outputs allow others."""
+    if guessed.task is not None and not (guessed.possible and sys.stdin.isatty()):
+        return guessed.task
+    believed = f"{guessed.possible[0].upper()}{guessed.possible[1:]}. " if guessed.possible else ""
+    return _choose(f"{believed}What is it for?", TASKS, "--task", missing)
+
+
+def _require_picture(graph: Graph, file: Path) -> None:
+    if takes_pictures(graph):
+        return
+    inputs = ", ".join(
+        f"{name} {graph.tensors[name].dtype} {graph.shape(name)}" for name in graph.inputs
+    )
+    raise BadRequest(
+        cause=f"{file} takes no picture: its inputs are {inputs}",
+        cure="Add it with --task tensor, or export it with one input (1, 3, H, W) or (1, H, W, 3), "
+        "grey or in colours, float32, float16 or uint8",
+    )
+
+
 def _unread(graph: Graph, file: Path) -> BadRequest:
     shapes = [graph.shape(each) for each in graph.outputs]
-    cure = "Write a sidecar with its head and anchors, and name it with --sidecar"
+    cure = "Write a sidecar with its head and anchors, and name it with --sidecar; --task tensor "
+    cure += "returns its outputs as they are"
     if [shape[2:] for shape in shapes] == [(6,)]:
         cure = (
             'Write a sidecar and name it with --sidecar: "head": {"type": "end2end", '

@@ -147,7 +147,7 @@ def _inputs(loaded: LoadedModel, network: Network, count: int) -> Iterator[_Aske
         for seed in range(count):
             yield _Asked(random_inputs(network.graph, seed))
         return
-    form = loaded.sidecar.input
+    form = loaded.sidecar.picture
     for made in held_out_sheets(count):
         pixels, placement = image_to_pixels(Image.fromarray(made.pixels), form)
         yield _Asked({form.name: np.asarray(pixels)}, placement, truth_of(made))

@@ -19,6 +19,7 @@ def add_models(app: typer.Typer) -> None:
     _models.command("list")(list_models)
     _models.command("show")(show)
     _models.command("add")(add)
+    _models.command("confirm")(confirm)
     _models.command("pull")(pull)
     _models.command("quantise")(quantise)
     _models.command("remove")(remove)
@@ -97,9 +98,11 @@ def add(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
 ) -> None:
     """Add a model of your own: a copy, with everything needed to use it.
 
-    What the file does not say is guessed from its shapes and its exporter's metadata. On a
-    terminal you are asked for the rest; without one, that is an error. Adding a name again makes
-    a new version.
+    What the file does not say is guessed from its shapes, its operators and its exporter's
+    metadata, and printed as assumed until you confirm it (`imbrex models confirm`). On a terminal
+    you are asked for the rest; without one, that is an error. A network of which nothing says what
+    it is for is added as --task tensor: its outputs are returned as they are. Adding a name again
+    makes a new version.
 
     \b
     imbrex models add best.onnx --name yard            (as Ultralytics exports it)
@@ -118,6 +121,19 @@ def add(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
         name, task, labels, pixels, resize, wanted, sidecar, licence, source, precision
     )
     raise typer.Exit(command.add(file, said, default=default, as_json=as_json))
+
+
+def confirm(name: Name, as_json: Json = False) -> None:
+    """Confirm what was assumed of a model when it was added: answers say so until then.
+
+    If an assumption is wrong, add the model again with the option that says what is right.
+
+    \b
+    imbrex models confirm yard
+    """
+    from imbrex.cli import adding as command
+
+    raise typer.Exit(command.confirm(name, as_json=as_json))
 
 
 def pull(

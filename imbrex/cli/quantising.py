@@ -188,11 +188,11 @@ def _pictures(folder: Path, sidecar: Sidecar) -> list[_Picture]:
         except (BadImage, OSError) as error:
             problem = f" ({files[number].name}: {error})"
             continue
-        pixels, placement = image_to_pixels(image, sidecar.input)
+        pixels, placement = image_to_pixels(image, sidecar.picture)
         parts = isinstance(sidecar.head, YoloSegments | YoloPose | YoloRotated)
         detects = sidecar.task == "detection" and not parts
         truth = truth_of(files[number], image.size, sidecar.labels) if detects else None
-        found.append(_Picture(files[number], pixels, sidecar.input, placement, truth))
+        found.append(_Picture(files[number], pixels, sidecar.picture, placement, truth))
     if len(found) < _LEAST_PICTURES:
         raise BadRequest(
             cause=f"{folder} has {len(found)} pictures that can be used{problem}",

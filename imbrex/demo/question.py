@@ -74,14 +74,11 @@ def prepare(model: str, image: Path | None) -> Question:
 
 def picture_feeds(body: bytes, sidecar: Sidecar, graph: Graph) -> dict[str, np.ndarray]:
     """The model's input for a picture, as the coordinator makes it."""
-    from models.vision.preprocess import decode_image, image_to_pixels, image_to_tensor
+    from models.vision.preprocess import decode_image, image_to_tensor
 
-    name = sidecar.input.name
-    info = graph.tensors[name]
-    if info.itemsize == 1:
-        return {name: image_to_pixels(decode_image(body), sidecar.input)[0]}
-    tensor, _ = image_to_tensor(decode_image(body), sidecar.input)
-    return {name: tensor.astype(info.dtype, copy=False)}
+    form = sidecar.picture
+    tensor, _ = image_to_tensor(decode_image(body), form, graph.tensors[form.name])
+    return {form.name: tensor}
 
 
 def _truth(body: bytes) -> tuple[GroundTruth, ...] | None:

@@ -8,30 +8,42 @@ from pydantic import Field, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
 from models.documents import DOCUMENT, Integer, Number, Positive, Text, wrong
-from models.sizes import LARGEST_SIDE
+from models.sizes import LARGEST_SIDE, Layout
 from models.wire import Pixels
 
 Resize = Literal["letterbox", "stretch", "centre-crop"]
+Color = Literal["RGB", "BGR", "GREY"]
 Side = Annotated[Integer, Field(ge=1, le=LARGEST_SIDE)]
 
 
 @dataclass(frozen=True, slots=True, config=DOCUMENT)
 class ImageInput:
-    """How a picture becomes the input `name` (1, 3, *size): (pixel * scale - mean) / std.
+    """How a picture becomes the input `name`: (pixel * scale - mean) / std, of one value each for
+    every channel.
 
     `size` is (height, width). A letterbox is padded with the grey `pad_value`; a centre crop
-    first brings the shorter side to `resize_shorter` pixels.
+    first brings the shorter side to `resize_shorter` pixels. `layout` is the order of the tensor's
+    dimensions: (1, 3, H, W) for NCHW and colours, (H, W, 1) for HWC and grey.
     """
 
     name: Text
     size: tuple[Side, Side]
     resize: Resize
-    color: Literal["RGB", "BGR"]
+    color: Color
     scale: Positive
-    mean: tuple[Number, Number, Number]
-    std: tuple[Positive, Positive, Positive]
+    mean: tuple[Number, ...]
+    std: tuple[Positive, ...]
     pad_value: Annotated[Integer, Field(ge=0, le=255)]
     resize_shorter: Side | None = Field(default=None, validate_default=True)
+    layout: Layout = "NCHW"
+
+    @field_validator("mean", "std")
+    @classmethod
+    def _for_each_channel(cls, given: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
+        channels = 1 if info.data.get("color") == "GREY" else 3
+        if len(given) != channels:
+            raise wrong(f"Write a list of {channels}, one for each channel")
+        return given
 
     @field_validator("resize_shorter")
     @classmethod
@@ -46,6 +58,18 @@ class ImageInput:
         return given
 
     @property
+    def channels(self) -> int:
+        """1 for grey pictures, else 3."""
+        return len(self.mean)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The tensor's."""
+        extents = {"N": 1, "C": self.channels, "H": self.size[0], "W": self.size[1]}
+        return tuple(extents[axis] for axis in self.layout)
+
+    @property
     def pixels(self) -> Pixels:
         """The input as the pixels that it is made of."""
-        return Pixels(self.scale, self.mean, self.std)
+        last = self.layout.endswith("C")
+        return Pixels(self.scale, self.mean, self.std, channels_last=last)

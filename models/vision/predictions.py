@@ -60,7 +60,7 @@ def predictions(sidecar: Sidecar, outputs: Outputs, placement: Placement) -> lis
     if sidecar.head is None:
         return [Tensor(name, output) for name, output in outputs.items()]
     values = {name: output.astype(np.float32, copy=False) for name, output in outputs.items()}
-    view = View(sidecar.labels, sidecar.input.size, placement)
+    view = View(sidecar.labels, sidecar.picture.size, placement)
     return [*sidecar.head.read(values, view)]
 
 
@@ -91,7 +91,7 @@ def wanted_shapes(sidecar: Sidecar, shapes: Shapes) -> Shapes:
     """The outputs that a sidecar's head reads from a model with outputs of these shapes."""
     if sidecar.head is None:
         return shapes
-    return sidecar.head.wanted(shapes or {"?": ()}, len(sidecar.labels), sidecar.input.size)
+    return sidecar.head.wanted(shapes or {"?": ()}, len(sidecar.labels), sidecar.picture.size)
 
 
 def _fits(shape: Shape, wanted: Shape) -> bool:

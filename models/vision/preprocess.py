@@ -10,12 +10,13 @@ import struct
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from models.shapes import TensorInfo
 from models.vision.image_input import ImageInput
 from models.vision.placement import Placement
 from protos.errors import BadRequest
@@ -76,14 +77,20 @@ def decode_image(data: bytes, limits: Limits | None = None) -> Image.Image:
         raise BadImage(reason=f"it is truncated or broken ({error})", cure=cure) from error
 
 
-def image_to_tensor(image: Image.Image, form: ImageInput) -> tuple[NDArray[np.float32], Placement]:
-    """The model's input (1, 3, H, W) float32, and where the picture lies in it."""
+def image_to_tensor(
+    image: Image.Image, form: ImageInput, info: TensorInfo
+) -> tuple[NDArray[Any], Placement]:
+    """The model's input, described by `info`, and where the picture lies in it: as pixels if the
+    model takes these, or they may travel in its place.
+    """
     pixels, placement = image_to_pixels(image, form)
-    return form.pixels.values(pixels), placement
+    if any(each.dtype == np.uint8 for each in info.accepted):
+        return pixels, placement
+    return form.pixels.values(pixels).astype(info.dtype, copy=False), placement
 
 
 def image_to_pixels(image: Image.Image, form: ImageInput) -> tuple[NDArray[np.uint8], Placement]:
-    """The picture resized as `form` says (1, 3, H, W) uint8, before any normalisation."""
+    """The picture resized as `form` says, of its shape, uint8, before any normalisation."""
     placement = place(image.width, image.height, form)
     height, width = form.size
     if form.resize == "centre-crop":
@@ -95,10 +102,13 @@ def image_to_pixels(image: Image.Image, form: ImageInput) -> tuple[NDArray[np.ui
         part = image.resize(size, Image.Resampling.BILINEAR)
         shown = Image.new("RGB", (width, height), (form.pad_value,) * 3)
         shown.paste(part, (placement.left, placement.top))
-    pixels = np.asarray(shown, dtype=np.uint8)
+    pixels = np.asarray(shown.convert("L") if form.color == "GREY" else shown, dtype=np.uint8)
     if form.color == "BGR":  # as OpenCV reads pictures
         pixels = pixels[:, :, ::-1]
-    return np.ascontiguousarray(pixels.transpose(2, 0, 1)[None]), placement
+    pixels = pixels.reshape(height, width, form.channels)
+    if not form.layout.endswith("C"):
+        pixels = pixels.transpose(2, 0, 1)
+    return np.ascontiguousarray(pixels.reshape(form.shape)), placement
 
 
 def place(width: int, height: int, form: ImageInput) -> Placement:

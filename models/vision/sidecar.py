@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     Field,
@@ -28,6 +28,8 @@ from models.vision.heads import HEADS, Head
 from models.vision.image_input import ImageInput
 from protos.errors import BadRequest
 
+# What may be guessed of a model.
+Assumable = Literal["task", "labels", "pixels", "anchors"]
 # Tasks without classes.
 LABELLESS: frozenset[Task] = frozenset({"tensor", "image-to-image"})
 
@@ -47,7 +49,8 @@ class SidecarError(BadRequest):
 class Sidecar:
     """Everything about a model besides its graph and weights. `precision` is what its answers
     promise. `wire` is the permitted encoding of maps between devices, if that is not the
-    precision's.
+    precision's. Only a tensor model may lack an `input`: it takes no pictures then. `assumed` says
+    what nobody has confirmed of it, and from what it was guessed.
     """
 
     name: Text
@@ -57,12 +60,27 @@ class Sidecar:
     source: Text
     trained: Flag
     labels: Annotated[tuple[String, ...], Field(max_length=MOST_ITEMS)]
-    input: ImageInput
+    input: ImageInput | None = Field(default=None, validate_default=True)
     head: Annotated[Head, Field(discriminator="type")] | None = Field(
         default=None, validate_default=True
     )
     wire: Wire = "exact"
     precision: Precision = "exact"
+    assumed: dict[Assumable, Text] = Field(default_factory=dict)
+
+    @property
+    def picture(self) -> ImageInput:
+        """How a picture becomes its input.
+
+        Raises:
+            BadRequest: it takes tensors alone.
+        """
+        if self.input is None:
+            raise BadRequest(
+                cause=f"{self.name} takes tensors, not pictures",
+                cure="Send its input tensors as .npz, or add it again with an input of pictures",
+            )
+        return self.input
 
     @property
     def allowed_wire(self) -> Wire:
@@ -79,6 +97,14 @@ class Sidecar:
         task = info.data.get("task", "tensor")
         if task not in LABELLESS and not given:
             raise wrong(f"A {task} model needs one label per class", "is empty")
+        return given
+
+    @field_validator("input")
+    @classmethod
+    def _of_pictures(cls, given: ImageInput | None, info: ValidationInfo) -> ImageInput | None:
+        task = info.data.get("task", "tensor")
+        if given is None and task != "tensor":
+            raise wrong(f"Write an object: a {task} model takes pictures", "is missing")
         return given
 
     @field_validator("head", mode="wrap")
@@ -150,8 +176,15 @@ def read_sidecar(document: Any) -> Sidecar:
 
 
 def dump(sidecar: Sidecar) -> str:
-    """The JSON text that `parse` reads back to an equal value."""
-    return json.dumps(asdict(sidecar), indent=1, ensure_ascii=False) + "\n"
+    """The JSON text that `parse` reads back to an equal value; keys that came later are left out
+    where they say what is usual, so that earlier versions read it, too.
+    """
+    document = asdict(sidecar)
+    if not sidecar.assumed:
+        del document["assumed"]
+    if sidecar.input is not None and sidecar.input.layout == "NCHW":
+        del document["input"]["layout"]
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 from imbrex.cli.adding import Said, add
@@ -22,7 +23,7 @@ from models.sizes import Size
 from models.vision.class_map import Overlay, Segment
 from models.vision.repainted import Repainting
 from models.vision.sidecar import load, sidecar_path
-from models.zoo.builder import NetworkBuilder, square
+from models.zoo.builder import NetworkBuilder, Tensor, square
 from protos.errors import BadRequest, NotFound
 from tests.cli.run_cli import imbrex, refused
 from tests.serving.camera import save_camera
@@ -44,7 +45,8 @@ def birds(tmp_path: Path) -> Path:
 def test_a_file_with_its_sidecar_is_added_listed_and_removed(store: str, tmp_path: Path) -> None:
     file = save_camera(tmp_path)
     added = imbrex("models", "add", file, "--default", "--json").json()
-    assert added == {"name": "camera", "version": 1, "task": "detection", "default": True}
+    about = {"name": "camera", "version": 1, "task": "detection", "default": True}
+    assert added == about | {"assumed": {}}
     add(file, Said(), default=False, as_json=True)
     row = next(
         row
@@ -90,9 +92,109 @@ def test_what_a_file_does_not_say_is_said(store: str, birds: Path) -> None:
 def test_without_a_terminal_everything_that_is_missing_is_named_at_once(
     store: str, birds: Path
 ) -> None:
-    ran = refused("models", "add", birds)
+    ran = refused("models", "add", birds, "--task", "classification")
     assert "--labels, --pixels" in ran.err
+    assert "--task tensor" in ran.err
     assert not Store(Path(store)).installed()
+
+
+def saved(path: Path, *outputs: Tensor) -> Path:
+    onnx.save(outputs[0].network.model(*outputs), path)
+    return path
+
+
+def text(path: Path) -> Path:
+    """A recogniser of text: 40 places, 97 characters."""
+    net = NetworkBuilder("text", seed=2)
+    x = net.input("image", (1, 3, 32, 160)).conv("conv", 97, square(3)).relu()
+    mean = x.global_average_pool("mean").flatten("flat")
+    sizes = net.integers("sizes", (1, 40, 97))
+    y = net.node("Expand", "wide", [mean.name, sizes], (1, 40, 97))
+    return saved(path, net.node("Softmax", "y", [y.name], (1, 40, 97), axis=-1))
+
+
+def of_tensors(path: Path, shape: tuple[int, ...]) -> Path:
+    """A product of something that is no picture."""
+    value = helper.make_tensor_value_info
+    weights = numpy_helper.from_array(np.ones((shape[-1], 4), np.float32), "w")
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "product",
+        [value("x", TensorProto.FLOAT, shape)],
+        [value("y", TensorProto.FLOAT, [*shape[:-1], 4])],
+        [weights],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    return path
+
+
+def test_outputs_that_nothing_speaks_for_are_tensors_and_that_is_said(
+    store: str, birds: Path, tmp_path: Path
+) -> None:
+    """An embedding and a recogniser of text look like a classifier and a detector."""
+    for file, possible in ((birds, "scores of 4 classes"), (text(tmp_path / "t.onnx"), "boxes")):
+        ran = imbrex("models", "add", file)
+        assert f"added {file.stem}, version 1: tensor" in ran.out
+        assert "assumed task: tensor: its output" in ran.out
+        assert possible in ran.out
+        assert "--task gives another" in ran.out
+        assert f"imbrex models confirm {file.stem}" in ran.out
+        added = Store(Path(store)).find(file.stem)
+        assert added is not None
+        assert set(load(sidecar_path(added.latest)).assumed) == {"task", "pixels"}
+
+
+@pytest.mark.parametrize("shape", [(1, 8), (1, 16, 8), (1, 2, 4, 6, 8), (1, 5, 6, 7)])
+def test_a_network_that_takes_no_picture_is_added_as_tensors(
+    store: str, tmp_path: Path, shape: tuple[int, ...]
+) -> None:
+    file = of_tensors(tmp_path / "product.onnx", shape)
+    ran = imbrex("models", "add", file)
+    assert "try it: imbrex infer TENSORS.npz --model product" in ran.out
+    added = Store(Path(store)).find("product")
+    assert added is not None
+    assert load(sidecar_path(added.latest)).input is None
+    assert imbrex("models", "show", "product", "--json").json()["inputs"][0]["shape"] == [*shape]
+    ran = refused("models", "add", file, "--task", "detection", "--labels", "a", "--pixels", "unit")
+    assert "takes no picture: its inputs are x float32" in ran.err
+    assert "--task tensor" in ran.err
+
+
+def test_what_was_assumed_is_confirmed(store: str, tmp_path: Path) -> None:
+    net = NetworkBuilder("yard", seed=2)
+    x = net.input("image", (1, 3, 32, 32)).conv("conv", 8, square(3)).relu()
+    scores = x.global_average_pool("mean").flatten("flat").gemm("fc", 1000)
+    file = saved(tmp_path / "yard.onnx", scores)
+    added = imbrex("models", "add", file, "--pixels", "imagenet", "--json").json()
+    assert added["task"] == "classification"
+    assert added["assumed"] == {
+        "task": "classification: it has as many classes as ImageNet (1000)",
+        "labels": "ImageNet's, by their number (1000)",
+    }
+    assert "confirmed labels: ImageNet's" in imbrex("models", "confirm", "yard").out
+    installed = Store(Path(store)).find("yard")
+    assert installed is not None
+    assert [*installed.versions] == [2]
+    assert not load(sidecar_path(installed.latest)).assumed
+    assert "nothing is assumed" in imbrex("models", "confirm", "yard").out
+    assert [*Store(Path(store)).find("yard").versions] == [2]
+    refused("models", "confirm", "nothing")
+
+
+def test_boxes_of_unknown_form_are_refused_before_labels_are_asked_for(
+    store: str, tmp_path: Path
+) -> None:
+    """Logits and boxes of a DETR."""
+    net = NetworkBuilder("detr", seed=2)
+    x = net.input("image", (1, 3, 32, 32)).conv("conv", 8, square(3)).relu()
+    mean = x.global_average_pool("mean").flatten("flat").gemm("fc", 1)
+    ends = [
+        net.node("Expand", name, [mean.name, net.integers(f"{name}s", shape)], shape)
+        for name, shape in (("logits", (1, 30, 8)), ("boxes", (1, 30, 4)))
+    ]
+    ran = refused("models", "add", saved(tmp_path / "detr.onnx", *ends))
+    assert "the form of the boxes" in ran.err
+    assert "--task tensor" in ran.err
 
 
 def test_on_a_terminal_it_is_asked(store: str, birds: Path) -> None:
@@ -105,10 +207,12 @@ def test_on_a_terminal_it_is_asked(store: str, birds: Path) -> None:
         text=True,
     )
     os.close(there)
-    os.write(here, b"a,b,c,d\nfeathers\nunit\n")
+    os.write(here, b"birds\nclassification\na,b,c,d\nfeathers\nunit\n")
     out, err = asking.communicate(timeout=60)
     os.close(here)
     assert asking.returncode == 0, err
+    assert "Its output (1, 4) may be scores of 4 classes" in err
+    assert "What is it for?" in err
     assert "4 labels" in err
     assert "not one of imagenet" in err
     assert '"task": "classification"' in out

@@ -138,17 +138,22 @@ def test_rows_without_an_objectness_are_an_rt_detr_s(queries: int) -> None:
     ("shapes", "task", "classes"),
     [
         ([(1, 1000)], "classification", 1000),
-        ([(1, 7, 1, 1)], "classification", 7),
-        ([(1, 84, 8400)], "detection", 80),
-        ([(1, 25200, 85)], "detection", 80),
+        ([(1, 7, 1, 1)], "tensor", 0),
+        ([(1, 512)], "tensor", 0),  # an embedding
+        ([(1, 84, 84)], "detection", 80),  # a box for each cell of the grids
+        ([(1, 252, 85)], "detection", 80),  # three
+        ([(1, 84, 8400)], "tensor", 0),
+        ([(1, 100, 85)], "tensor", 0),  # text
+        ([(1, 64, 64)], "tensor", 0),  # depth
         ([(1, 125, 2, 2)], "detection", 20),
         ([(1, 255, 8, 8), (1, 255, 4, 4), (1, 255, 2, 2)], "detection", 80),
         ([(1, 30, 4), (1, 30, 21)], "detection", 20),
         ([(1, 21, 64, 64)], "segmentation", 21),
-        ([(1, 12, 8, 8)], "segmentation", 12),
-        ([(1, 3, 64, 64)], None, 0),  # three classes, or a picture
-        ([(1, 5, 64)], "detection", 1),
-        ([(2, 9)], None, 0),
+        ([(1, 12, 8, 8)], "tensor", 0),
+        ([(1, 3, 64, 64)], "tensor", 0),  # three classes, or a picture
+        ([(1, 3, 128, 128)], "image-to-image", 0),
+        ([(1, 5, 64)], "tensor", 0),
+        ([(2, 9)], "tensor", 0),
     ],
 )
 def test_shapes_say_what_a_network_is_for(
@@ -162,7 +167,7 @@ def test_labels_are_those_of_the_data_set_that_has_as_many() -> None:
     names = guess(made((1, 1000)), {}, None, 0).labels
     assert names is not None
     assert (names[0], names[207], len(names)) == ("tench", "golden retriever", 1000)
-    coco = guess(made((1, 84, 8400)), {}, None, 0).labels
+    coco = guess(made((1, 84, 84)), {}, None, 0).labels
     assert coco is not None
     assert (coco[0], coco[15], coco[-1], len(coco)) == ("person", "cat", "toothbrush", 80)
     voc = guess(made((1, 21, 64, 64)), {}, None, 0).labels
@@ -180,7 +185,7 @@ def test_what_was_said_decides_between_readings() -> None:
 
 def test_a_network_that_takes_no_picture_gives_tensors() -> None:
     net = NetworkBuilder("sound", seed=1)
-    x = net.input("wave", (1, 1, 8, 64)).conv("conv", 2, square(3))
+    x = net.input("wave", (1, 2, 8, 64)).conv("conv", 2, square(3))
     assert guess(load_graph(net.model(x), "sound"), {}, None, 0) == Guess("tensor")
 
 

@@ -1,6 +1,7 @@
 """Pictures that travel as uint8: bitwise the same answer, and proofs that can fail."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
 
 from models.boxes import Box, Span
 from models.check import check, fused
@@ -15,13 +17,23 @@ from models.cutter import cut
 from models.graph import Graph
 from models.importer import load_graph
 from models.partial import cut_partial
-from models.pixels import as_values, is_exact, usual, with_pixels, without_pixels
+from models.pixels import (
+    as_pixels,
+    as_values,
+    is_exact,
+    usual,
+    with_encodings,
+    with_pixels,
+    without_pixels,
+)
 from models.program import BlobSource
 from models.reference import EQUAL, ProgramRunner, WholeModel, compare
 from models.tolerance import HALF
 from models.units import divide
+from models.usual import About, described, takes_pictures
 from models.vision.image_input import ImageInput
-from models.vision.sidecar import Sidecar
+from models.vision.preprocess import image_to_tensor
+from models.vision.sidecar import Sidecar, dump, parse
 from models.wire import Coded, Pixels
 from tests.models.model_files import halved
 from tests.models.networks import Sketch
@@ -71,7 +83,7 @@ class Swapped(Pixels):
 
     def decode(self, tensor: Coded) -> list[onnx.NodeProto]:
         def swapped(label: str, array: np.ndarray) -> str:
-            return tensor.constant(label, array[:, ::-1] if array.ndim else array)
+            return tensor.constant(label, array[::-1] if array.ndim else array)
 
         return super().decode(replace(tensor, constant=swapped))
 
@@ -203,12 +215,97 @@ def test_the_models_own_tensor_is_taken_as_well() -> None:
 @pytest.mark.parametrize("encoding", [*usual(), IMAGENET, RAW])
 def test_a_tensor_of_pixels_is_recognised_to_the_bit(encoding):
     assert is_exact(encoding)
-    assert len(usual()) == 2
-    every = np.arange(256, dtype=np.uint8).repeat(3).reshape(1, 16, 16, 3)
-    pixels = np.ascontiguousarray(every.transpose(0, 3, 1, 2))
+    assert len(usual()) == 4
+    pixels = np.arange(256, dtype=np.uint8).repeat(3).reshape(1, 16, 16, 3)
+    if not encoding.channels_last:
+        pixels = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
     values = encoding.values(pixels)
     assert (encoding.pixels(values) == pixels).all()
-    for other in (np.nextafter(values[0, 1, 9, 9], np.float32(np.inf)), np.nan, np.inf, -1e30):
+    place = (0, 9, 9, 1) if encoding.channels_last else (0, 1, 9, 9)
+    for other in (np.nextafter(values[place], np.float32(np.inf)), np.nan, np.inf, -1e30):
         changed = values.copy()
-        changed[0, 1, 9, 9] = other
+        changed[place] = other
         assert encoding.pixels(changed) is None
+
+
+LAYOUTS = {"NCHW": (1, 3, 8, 6), "NHWC": (1, 8, 6, 3), "CHW": (3, 8, 6), "HWC": (8, 6, 3)}
+
+
+def taking(layout: str, channels: int = 3, kind: int = TensorProto.FLOAT) -> onnx.ModelProto:
+    """A convolution of a picture (8, 6) in this layout and type, which it converts itself."""
+    batched = {"N": 1, "C": channels, "H": 8, "W": 6}
+    nodes, source = [], "x"
+    if kind != TensorProto.FLOAT:
+        nodes.append(helper.make_node("Cast", [source], ["f"], to=TensorProto.FLOAT))
+        source = "f"
+    if layout.endswith("C"):
+        turned = [len(layout) - 1, *range(len(layout) - 1)]
+        if "N" in layout:
+            turned = [0, 3, 1, 2]
+        nodes.append(helper.make_node("Transpose", [source], ["t"], perm=turned))
+        source = "t"
+    if "N" not in layout:
+        nodes.append(helper.make_node("Unsqueeze", [source, "axes"], ["u"]))
+        source = "u"
+    nodes.append(helper.make_node("Conv", [source, "w"], ["y"], pads=[1, 1, 1, 1]))
+    weights = np.random.default_rng(3).standard_normal((4, channels, 3, 3), dtype=np.float32)
+    graph = helper.make_graph(
+        nodes,
+        "taking",
+        [helper.make_tensor_value_info("x", kind, [batched[axis] for axis in layout])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4, 8, 6])],
+        [
+            numpy_helper.from_array(weights, "w"),
+            numpy_helper.from_array(np.array([0], np.int64), "axes"),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+FORMS = [(layout, 3, TensorProto.FLOAT) for layout in LAYOUTS] + [
+    ("NCHW", 1, TensorProto.FLOAT),
+    ("NHWC", 1, TensorProto.FLOAT),
+    ("NHWC", 3, TensorProto.UINT8),
+    ("HWC", 3, TensorProto.UINT8),
+    ("NHWC", 3, TensorProto.FLOAT16),
+]
+
+
+@pytest.mark.parametrize(("layout", "channels", "kind"), FORMS)
+def test_a_picture_of_any_form_is_described_sent_and_answered(
+    layout: str, channels: int, kind: int
+) -> None:
+    model = taking(layout, channels, kind)
+    plain = load_graph(model)
+    assert takes_pictures(plain)
+    pixels_name = "bytes" if kind == TensorProto.UINT8 else "imagenet"
+    beside = described(plain, "tensor", None, (), pixels_name, About("t", "t.onnx"))
+    assert beside.picture.shape == plain.shape("x")
+    graph = with_pixels(plain, parse(dump(beside), Path("t.json")))
+    assert isinstance(graph.tensors["x"].wire, Pixels) == (kind != TensorProto.UINT8)
+    photo = Image.fromarray(np.random.default_rng(1).integers(0, 256, (90, 70, 3), np.uint8))
+    tensor, _ = image_to_tensor(photo, beside.picture, graph.tensors["x"])
+    assert (tensor.shape, tensor.dtype) == (plain.shape("x"), np.uint8)
+    network = divide(graph)
+    report = check(model, network, (2, 1), fused(network), feeds={"x": tensor})
+    assert report.ok
+    # The model's own tensor is recognised as the same picture.
+    values = as_values(graph, {"x": tensor})
+    sent, encodings = as_pixels(graph, values)
+    assert np.array_equal(sent["x"], tensor)
+    assert not encodings
+
+
+@pytest.mark.parametrize(("layout", "channels", "kind"), FORMS)
+def test_what_travels_is_what_is_declared(layout: str, channels: int, kind: int) -> None:
+    """A tensor of the right form that is not made of pixels."""
+    plain = load_graph(taking(layout, channels, kind))
+    beside = described(plain, "tensor", None, (), "unit", About("t", "t.onnx"))
+    for graph in (plain, with_pixels(plain, beside)):
+        noise = np.random.default_rng(2).normal(0, 40, plain.shape("x"))
+        for values in (noise.astype(graph.tensors["x"].dtype), np.zeros_like(noise, np.uint8)):
+            if values.dtype not in {each.dtype for each in graph.tensors["x"].accepted}:
+                continue
+            sent, encodings = as_pixels(graph, {"x": values})
+            declared = with_encodings(graph, encodings).tensors["x"].on_wire
+            assert (sent["x"].dtype, sent["x"].shape) == (declared.dtype, declared.shape)

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto
 from PIL import Image
 
+from models.shapes import TensorInfo
 from models.vision.image_input import ImageInput
 from models.vision.preprocess import (
     BadImage,
@@ -22,6 +24,7 @@ from models.vision.preprocess import (
 )
 from protos.errors import BadRequest
 
+FLOATS = TensorInfo((1, 3, 48, 64), TensorProto.FLOAT)
 RAW = ImageInput(
     name="image",
     size=(48, 64),
@@ -154,7 +157,7 @@ def test_sixteen_bit_grey_keeps_its_scale() -> None:
 
 def test_raw_pixels_reach_the_tensor_unchanged() -> None:
     image = noisy(64, 48)
-    tensor, placement = image_to_tensor(image, RAW)
+    tensor, placement = image_to_tensor(image, RAW, FLOATS)
     assert (tensor.shape, tensor.dtype) == ((1, 3, 48, 64), np.float32)
     assert np.array_equal(tensor[0].transpose(1, 2, 0), np.asarray(image))
     assert (placement.scale_x, placement.left, placement.top) == (1.0, 0, 0)
@@ -162,7 +165,7 @@ def test_raw_pixels_reach_the_tensor_unchanged() -> None:
 
 def test_normalisation_is_scale_then_mean_then_std() -> None:
     form = replace(RAW, scale=1 / 255, mean=(0.5, 0.25, 0.0), std=(0.5, 1.0, 2.0))
-    tensor, _ = image_to_tensor(Image.new("RGB", (64, 48), (255, 51, 102)), form)
+    tensor, _ = image_to_tensor(Image.new("RGB", (64, 48), (255, 51, 102)), form, FLOATS)
     assert tensor[0, :, 10, 10] == pytest.approx([1.0, -0.05, 0.2], abs=1e-6)
 
 
@@ -252,5 +255,5 @@ def test_bgr_is_the_same_picture_with_its_channels_turned(form: ImageInput) -> N
     assert bgr.flags.c_contiguous
     assert placed == also
     only_blue = replace(form, color="BGR", mean=(255.0, 0.0, 0.0))
-    tensor, _ = image_to_tensor(Image.new("RGB", (64, 48), (0, 0, 255)), only_blue)
+    tensor, _ = image_to_tensor(Image.new("RGB", (64, 48), (0, 0, 255)), only_blue, FLOATS)
     assert not tensor[0, :, 20:30, 20:30].any()  # the mean is of the channels as they are fed

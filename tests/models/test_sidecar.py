@@ -182,7 +182,9 @@ def test_any_other_text_is_refused_and_never_breaks_the_reader(text: str) -> Non
 @pytest.mark.parametrize("where", [None, "input", "head"])
 def test_every_missing_key_is_named(where: str | None) -> None:
     document = document_of(CLASSIFIER)
-    for key in sorted({*(document[where] if where else document)} - {"wire", "precision"}):
+    for key in sorted(
+        {*(document[where] if where else document)} - {"wire", "precision", "assumed", "layout"}
+    ):
         with pytest.raises(SidecarError, match=f"key '{key}'.* is missing"):
             parse(without(key, where), PATH)
 

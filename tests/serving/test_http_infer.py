@@ -13,7 +13,7 @@ from PIL import Image
 from coordinator.serving.common import names
 from coordinator.serving.common.tensors import load_tensors, write_tensors
 from models.reference import EQUAL, compare
-from models.vision.preprocess import decode_image, image_to_tensor
+from models.vision.preprocess import decode_image, image_to_pixels
 from tests.serving.in_place import SIDECAR, InPlace, picture
 
 URL = "/v1/models/tiny/infer"
@@ -51,7 +51,8 @@ async def test_raw_outputs_equal_the_whole_model(
     http: httpx.AsyncClient, coordinator: InPlace
 ) -> None:
     body = picture(kind="BMP")
-    tensor, _ = image_to_tensor(decode_image(body), SIDECAR.input)
+    pixels, _ = image_to_pixels(decode_image(body), SIDECAR.picture)
+    tensor = SIDECAR.picture.pixels.values(pixels)
     response = await http.post(URL, content=body, headers={"Accept": names.NPZ})
     assert response.headers["Content-Type"] == names.NPZ
     whole = coordinator.whole.run({"image": tensor})

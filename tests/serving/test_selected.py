@@ -26,7 +26,7 @@ from models.vision.end_to_end import EndToEnd
 from models.vision.heads import Head
 from models.vision.image_input import ImageInput
 from models.vision.predictions import predictions
-from models.vision.preprocess import decode_image, image_to_tensor
+from models.vision.preprocess import decode_image, image_to_pixels
 from models.vision.yolo_boxes import YoloBoxes
 from protos.errors import BadRequest
 from tests.models import picking
@@ -119,8 +119,9 @@ async def real(
 async def test_predictions_are_those_of_the_whole_output(real: Real, detector: Path) -> None:
     loaded, body = load(str(detector)), picture()
     assert loaded.sidecar is not None
-    tensor, placement = image_to_tensor(decode_image(body), loaded.sidecar.input)
-    whole = WholeModel(loaded.proto, 1).run({loaded.sidecar.input.name: tensor})
+    form = loaded.sidecar.picture
+    pixels, placement = image_to_pixels(decode_image(body), form)
+    whole = WholeModel(loaded.proto, 1).run({form.name: form.pixels.values(pixels)})
     expected = [each.as_json() for each in predictions(loaded.sidecar, whole, placement)]
     assert len(expected) > 3
     url, headers = "/v1/models/boxes/infer", {"Content-Type": "image/png"}

@@ -10,7 +10,7 @@ from PIL import Image
 
 from models.vision.detection import Detection
 from models.vision.predictions import predictions
-from models.vision.preprocess import image_to_tensor
+from models.vision.preprocess import image_to_pixels
 from models.vision.sidecar import Sidecar, load, sidecar_path
 from models.vision.yolov2 import YoloV2
 
@@ -28,9 +28,9 @@ class Detector:
 
     def find(self, image: Image.Image) -> list[Detection]:
         """The detections in the picture, best first."""
-        tensor, placement = image_to_tensor(image, self.sidecar.input)
+        pixels, placement = image_to_pixels(image, form := self.sidecar.picture)
         names = [output.name for output in self._session.get_outputs()]
-        arrays = self._session.run(names, {self.sidecar.input.name: tensor})
+        arrays = self._session.run(names, {form.name: form.pixels.values(pixels)})
         found = predictions(self.sidecar, dict(zip(names, arrays, strict=True)), placement)
         return [item for item in found if isinstance(item, Detection)]
 

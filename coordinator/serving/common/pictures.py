@@ -27,7 +27,7 @@ from models.vision.detection import Detector
 from models.vision.drawing import annotated
 from models.vision.placement import Placement
 from models.vision.predictions import Prediction, Tensor, predictions
-from models.vision.preprocess import decode_image, image_to_pixels, image_to_tensor
+from models.vision.preprocess import decode_image, image_to_tensor
 from protos.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -120,18 +120,13 @@ def asked_of(body: bytes, served: ServedModel) -> RequestInput:
 
     Raises:
         BadImage: they are not a picture that can be used.
+        BadRequest: the model takes no pictures.
     """
-    sidecar = served.sidecar
-    assert sidecar is not None
-    picture, name = decode_image(body), sidecar.input.name
-    info = served.network.graph.tensors[name]
-    tensor: np.ndarray
-    if any(each.dtype == np.uint8 for each in info.accepted):
-        tensor, placement = image_to_pixels(picture, sidecar.input)
-    else:
-        tensor, placement = image_to_tensor(picture, sidecar.input)
-        tensor = tensor.astype(info.dtype, copy=False)
-    return RequestInput({name: tensor}, body, placement)
+    assert served.sidecar is not None
+    form = served.sidecar.picture
+    info = served.network.graph.tensors[form.name]
+    tensor, placement = image_to_tensor(decode_image(body), form, info)
+    return RequestInput({form.name: tensor}, body, placement)
 
 
 def found(served: ServedModel, asked: RequestInput, answer: Answer) -> list[Prediction]:

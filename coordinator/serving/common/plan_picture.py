@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import TypeVar
 
 from coordinator.tasks.plan import Block, Plan, Tile, tile_extent
 from models.boxes import Box
 from models.memory import megabytes
+from models.sizes import layout_of
 from models.units import Network, layers_of
 from protos.facts import DeviceId
 
 # Okabe and Ito's palette, which people with any kind of colour vision can distinguish.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
+_Value = TypeVar("_Value")
 _MAP = 130  # pixels of the longer side of the largest map
 _LEAST = 44
 _GAP, _BETWEEN, _TOP = 26, 54, 64
@@ -92,7 +95,7 @@ def image_tiles(plan: Plan, network: Network, image_size: tuple[int, int]) -> li
         image = network.graph.inputs[0]
         read = tile_extent(network, block, tile).inputs.get(image)
         whole = network.graph.shape(main)
-        if read is None or len(read) < 4:
+        if read is None or layout_of(network.graph.shape(image)) is None:
             continue
         own = tile.boxes[main] if len(whole) == 4 else read
         of = whole if len(whole) == 4 else network.graph.shape(image)
@@ -198,8 +201,20 @@ def _top(height: float) -> float:
     return _TOP + (_MAP - height) / 2
 
 
+def _as_map(values: Sequence[_Value], shape: Sequence[int]) -> tuple[_Value, ...]:
+    """What belongs to the dimensions of a picture, in the order of a map's: batch (for pictures
+    without one, the channels again), channels, rows, columns. Of other tensors, as it is.
+    """
+    layout = layout_of(shape)
+    if layout is None:
+        return tuple(values)
+    axes = [layout.find(axis if axis in layout else "C") for axis in "NCHW"]
+    return tuple(values[axis] for axis in axes)
+
+
 def _size(shape: Sequence[int]) -> tuple[float, float]:
     """A map's size in pixels, on a root scale; vectors are bars."""
+    shape = _as_map(shape, shape)
     if len(shape) < 4:
         return 14.0, float(_MAP)
     rows, cols = shape[2], shape[3]
@@ -211,6 +226,7 @@ def _scaled(
     box: Box, shape: Sequence[int], x: float, y: float, width: float, height: float
 ) -> Rect:
     """A box of a map in pixels; for vectors and channels, a part of the bar's height."""
+    box, shape = Box(_as_map(box, shape)), _as_map(shape, shape)
     by_channels = len(box) < 4 or (
         len(box[1]) != shape[1] and box.spans[2:] == Box.whole(shape).spans[2:]
     )

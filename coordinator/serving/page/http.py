@@ -19,6 +19,7 @@ from coordinator.serving.page.hub import Hub
 from coordinator.serving.v1.plans import Chosen
 from models.digits.examples import examples
 from models.graph import Graph
+from models.sizes import layout_of
 from protos.errors import NotFound
 
 STATIC = Path(__file__).parent / "static"
@@ -139,7 +140,8 @@ def _file(name: str) -> Response:
 def _size(graph: Graph) -> tuple[int, int]:
     """Width and height of the model's first input."""
     shape = graph.shape(graph.inputs[0])
-    return (shape[3], shape[2]) if len(shape) == 4 else (1, 1)
+    layout = layout_of(shape)
+    return (shape[layout.index("W")], shape[layout.index("H")]) if layout else (1, 1)
 
 
 def _box(rect: Rect) -> list[float]:

@@ -1,0 +1,73 @@
+"""Which request makes devices fail: one that they compute as they end, again and again.
+
+A device that ends, or that refuses what is sent to it, is not at fault if a request is: another
+would end of it as well. From the second such departure on the request is at fault:
+
+* What a device refuses names its request.
+* A process that ends names nobody. A request that was there alone is at fault; of several, each is
+  a suspect, which from then on is computed alone on one device (`placement`), while the others go
+  on elsewhere: the next departure names it, or it is answered.
+* Chance speaks for a request: devices that ended without it in the last minute. In a home where
+  devices are being killed, one that happened to be on two of them is no suspect.
+* Silence counts for nothing: cables and power fail for all requests alike.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from coordinator.tasks.events import RequestId
+from coordinator.tasks.runs import RequestRun
+from protos.errors import RequestAtFault
+
+# From this departure on, it is the request's fault.
+MOST_DEPARTURES = 2
+# For so long a device that ended without a request speaks for it.
+REMEMBERED_S = 60.0
+# Devices that can end in that time; a home has fewer.
+_MOST_REMEMBERED = 256
+
+_ELSE = "other requests are not affected"
+
+
+class Suspicion:
+    """Remembers the crashes of the last minute, and which requests were present at each."""
+
+    def __init__(self) -> None:
+        self._crashes: deque[tuple[float, frozenset[RequestId]]] = deque(maxlen=_MOST_REMEMBERED)
+
+    def refused(self, run: RequestRun) -> RequestAtFault | None:
+        """A device refused what was sent for this request. Its error, if it is at fault."""
+        run.refusals += 1
+        if run.refusals < MOST_DEPARTURES:
+            return None
+        return RequestAtFault(
+            cause=f"{run.refusals} devices refused what was sent to them for this request",
+            cure=f"Report this with the coordinator's log; {_ELSE}",
+        )
+
+    def crashed(
+        self, present: Mapping[RequestId, RequestRun], now: float
+    ) -> tuple[RequestId, RequestAtFault] | None:
+        """A device ended that was computing for these requests. The one that is at fault, with its
+        error; None if none is, or several may be, which are suspects now.
+        """
+        self._crashes.append((now, frozenset(present)))
+        lately = [requests for at_s, requests in self._crashes if now - at_s <= REMEMBERED_S]
+        for request, run in present.items():
+            run.crashes += 1
+            without = sum(request not in requests for requests in lately)
+            run.is_suspect = run.crashes >= MOST_DEPARTURES and run.crashes > without
+        if len(present) != 1:
+            return None
+        ((request, run),) = present.items()
+        return (request, at_fault(run)) if run.is_suspect else None
+
+
+def at_fault(run: RequestRun) -> RequestAtFault:
+    """The error of a request as whose tasks were computed devices ended."""
+    return RequestAtFault(
+        cause=f"{run.crashes} devices ended while they computed for this request",
+        cure=f"See those devices' logs: out of memory, or a fault in the engine; {_ELSE}",
+    )
