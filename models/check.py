@@ -14,8 +14,8 @@ from models.operators import Kind, operator, splits_along
 from models.operators.tail import BODY
 from models.pixels import as_values
 from models.program import BlobSource
-from models.reference import Comparison, random_inputs
-from models.run_tiles import TileFault, TileRun
+from models.reference import Comparison, ProgramRunner, random_inputs
+from models.run_tiles import TileFault, TileRun, pieces
 from models.ties import judged_ahead
 from models.tiles import grid, tile_boxes, whole_map
 from models.tolerance import PLAIN
@@ -137,6 +137,19 @@ def fused(network: Network) -> Blocking:
         else:
             blocks.append((index, index + 1))
     return blocks
+
+
+def require_programs(network: Network) -> None:
+    """Makes the programs of a network in two tiles, without running them.
+
+    Raises:
+        BadRequest: onnxruntime refuses one of them; the node is named.
+    """
+    blobs = BlobSource()
+    for start, stop in fused(network):
+        runner = ProgramRunner(blobs, threads=1)
+        for piece, _ in pieces(network, start, stop, grid(network, start, stop, 2, 1), blobs):
+            runner.prepared(piece.program)
 
 
 def refusals(network: Network) -> tuple[UnsplitLayer, ...]:

@@ -223,9 +223,25 @@ class TileBuilder:
         self.nodes.append(node)
         return output
 
+    def _name_apart(self) -> None:
+        """Gives every node a name of its own, as onnxruntime demands: ours are named after what
+        they make, as nodes of the network may be.
+        """
+        names = {node.name for node in self.nodes}
+        seen: set[str] = set()
+        for index, node in enumerate(self.nodes):
+            if node.name in seen:
+                node.name = f"{node.name}__{index}"
+                while node.name in names:
+                    node.name += "_"
+                names.add(node.name)
+            if node.name:
+                seen.add(node.name)
+
     def program(self) -> Program:
         """The collected program; it names weights without holding them."""
         self._rename(self._plain)
+        self._name_apart()
         for name in self._outputs:
             encoding = self.graph.tensors[name].wire
             if encoding is not None:

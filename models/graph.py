@@ -23,7 +23,7 @@ from models.precision import Precision
 from models.shapes import TensorInfo
 from models.windows import Window
 
-OPSETS = range(7, 25)
+OPSETS = range(7, 29)
 # The dimensions of a map.
 CHANNELS, ROWS, COLS = 1, 2, 3
 

@@ -31,7 +31,7 @@ from models.simplify import (
 )
 from models.simplify.draft import Draft, op_of
 from models.sizes import bind
-from models.soundness import is_numeric, require_schema, sound_nodes
+from models.soundness import apart, is_numeric, require_schema, sound_nodes
 from models.stored import Room, StoredModel, filled, in_memory
 from models.tail import part
 from models.windows import (
@@ -63,6 +63,9 @@ def load_graph(
         BadRequest: an unknown opset, a shape that stays unknown, an invalid graph.
     """
     opset = _opset(model)
+    model, names = apart(model)
+    if names:
+        weights = {names.get(name, name): array for name, array in weights.items()}
     nodes: Sequence[onnx.NodeProto] = sound_nodes(model.graph)
     for node in nodes:
         require_schema(node, opset)
@@ -71,6 +74,8 @@ def load_graph(
         tensor.name: weights[tensor.name] if tensor.name in weights else _array(tensor)
         for tensor in model.graph.initializer
     }
+    outputs = tuple(value.name for value in model.graph.output)
+    nodes += _computed(outputs, constants)
     stored = {*constants, *(node.output[0] for node in nodes if node.op_type == "Constant")}
     inputs = _bound_inputs(model, constants)
     told: dict[str, TensorInfo] = {}
@@ -89,7 +94,6 @@ def load_graph(
             break
         if stuck:
             told, asks = told_shapes(filled(model, weights), inputs, tensors, unknown), False
-    outputs = tuple(value.name for value in model.graph.output)
     ended = None
     if ends:
         nodes, ended = ending(model, nodes, tensors, constants)
@@ -202,6 +206,14 @@ def _with_first_output(node: onnx.NodeProto) -> onnx.NodeProto:
     return named
 
 
+def _computed(outputs: Sequence[str], constants: dict[str, np.ndarray]) -> Iterator[onnx.NodeProto]:
+    """A node for each output that is one of the constants, so that somebody computes it."""
+    for name in outputs:
+        if name in constants:
+            constants[label := f"{name}__constant"] = constants.pop(name)
+            yield helper.make_node("Identity", [label], [name], name=name)
+
+
 def _made(nodes: Sequence[onnx.NodeProto]) -> list[str]:
     return [name for node in nodes for name in node.output if name]
 
@@ -262,7 +274,7 @@ def _require_computed(graph: Graph) -> None:
     for name in graph.results:
         if name not in graph.producer:
             raise BadRequest(
-                cause=f"the output {name!r} does not depend on the input",
+                cause=f"the output {name!r} is an input of the model",
                 cure="Remove it from the model's outputs.",
             )
     reached = set(graph.inputs)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
-from onnx import GraphProto, ModelProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, defs
 
 from models.external_data import (
     Extent,
@@ -17,6 +17,7 @@ from models.external_data import (
 )
 from models.functions import without_functions
 from models.graph import OPSETS
+from models.named_classes import with_scores
 from models.stored import StoredModel
 from models.wire_scan import BufferedFile, Field, TooMuch, merge, require_small
 from protos.errors import BadRequest, NotFound
@@ -39,6 +40,7 @@ def read_model(path: Path) -> StoredModel:
     _require_onnx(path, model)
     if not _is_text(model):
         raise _not_onnx(path)
+    with_scores(model)
     most_bytes = MAX_MODEL_BYTES - sum(each.size for each in inside.values())
     extents = inside | load_external_data(path, model, most_bytes)
     return StoredModel(
@@ -113,18 +115,50 @@ def _require_onnx(path: Path, model: ModelProto) -> None:
     opsets = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     if not model.graph.node or not model.graph.output or not opsets:
         raise _not_onnx(path)
-    if opsets[0] not in OPSETS:
-        raise BadRequest(
-            cause=f"{path} uses ONNX opset {opsets[0]}",
-            cure=f"Convert it to opset {OPSETS.start} to {OPSETS.stop - 1}, for example with "
-            "onnx.version_converter.",
-        )
+    if opsets[0] < OPSETS.start:
+        _raise_opset(path, model)
+    elif opsets[0] not in OPSETS:
+        raise _wrong_opset(f"{path} uses ONNX opset {opsets[0]}")
     count = _nodes_in(model.graph) + sum(len(each.node) for each in model.functions)
     if count > MAX_NODES:
         raise BadRequest(
             cause=f"{path} has {count} nodes",
             cure=f"At most {MAX_NODES} nodes can be planned: simplify the model first.",
         )
+
+
+def _raise_opset(path: Path, model: ModelProto) -> None:
+    """Makes an older model one of the first opset, if that defines its operators in the same way.
+    onnxruntime has no kernels of the older definitions.
+    """
+    for entry in model.opset_import:
+        if entry.domain not in ("", "ai.onnx"):
+            continue
+        for node in model.graph.node:
+            if node.domain in ("", "ai.onnx") and _defined(node, entry.version) != _defined(
+                node, OPSETS.start
+            ):
+                raise _wrong_opset(
+                    f"{path} uses {node.op_type} as opset {entry.version} defines it, and "
+                    "onnxruntime does not"
+                )
+        entry.version = OPSETS.start
+
+
+def _defined(node: NodeProto, opset: int) -> int:
+    """The opset in which an operator got its definition; 0 if there is none."""
+    try:
+        return int(defs.get_schema(node.op_type, opset, "").since_version)
+    except defs.SchemaError:
+        return 0
+
+
+def _wrong_opset(cause: str) -> BadRequest:
+    return BadRequest(
+        cause=cause,
+        cure=f"Convert it to opset {OPSETS.start} to {OPSETS.stop - 1}, for example with "
+        "onnx.version_converter.",
+    )
 
 
 def _nodes_in(graph: GraphProto) -> int:

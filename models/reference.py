@@ -61,12 +61,27 @@ class ProgramRunner:
         self._sessions: dict[str, ort.InferenceSession] = {}
 
     def run(self, program: Program, feeds: Arrays, outputs: Sequence[str]) -> list[np.ndarray]:
-        """The named outputs."""
+        """The named outputs.
+
+        Raises:
+            BadRequest: onnxruntime cannot load the program.
+        """
+        result: list[np.ndarray] = self.prepared(program).run(list(outputs), dict(feeds))
+        return result
+
+    def prepared(self, program: Program) -> ort.InferenceSession:
+        """The program's session.
+
+        Raises:
+            BadRequest: onnxruntime cannot load the program.
+        """
         session = self._sessions.get(program.sha256)
         if session is None:
-            session = self._sessions[program.sha256] = self._load(program)
-        result: list[np.ndarray] = session.run(list(outputs), dict(feeds))
-        return result
+            try:
+                session = self._sessions[program.sha256] = self._load(program)
+            except Exception as error:  # onnxruntime has an exception type for each error code
+                raise refused(error) from error
+        return session
 
     def _load(self, program: Program) -> ort.InferenceSession:
         model = onnx.ModelProto.FromString(program.graph)

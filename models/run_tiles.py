@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -41,17 +41,12 @@ class TileRun:
     def block(self, start: int, stop: int, tiles: Sequence[MapTile]) -> None:
         """Runs units [start, stop) in these tiles, or whole where they can't be split."""
         network, graph = self._network, self._network.graph
-        if not network.is_divisible(start, stop):
-            tiles = (whole_map(network, start, stop),)
         runner = ProgramRunner(self._blobs)
         self.tensors.update(
             {name: _unwritten(graph.tensors[name]) for name in network.outputs(start, stop)}
         )
-        for tile in tiles:
-            boxes = tile_boxes(network, start, stop, tile)
-            if boxes:
-                piece = cut(graph, network.nodes(start, stop), boxes, self._blobs)
-                self._run_tile(runner, piece, boxes)
+        for piece, boxes in pieces(network, start, stop, tiles, self._blobs):
+            self._run_tile(runner, piece, boxes)
 
     def answer(self) -> dict[str, np.ndarray]:
         """The network's outputs, once all blocks ran."""
@@ -71,6 +66,20 @@ class TileRun:
                 continue
             own = result[box.slices(inside=piece.yields[name])]
             self.tensors[name][box.slices()] = own
+
+
+def pieces(
+    network: Network, start: int, stop: int, tiles: Sequence[MapTile], blobs: BlobSource
+) -> Iterator[tuple[CutTile, Mapping[str, Box]]]:
+    """Units [start, stop) cut in these tiles, or whole where they can't be split, each with the
+    boxes that it makes.
+    """
+    if not network.is_divisible(start, stop):
+        tiles = (whole_map(network, start, stop),)
+    for tile in tiles:
+        boxes = tile_boxes(network, start, stop, tile)
+        if boxes:
+            yield cut(network.graph, network.nodes(start, stop), boxes, blobs), boxes
 
 
 def _unwritten(info: TensorInfo) -> np.ndarray:

@@ -8,9 +8,18 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, defs, helper
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    defs,
+    helper,
+)
 
 from protos.errors import BadRequest
 
@@ -22,8 +31,8 @@ def sound_nodes(graph: GraphProto) -> list[NodeProto]:
     """The graph's nodes in topological order.
 
     Raises:
-        BadRequest: a name that is undefined, defined twice, or imbrex's own, a cycle, an input that
-            is not a numeric tensor.
+        BadRequest: a name that is undefined or defined twice, a cycle, an input that is not a
+            numeric tensor.
     """
     if graph.sparse_initializer:
         raise BadRequest(
@@ -37,7 +46,6 @@ def sound_nodes(graph: GraphProto) -> list[NodeProto]:
         _require_tensor(value)
     _require_once((*given, *(name for node in graph.node for name in node.output if name)))
     known = {*given, *(name for node in graph.node for name in node.output), ""}
-    _require_free(known)
     for node in graph.node:
         _require_known(node, known)
     for output in graph.output:
@@ -118,16 +126,59 @@ def _require_once(names: Iterable[str]) -> None:
         seen.add(name)
 
 
-def _require_free(known: set[str]) -> None:
-    """Names of tensors that imbrex adds are those of the model's, two underscores and a word."""
-    for name in known:
-        for mark in _ADDED.finditer(name):
-            if name[: mark.start()] in known and mark.start():
-                raise BadRequest(
-                    cause=f"the tensor {name!r} has a name that imbrex gives to a step of "
-                    f"{name[: mark.start()]!r}",
-                    cure="Rename it.",
-                )
+def apart(model: ModelProto) -> tuple[ModelProto, dict[str, str]]:
+    """The model, in which no tensor has a name that imbrex may give to one of its own: that of
+    another tensor, two underscores and a word. Renames what is inside it, and says what.
+
+    Raises:
+        BadRequest: both are inputs or outputs of the model, whose names must stay.
+    """
+    graph = model.graph
+    made = {name for node in graph.node for name in node.output if name}
+    public = {value.name for value in (*graph.input, *graph.output)}
+    known = made | public | {each.name for each in graph.initializer}
+    names: dict[str, str] = {}
+    for name in sorted(known):
+        bases = (name[: mark.start()] for mark in _ADDED.finditer(name))
+        base = next((each for each in bases if each in known), None)
+        if base is None or base in names:
+            continue
+        inner = name if name not in public else base
+        if inner in public:
+            raise BadRequest(
+                cause=f"the tensor {name!r} has a name that imbrex gives to a step of {base!r}",
+                cure="Export the model with other names of its inputs and outputs.",
+            )
+        names[inner] = _free(inner.replace("__", "_"), known)
+    if not names:
+        return model, names
+    renamed = ModelProto()
+    renamed.CopyFrom(model)
+    for tensor in renamed.graph.initializer:
+        tensor.name = names.get(tensor.name, tensor.name)
+    for value in renamed.graph.value_info:
+        value.name = names.get(value.name, value.name)
+    for node in renamed.graph.node:
+        rename_inputs(node, names)
+        node.output[:] = [names.get(name, name) for name in node.output]
+    return renamed, names
+
+
+def _free(name: str, known: set[str]) -> str:
+    while name in known:
+        name += "_"
+    known.add(name)
+    return name
+
+
+def rename_inputs(node: NodeProto, names: Mapping[str, str]) -> None:
+    """Renames what a node reads, in the graphs inside it, too."""
+    node.input[:] = [names.get(name, name) for name in node.input]
+    for inner in nested(node):
+        for each in inner.node:
+            rename_inputs(each, names)
+        for output in inner.output:
+            output.name = names.get(output.name, output.name)
 
 
 def _require_known(node: NodeProto, known: set[str]) -> None:

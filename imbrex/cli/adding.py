@@ -13,6 +13,7 @@ import typer
 from coordinator.sharing.store import open_store
 from imbrex import terminal
 from models import catalogue
+from models.check import require_programs
 from models.documents import Problem
 from models.graph import Graph
 from models.guess import Guess, guess, metadata, written_size
@@ -20,6 +21,7 @@ from models.importer import graph_of
 from models.model_file import read_model
 from models.precision import Precision
 from models.sizes import Size, bind, inputs_of, open_axes
+from models.units import divide
 from models.usual import PIXELS, About, described, head_for, takes_pictures
 from models.vision.head import Task
 from models.vision.heads import TASKS
@@ -85,6 +87,8 @@ def add(file: Path, said: Said, *, default: bool, as_json: bool) -> int:
         graph = _graph(file, said.size or (written_size(stored.proto) if is_open else None))
         sidecar = _described(graph, metadata(stored.proto), name, said, file)
     check_outputs(sidecar, {each: graph.shape(each) for each in graph.outputs})
+    with terminal.waiting("trying whether it can be split"):
+        require_programs(divide(graph))
     if said.precision is not None:
         sidecar = replace(sidecar, precision=said.precision)
     return _keep(

@@ -4,7 +4,6 @@ non-maximum suppression, and all that follows them. It runs whole, on one device
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from onnx import NodeProto
@@ -12,7 +11,7 @@ from onnx import NodeProto
 from models.boxes import Box
 from models.operators.arrange import DOMAIN
 from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
-from models.soundness import nested
+from models.soundness import rename_inputs
 
 if TYPE_CHECKING:
     from models.graph import Graph, Node
@@ -20,16 +19,6 @@ if TYPE_CHECKING:
 OP = "Tail"
 # The attribute that holds the nodes, as a graph with the node's own inputs.
 BODY = "body"
-
-
-def rename_inputs(node: NodeProto, names: Mapping[str, str]) -> None:
-    """Renames what a node reads, in the graphs inside it, too."""
-    node.input[:] = [names.get(name, name) for name in node.input]
-    for inner in nested(node):
-        for each in inner.node:
-            rename_inputs(each, names)
-        for output in inner.output:
-            output.name = names.get(output.name, output.name)
 
 
 def _reads(graph: Graph, node: Node, box: Box) -> Boxes:

@@ -42,10 +42,6 @@ def missing_output(model: ModelProto) -> None:
     model.graph.output[0].name = "nowhere"
 
 
-def constant_output(model: ModelProto) -> None:
-    model.graph.output.append(helper.make_tensor_value_info("conv1.bias", TensorProto.FLOAT, [4]))
-
-
 def unread_input(model: ModelProto) -> None:
     model.graph.node[0].input[0] = "fixed"
     array = np.zeros((1, 3, 32, 32), np.float32)
@@ -133,8 +129,17 @@ def captured(model: ModelProto) -> None:
     model.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
 
 
-def taken(model: ModelProto) -> None:
-    model.graph.node.append(helper.make_node("Abs", ["conv1"], ["conv1__rows0"]))
+def both_public(model: ModelProto) -> None:
+    model.graph.node.append(helper.make_node("Abs", ["conv1"], ["image__rows0"]))
+    model.graph.output.append(
+        helper.make_tensor_value_info("image__rows0", TensorProto.FLOAT, None)
+    )
+
+
+def text_output(model: ModelProto) -> None:
+    cast = helper.make_node("Cast", ["conv1"], ["words"], to=TensorProto.STRING)
+    model.graph.node.append(cast)
+    model.graph.output.append(helper.make_tensor_value_info("words", TensorProto.STRING, None))
 
 
 def sparse(model: ModelProto) -> None:
@@ -159,7 +164,6 @@ def from_the_future(model: ModelProto) -> None:
         (cyclic, r"the graph is cyclic: node 'conv1' \(Conv\)"),
         (missing_initialiser, r"'conv1' \(Conv\) reads 'conv1\.weight', which is not an input"),
         (missing_output, "nothing in the model makes its output 'nowhere'"),
-        (constant_output, r"'conv1\.bias' does not depend on the input"),
         (unread_input, "no output depends on an input"),
         (made_twice, "'conv1' is made twice"),
         (absurd_input, r"'image' would take 1\.2e\+04 GB"),
@@ -180,7 +184,8 @@ def from_the_future(model: ModelProto) -> None:
         (from_the_future, "onnxruntime cannot run the model .*max supported IR version"),
         (captured, "'chosen' .*reads 'nowhere', which is not an input"),
         (sparse, "sparse initialisers"),
-        (taken, "'conv1__rows0' has a name that imbrex gives to a step of 'conv1'"),
+        (both_public, "'image__rows0' has a name that imbrex gives to a step of 'image'"),
+        (text_output, "'words' is no tensor of numbers, but text"),
     ],
 )
 def test_what_is_wrong_is_said(

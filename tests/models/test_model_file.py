@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from onnx import helper
 
 from models import catalogue, model_file
+from models.graph import OPSETS
 from models.importer import load_graph
 from models.model_file import read_model
-from models.reference import WholeModel, random_inputs
+from models.reference import EQUAL, WholeModel, compare, random_inputs
 from models.zoo.builder import NetworkBuilder, square
 from protos.errors import BadRequest, NotFound
 from tests.models.model_files import saved, tiny
@@ -53,15 +55,26 @@ def test_file_beyond_protobufs_limit_is_refused_unread(tmp_path):
         catalogue.load(path)
 
 
-@pytest.mark.parametrize("opset", [6, 25])
+@pytest.mark.parametrize("opset", [0, 29])
 def test_opset_out_of_range_is_refused(tmp_path, opset):
     with pytest.raises(BadRequest, match=f"opset {opset}"):
         catalogue.load(saved(tmp_path, tiny(opset)))
 
 
-@pytest.mark.parametrize("opset", [7, 24])
+@pytest.mark.parametrize("opset", [7, 24, 25, 28])
 def test_opset_in_range_is_accepted(tmp_path, opset):
     assert catalogue.load(saved(tmp_path, tiny(opset))).proto.opset_import[0].version == opset
+
+
+def test_an_older_opset_is_taken_as_far_as_onnxruntime_knows_its_operators(tmp_path):
+    model = tiny(6)
+    loaded = catalogue.load(saved(tmp_path, model))
+    assert loaded.proto.opset_import[0].version == OPSETS.start
+    feeds = {"image": np.random.default_rng(1).normal(size=(1, 3, 32, 32)).astype(np.float32)}
+    assert compare(WholeModel(loaded.proto).run(feeds), WholeModel(model).run(feeds)) == EQUAL
+    model.graph.node.append(helper.make_node("Add", ["conv1", "conv1"], ["sum"], broadcast=0))
+    with pytest.raises(BadRequest, match="uses Add as opset 6 defines it"):
+        catalogue.load(saved(tmp_path, model))
 
 
 @pytest.mark.parametrize("version", [3, 8])
