@@ -152,10 +152,7 @@ def refusals(network: Network) -> tuple[UnsplitLayer, ...]:
 
 
 def _reason(graph: Graph, node: Node) -> str:
-    why = node.refusal
-    if BODY in node.attributes:
-        first = node.attributes[BODY].node[0].op_type
-        why = f"from this {first} on shapes depend on values"
+    why = node.refusal or (BODY in node.attributes and node.proto.doc_string)
     if why:
         return f"{why}, so it runs whole on one device"
     match operator(node).kind:
