@@ -62,11 +62,16 @@ class ProgramRunner:
 
     def run(self, program: Program, feeds: Arrays, outputs: Sequence[str]) -> list[np.ndarray]:
         """The named outputs."""
+        session = self.session(program)
+        result: list[np.ndarray] = session.run(list(outputs), dict(feeds))
+        return result
+
+    def session(self, program: Program) -> ort.InferenceSession:
+        """The session of a program."""
         session = self._sessions.get(program.sha256)
         if session is None:
             session = self._sessions[program.sha256] = self._load(program)
-        result: list[np.ndarray] = session.run(list(outputs), dict(feeds))
-        return result
+        return session
 
     def _load(self, program: Program) -> ort.InferenceSession:
         model = onnx.ModelProto.FromString(program.graph)
