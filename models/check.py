@@ -20,7 +20,7 @@ from models.ties import judged_ahead
 from models.tiles import grid, tile_boxes, whole_map
 from models.tolerance import PLAIN
 from models.units import Network
-from models.work import tile_works
+from models.work import Work, tile_works
 
 Blocking = Sequence[tuple[int, int]]
 TOLERANCE = PLAIN
@@ -149,7 +149,7 @@ def require_programs(network: Network) -> None:
     for start, stop in fused(network):
         runner = ProgramRunner(blobs, threads=1)
         for piece, _ in pieces(network, start, stop, grid(network, start, stop, 2, 1), blobs):
-            runner.prepared(piece.program)
+            runner.session(piece.program)
 
 
 def refusals(network: Network) -> tuple[UnsplitLayer, ...]:
@@ -165,10 +165,7 @@ def refusals(network: Network) -> tuple[UnsplitLayer, ...]:
 
 
 def _reason(graph: Graph, node: Node) -> str:
-    why = node.refusal
-    if BODY in node.attributes:
-        first = node.attributes[BODY].node[0].op_type
-        why = f"from this {first} on shapes depend on values"
+    why = node.refusal or (BODY in node.attributes and node.proto.doc_string)
     if why:
         return f"{why}, so it runs whole on one device"
     match operator(node).kind:
@@ -185,10 +182,21 @@ def _reason(graph: Graph, node: Node) -> str:
 
 def partitioned_flop_share(network: Network) -> float:
     """Share of all FLOPs that run split."""
-    total = split = 0
+    return _split_share(network, lambda work: work.flop)
+
+
+def partitioned_time_share(network: Network) -> float:
+    """Share of the time that runs split, where FLOPs take as long as those of a convolution, and
+    nodes that were timed as long as they took.
+    """
+    return _split_share(network, lambda work: work.paced_flop)
+
+
+def _split_share(network: Network, amount: Callable[[Work], float]) -> float:
+    total = split = 0.0
     for index, unit in enumerate(network.units):
         boxes = tile_boxes(network, index, index + 1, whole_map(network, index, index + 1))
-        flop = sum(work.flop for work in tile_works(network.graph, unit.nodes, boxes))
-        total += flop
-        split += flop if unit.splits else 0
+        found = sum(map(amount, tile_works(network.graph, unit.nodes, boxes)))
+        total += found
+        split += found if unit.splits else 0
     return split / total if total else 0.0

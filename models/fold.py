@@ -14,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 from models.branches import taken_branch
 from models.operators.pointwise import BROADCASTING
+from models.runtime_shapes import NodeShapes
 from models.shapes import TensorInfo, infer_node, info_of
 from models.soundness import outer_names, reads, without_unread
 
@@ -41,17 +42,18 @@ def fold_constants(
     model: onnx.ModelProto,
     tensors: Mapping[str, TensorInfo],
     constants: Mapping[str, np.ndarray],
+    runtime: NodeShapes,
     grown: int = 0,
-) -> tuple[list[onnx.NodeProto], dict[str, np.ndarray]]:
-    """The remaining nodes and the constants they use; `model`'s nodes are in topological order.
-    `grown`: bytes folded so far.
+) -> tuple[list[onnx.NodeProto], dict[str, np.ndarray], dict[str, TensorInfo]]:
+    """The remaining nodes, the constants they use, and shapes that only `runtime` knew; `model`'s
+    nodes are in topological order. `grown`: bytes folded so far.
 
     Removes Identity and inference-time Dropout, turns Constant, Shape and what has no elements into
     constants, and evaluates nodes all of whose inputs are constant. An If becomes the branch that
     is taken, where that is known, and CastLike a Cast. Also drops nodes whose outputs are not read.
     Nodes that make an output of the model always stay.
     """
-    known, shapes = dict(constants), dict(tensors)
+    known, shapes, told = dict(constants), dict(tensors), dict[str, TensorInfo]()
     renamed: dict[str, str] = {}
     empty = {name for name, array in constants.items() if not array.size}
     opsets = list(model.opset_import)
@@ -68,15 +70,19 @@ def fold_constants(
         if node.op_type == "If" and node.input[0] in known:
             left.extendleft(reversed(taken_branch(node, known[node.input[0]], opsets)))
             continue
-        if node.op_type == "CastLike" and (told := _type_of(node.input[1], shapes, known)):
+        if node.op_type == "CastLike" and (kind := _type_of(node.input[1], shapes, known)):
             node.op_type = "Cast"
-            node.attribute.append(helper.make_attribute("to", told))
+            node.attribute.append(helper.make_attribute("to", kind))
             del node.input[1]
         if node.op_type == "Concat" and not empty.issuperset(node.input):
             node.input[:] = [name for name in node.input if name not in empty]
         if not all(name in shapes for name in node.output if name):
             # Sizes that were folded before it may have made them known.
             shapes.update(infer_node(node, shapes, known, opsets))
+        if not all(name in shapes for name in node.output if name):
+            found = runtime.of(node, shapes, known)
+            told |= found
+            shapes |= found
         if outputs.intersection(node.output):
             kept.append(node)
         elif (
@@ -98,7 +104,7 @@ def fold_constants(
             kept.append(node)
     alive = without_unread(kept, outputs)
     needed = outputs.union(*map(reads, alive))
-    return alive, {k: v for k, v in known.items() if k in needed}
+    return alive, {k: v for k, v in known.items() if k in needed}, told
 
 
 class _Budget:

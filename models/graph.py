@@ -34,6 +34,8 @@ class Node:
 
     `windows`: one per spatial dimension of a convolution or pool, empty for other operators.
     `refusal`: why the operator table's declaration does not fit this node; empty if it does.
+    `timed_flop`: how many FLOPs of a convolution take as long as the node did, on one core
+    (`models.timed`); 0 if it was not timed.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Node:
     proto: onnx.NodeProto = field(repr=False)
     windows: tuple[Window, ...] = ()
     refusal: str = ""
+    timed_flop: int = 0
 
     def ints(self, name: str, default: Iterable[int]) -> tuple[int, ...]:
         """An integer-list attribute."""

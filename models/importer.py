@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -17,7 +18,7 @@ from models.fold import fold_constants
 from models.graph import OPSETS, Graph, Node, results_of
 from models.operators import MOST_LINES_ASKED, lines_asked, refusal
 from models.operators.arrange import DOMAIN
-from models.runtime_shapes import told_shapes
+from models.runtime_shapes import NodeShapes, told_shapes
 from models.shapes import TensorInfo, infer, info_of, light_model
 from models.simplify import (
     arranged,
@@ -47,6 +48,9 @@ from protos.errors import BadRequest
 # Three rounds suffice for every exporter seen; in files made to take more, so many nodes are
 # looked at.
 _MOST_VISITS = 200_000
+# How often onnxruntime loads all of a model for its shapes: each time after the first, what it said
+# before has made more of them known, and that is seldom.
+_MOST_ASKED = 8
 
 
 def load_graph(
@@ -76,24 +80,8 @@ def load_graph(
     }
     outputs = tuple(value.name for value in model.graph.output)
     nodes += _computed(outputs, constants)
-    stored = {*constants, *(node.output[0] for node in nodes if node.op_type == "Constant")}
     inputs = _bound_inputs(model, constants)
-    told: dict[str, TensorInfo] = {}
-    asks = True
-    visits = 0
-    while visits < _MOST_VISITS:
-        visits += len(nodes)
-        light = light_model(model, nodes, inputs, constants)
-        tensors = infer(light, constants, told, asks=asks)
-        before = _made(nodes)
-        grown = sum(array.nbytes for name, array in constants.items() if name not in stored)
-        nodes, constants = fold_constants(light, tensors, constants, grown)
-        unknown = [made for made in _made(nodes) if made not in tensors]
-        stuck = _made(nodes) == before
-        if not unknown or (stuck and not asks):
-            break
-        if stuck:
-            told, asks = told_shapes(filled(model, weights), inputs, tensors, unknown), False
+    nodes, constants, tensors, told, opsets = _settled(model, weights, nodes, constants, inputs)
     ended = None
     if ends:
         nodes, ended = ending(model, nodes, tensors, constants)
@@ -121,7 +109,7 @@ def load_graph(
     graph = Graph(
         name=name or model.graph.name or "network",
         opset=opset,
-        opset_imports=tuple((entry.domain, entry.version) for entry in light.opset_import),
+        opset_imports=tuple((entry.domain, entry.version) for entry in opsets),
         inputs=tuple(value.name for value in inputs),
         outputs=outputs,
         nodes=tuple(_node(proto, index, tensors) for index, proto in enumerate(nodes)),
@@ -138,6 +126,48 @@ def load_graph(
     for each in graph.nodes:
         require_fitting(graph, each)
     return graph
+
+
+class _Settled(NamedTuple):
+    """Nodes, constants and shapes once nothing more is known of them; `told`: the shapes among them
+    that ONNX does not infer.
+    """
+
+    nodes: list[onnx.NodeProto]
+    constants: dict[str, np.ndarray]
+    tensors: dict[str, TensorInfo]
+    told: dict[str, TensorInfo]
+    opsets: Sequence[onnx.OperatorSetIdProto]
+
+
+def _settled(
+    model: onnx.ModelProto,
+    weights: Mapping[str, np.ndarray],
+    nodes: Sequence[onnx.NodeProto],
+    constants: Mapping[str, np.ndarray],
+    inputs: Sequence[onnx.ValueInfoProto],
+) -> _Settled:
+    """Infers shapes and folds what they make constant, in turn, until nothing changes."""
+    stored = {*constants, *(node.output[0] for node in nodes if node.op_type == "Constant")}
+    told: dict[str, TensorInfo] = {}
+    light = light_model(model, nodes, inputs, constants)
+    runtime = NodeShapes(light.opset_import)
+    visits, left = 0, _MOST_ASKED
+    while True:
+        visits += len(nodes)
+        tensors = infer(light, constants, told, asks=left > 0)
+        before = _made(nodes)
+        grown = sum(array.nbytes for name, array in constants.items() if name not in stored)
+        nodes, constants, found = fold_constants(light, tensors, constants, runtime, grown)
+        unknown = [made for made in _made(nodes) if made not in tensors]
+        stuck = _made(nodes) == before and found.keys() <= told.keys()
+        if not unknown or (stuck and not left) or visits >= _MOST_VISITS:
+            return _Settled(nodes, constants, tensors, told, light.opset_import)
+        if stuck:
+            found = told_shapes(filled(model, weights), inputs, tensors, unknown)
+            left = left - 1 if found.keys() - told.keys() else 0
+        told |= found
+        light = light_model(model, nodes, inputs, constants)
 
 
 def graph_of(

@@ -22,6 +22,7 @@ from models.quantised_inputs import as_they_travel, with_quantised_inputs
 from models.reference import random_inputs
 from models.selection import Selections
 from models.stored import Room, in_memory
+from models.timed import timed
 from models.units import Network, divide
 from models.vision.image_input import ImageInput
 from models.vision.preprocess import image_to_pixels
@@ -49,6 +50,8 @@ def network_of(
         graph = replace(graph, precision=loaded.sidecar.precision)
 
     form = loaded.sidecar.input if loaded.sidecar and loaded.name == MODEL.stem else None
+
+    graph = timed(graph)
 
     def ranges() -> Ranges:
         return ranges_of(graph, _samples(graph, form))

@@ -66,10 +66,10 @@ class ProgramRunner:
         Raises:
             BadRequest: onnxruntime cannot load the program.
         """
-        result: list[np.ndarray] = self.prepared(program).run(list(outputs), dict(feeds))
+        result: list[np.ndarray] = self.session(program).run(list(outputs), dict(feeds))
         return result
 
-    def prepared(self, program: Program) -> ort.InferenceSession:
+    def session(self, program: Program) -> ort.InferenceSession:
         """The program's session.
 
         Raises:

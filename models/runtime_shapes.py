@@ -4,17 +4,20 @@ onnxruntime.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
+import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
-from models.shapes import TensorInfo
+from models.shapes import STEERING_ELEMENTS, TensorInfo, info_of
 from protos.errors import BadRequest
 
 # onnxruntime's messages begin with a place in its source and end with the reason.
 MOST_SAID = 300
+# Half a millisecond each; deep transformers have some dozens that differ.
+_MOST_ASKED = 2_000
 
 
 def told_shapes(
@@ -37,6 +40,9 @@ def told_shapes(
         value.CopyFrom(bound.get(value.name, value))
     given = {value.name for value in asking.graph.output}
     made = {name for node in asking.graph.node for name in node.output} - given
+    # What a file declares of an output is repeated unseen.
+    for value in asking.graph.output:
+        value.type.tensor_type.ClearField("shape")
     del asking.graph.value_info[:]
     asking.graph.value_info.extend(
         helper.make_tensor_value_info(name, known[name].data_type, known[name].shape)
@@ -44,22 +50,79 @@ def told_shapes(
     )
     # Steps that folding wrote are not the model's.
     asking.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name in made)
+    try:
+        return {name: info for name, info in _inferred(asking) if name in names}
+    except Exception as error:  # onnxruntime has an exception type for each error code
+        raise refused(error) from error
+
+
+class NodeShapes:
+    """What onnxruntime infers for the outputs of one node after the other. Equal nodes with inputs
+    of the same shapes are asked for once.
+    """
+
+    def __init__(self, opsets: Sequence[onnx.OperatorSetIdProto]) -> None:
+        self._opsets = list(opsets)
+        self._ir_version = helper.find_min_ir_version_for(self._opsets, ignore_unknown=True)
+        self._found: dict[bytes, list[TensorInfo | None]] = {}
+
+    def of(
+        self,
+        node: onnx.NodeProto,
+        known: Mapping[str, TensorInfo],
+        constants: Mapping[str, np.ndarray],
+    ) -> dict[str, TensorInfo]:
+        """Shapes of its outputs, from those of its inputs; none if one of these is not `known`, or
+        onnxruntime does not know them.
+        """
+        read = list(dict.fromkeys(name for name in node.input if name))
+        made = [name for name in node.output if name]
+        if not all(name in known or name in constants for name in read):
+            return {}
+        # The same node has the same bytes, whatever its tensors are called.
+        plain = {name: f"t{k}" for k, name in enumerate([*read, *made])}
+        asking = onnx.ModelProto(ir_version=self._ir_version, opset_import=self._opsets)
+        asking.graph.name = "node"
+        only = asking.graph.node.add()
+        only.CopyFrom(node)
+        only.name = only.doc_string = ""
+        only.input[:] = [plain.get(name, "") for name in node.input]
+        only.output[:] = [plain.get(name, "") for name in node.output]
+        for name in read:
+            array = constants.get(name)
+            if array is not None and array.size <= STEERING_ELEMENTS:
+                asking.graph.initializer.append(numpy_helper.from_array(array, plain[name]))
+            else:
+                info = info_of(array) if array is not None else known[name]
+                asking.graph.input.append(
+                    helper.make_tensor_value_info(plain[name], info.data_type, info.shape)
+                )
+        asking.graph.output.extend(onnx.ValueInfoProto(name=plain[name]) for name in made)
+        key = asking.SerializeToString(deterministic=True)
+        if key not in self._found:
+            if len(self._found) >= _MOST_ASKED:
+                return {}
+            try:
+                told = dict(_inferred(asking))
+            except Exception:  # it has to be asked for with all of the model
+                told = {}
+            self._found[key] = [told.get(plain[name]) for name in made]
+        found = zip(made, self._found[key], strict=True)
+        return {name: info for name, info in found if info is not None}
+
+
+def _inferred(model: onnx.ModelProto) -> Iterator[tuple[str, TensorInfo]]:
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    try:
-        session = ort.InferenceSession(
-            asking.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-    except Exception as error:  # onnxruntime has an exception type for each error code
-        raise refused(error) from error
-    told = {}
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     for entry in session.get_outputs():
         kind = _element_type(entry.type)
-        sized = entry.shape and all(isinstance(size, int) for size in entry.shape)
-        if entry.name in names and kind and sized:
-            told[entry.name] = TensorInfo(tuple(entry.shape), kind)
-    return told
+        if kind and entry.shape and all(isinstance(size, int) for size in entry.shape):
+            yield entry.name, TensorInfo(tuple(entry.shape), kind)
 
 
 def refused(error: Exception) -> BadRequest:

@@ -19,7 +19,7 @@ from protos.errors import BadRequest
 
 _MEAN_VARIANCE = "MeanVarianceNormalization"
 # Initialisers up to this many elements may steer shapes (Reshape, Slice, Resize ...).
-_STEERING_ELEMENTS = 1024
+STEERING_ELEMENTS = 1024
 _FREE_INITIALISERS = 4
 # Tensors are sent in messages, and protobuf allows no larger one.
 MAX_TENSOR_BYTES = 2**31 - 1
@@ -111,7 +111,7 @@ def light_model(
     made = {name for node in nodes for name in node.output}
     light.graph.output.extend(value for value in model.graph.output if value.name in made)
     for key, array in constants.items():
-        if array.size <= _STEERING_ELEMENTS:
+        if array.size <= STEERING_ELEMENTS:
             light.graph.initializer.append(numpy_helper.from_array(array, key))
         else:
             kind = helper.np_dtype_to_tensor_dtype(array.dtype)
@@ -141,7 +141,7 @@ def infer(
     except Exception as error:  # onnx raises bare C++ exceptions of several types
         if isinstance(error, BadRequest):
             raise
-        if asks and any(map(_is_undeclared, light.graph.node)):
+        if asks and any(map(is_undeclared, light.graph.node)):
             return _believed(light, told, _inferred(light, constants, strict=False))
         raise BadRequest(
             cause=f"the model is not a valid ONNX graph ({_first_line(error)})",
@@ -167,7 +167,7 @@ def infer_node(
     data = {
         name: numpy_helper.from_array(constants[name], name)
         for name in names
-        if name in constants and constants[name].size <= _STEERING_ELEMENTS
+        if name in constants and constants[name].size <= STEERING_ELEMENTS
     }
     try:
         schema = onnx.defs.get_schema(node.op_type, versions[node.domain], node.domain)
@@ -180,7 +180,7 @@ def infer_node(
     return {name: info for name, info in tensors.items() if info is not None}
 
 
-def _is_undeclared(node: onnx.NodeProto) -> bool:
+def is_undeclared(node: onnx.NodeProto) -> bool:
     """Whether ONNX cannot infer the shapes of the node's outputs."""
     if node.domain not in ("", "ai.onnx"):
         return True

@@ -6,8 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.boxes import Box
-from models.check import UnsplitLayer, partitioned_flop_share, refusals
+from models.check import (
+    UnsplitLayer,
+    partitioned_flop_share,
+    partitioned_time_share,
+    refusals,
+)
 from models.shapes import TensorInfo
+from models.timed import of_unknown_work
 from models.units import Network, Unit
 from models.work import tile_works
 
@@ -63,12 +69,17 @@ class UnitSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A network in numbers. FLOPs count 2 per multiply-add."""
+    """A network in numbers. FLOPs count 2 per multiply-add; where there is no formula, they are
+    those of a convolution that takes as long. `unknown`: nodes that run whole and could not be run
+    alone, which count one for each element that they make.
+    """
 
     units: tuple[UnitSummary, ...]
     flop: int
     weight_bytes: int
     partitioned_flop_share: float
+    partitioned_time_share: float
+    unknown: tuple[str, ...]
     refusals: tuple[UnsplitLayer, ...]
     largest: tuple[Activation, ...]
 
@@ -87,6 +98,8 @@ def summarise(network: Network) -> Summary:
         flop=sum(unit.flop for unit in units),
         weight_bytes=sum(array.nbytes for array in graph.constants.values()),
         partitioned_flop_share=partitioned_flop_share(network),
+        partitioned_time_share=partitioned_time_share(network),
+        unknown=tuple(node.name for node in of_unknown_work(graph)),
         refusals=refused,
         largest=tuple(sorted(made, key=lambda each: -each.nbytes)[:LARGEST]),
     )

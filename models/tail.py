@@ -10,7 +10,7 @@ from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
 
 from models.operators.arrange import DOMAIN
 from models.operators.tail import BODY, OP
-from models.shapes import TensorInfo
+from models.shapes import TensorInfo, is_undeclared
 from models.soundness import is_numeric, outer_names, reads
 from protos.errors import BadRequest
 
@@ -53,11 +53,13 @@ def part(
     outputs = {value.name: value.type.tensor_type.elem_type for value in model.graph.output}
     made: set[str] = set()
     behind: list[bool] = []
+    begin: NodeProto | None = None
     for node in nodes:
         unknown = any(name and name not in tensors for name in node.output)
         behind.append(unknown or any(outer_names(node)) or not made.isdisjoint(reads(node)))
         made.update(name for name in node.output if name and behind[-1])
-    if not made:
+        begin = begin or (node if behind[-1] else None)
+    if begin is None:
         return Parted([*nodes], None, {})
     ahead = set(outputs)  # what is read before the tail, or must be made there
     for k in reversed(range(len(nodes))):
@@ -83,9 +85,19 @@ def part(
         for name, kind in outputs.items()
         if name in made
     }
-    name = body[0].name or body[0].op_type
-    tail = helper.make_node(OP, ordered, list(found), name=name, domain=DOMAIN)
+    name = begin.name or begin.op_type
+    why = _reason(begin, tensors)
+    tail = helper.make_node(OP, ordered, list(found), name, why, domain=DOMAIN)
     given = [ValueInfoProto(name=name) for name in ordered]
     inner = GraphProto(name=BODY, input=given, node=body)
     tail.attribute.append(helper.make_attribute(BODY, inner))
     return Parted(planned, tail, found)
+
+
+def _reason(node: NodeProto, tensors: Mapping[str, TensorInfo]) -> str:
+    """Why the tail begins with this node."""
+    if all(name in tensors for name in node.output if name):
+        return f"graphs inside this {node.op_type} read tensors from outside of it"
+    if is_undeclared(node):
+        return f"neither ONNX nor onnxruntime says of what shape the outputs of {node.op_type} are"
+    return f"from this {node.op_type} on shapes depend on values"

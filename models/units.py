@@ -86,7 +86,7 @@ class Unit:
         read = sum(math.prod(graph.shape(name)) for name in touched)
         whole = (Box.whole(graph.shape(node.outputs[0])) for node in self.nodes)
         flop = sum(
-            operator(node).flop(graph, node, box)
+            max(node.timed_flop, operator(node).flop(graph, node, box))
             for node, box in zip(self.nodes, whole, strict=True)
         )
         return read + flop <= _REPLICATED

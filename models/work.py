@@ -11,11 +11,13 @@ from models.boxes import Box
 from models.geometry import Extent, extent
 from models.graph import Graph, Node
 from models.memory import KEPT_FROM_BYTES
-from models.operators import operator
+from models.operators import is_sequential, operator
 
 _PRODUCTS = ("fully_connected", "product")
 # Most runtimes fuse these into the convolution before them.
 LIGHT = frozenset({"elementwise", "normalisation"})
+# Of a Raspberry Pi. A convolution computes on all of them.
+CORES = 4
 _LONE: WeakKeyDictionary[Graph, frozenset[str]] = WeakKeyDictionary()
 
 
@@ -23,7 +25,8 @@ class Work(NamedTuple):
     """One node's computation for one tile.
 
     `flop` counts 2 per multiply-add. `layer_type` names the cost regression. `lone`: there is
-    no convolution before it that a runtime could fuse it with.
+    no convolution before it that a runtime could fuse it with. `pace`: how long one of its FLOPs
+    takes, in FLOPs of a convolution on all cores, where the node was timed; 0 elsewhere.
     """
 
     layer_type: str
@@ -37,6 +40,12 @@ class Work(NamedTuple):
     taps: int = 1
     groups: int = 1
     lone: bool = False
+    pace: float = 0.0
+
+    @property
+    def paced_flop(self) -> float:
+        """FLOPs of a convolution that take as long, where that is known."""
+        return self.flop * (self.pace or 1.0)
 
     @property
     def relaid_bytes(self) -> int:
@@ -61,9 +70,11 @@ def node_work(graph: Graph, node: Node, output: Box, reads: Sequence[Box | None]
     taps = math.prod([window.kernel for window in node.windows])
     channels_in = reads[0][1] if reads[0] is not None and len(reads[0]) > 1 else (0,)
     groups = node.int("group", 1)
+    flop = declared.flop(graph, node, output)
+    cores = CORES if is_sequential(node) else 1
     return Work(
         layer_type=declared.layer_type,
-        flop=declared.flop(graph, node, output),
+        flop=flop,
         input_bytes=input_bytes,
         output_bytes=output.volume * tensors[node.outputs[0]].itemsize,
         weight_bytes=weight_bytes,
@@ -73,6 +84,7 @@ def node_work(graph: Graph, node: Node, output: Box, reads: Sequence[Box | None]
         taps=taps,
         groups=groups,
         lone=node.outputs[0] in _lone(graph),
+        pace=cores * node.timed_flop / max(1, flop),
     )
 
 

@@ -50,6 +50,8 @@ class RateCosts(AffineCosts):
 
     def layer_rates(self, work: Work) -> LayerRates:
         """Rates of a node; equal for all of its tiles with the same channels."""
+        if work.pace:
+            return LayerRates(flop_s=work.pace * 1e-9 / self.gflops)
         pointwise = work.layer_type == "convolution" and work.taps == 1
         gflops = self.gflops * (self.rate_1x1 if pointwise else 1.0)
         weight_ns = self.weight_ns * (self.weight_1x1 if work.taps == 1 else 1.0)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from coordinator.costs.affine import AffineCosts, LayerRates
 from coordinator.costs.devices import Endpoint
+from coordinator.costs.rates import flop_per_s
 from coordinator.costs.samples import BLOCK, LAYER, Sample
 from models.work import LIGHT, Work
 
@@ -82,7 +83,9 @@ class Profile:
 
 @dataclass(frozen=True)
 class RegressionCosts(AffineCosts):
-    """Costs from a profile. A layer type without samples gets the worst rates of all types."""
+    """Costs from a profile. A layer type without samples gets the worst rates of all types, except
+    nodes that were timed beside a convolution.
+    """
 
     profile: Profile
 
@@ -92,6 +95,8 @@ class RegressionCosts(AffineCosts):
     def layer_rates(self, work: Work) -> LayerRates:
         """Rates of a node; equal for all of its tiles with the same channels."""
         kind, fits = kind_of(work), self.profile.fits
+        if work.pace:
+            return LayerRates(flop_s=work.pace / flop_per_s(self))
         if kind in LIGHT and work.lone and _TOKENWISE in fits:
             kind = _TOKENWISE
         elif kind not in fits:

@@ -27,6 +27,7 @@ from models.shapes import TensorInfo
 from models.summary import Summary, UnitSummary, summarise
 
 # The default cluster: that of `imbrex demo`.
+_TOLD_APART = 0.001
 DEVICES, KIND = 4, KINDS["pi4"]
 
 
@@ -70,6 +71,8 @@ def _json(loaded: LoadedModel, graph: Graph, summary: Summary) -> dict[str, Any]
         "flop": summary.flop,
         "weight_bytes": summary.weight_bytes,
         "partitioned_flop_share": round(summary.partitioned_flop_share, 6),
+        "partitioned_time_share": round(summary.partitioned_time_share, 6),
+        "unknown_work": list(summary.unknown),
         "largest_activations": [each.as_json() for each in summary.largest],
         "units": [unit.as_json() for unit in summary.units],
         "refusals": [
@@ -115,10 +118,16 @@ def _summarise(loaded: LoadedModel, graph: Graph, summary: Summary, console: Con
             info = graph.tensors[name]
             shape = "known when computed" if info.is_dynamic else _shape(info.shape)
             console.print(f"{what:6} {name}: {_type(info)} {shape}")
+    flop, time = summary.partitioned_flop_share, summary.partitioned_time_share
+    also = f", {time:.1%} of the time" if abs(flop - time) >= _TOLD_APART else ""
     console.print(
-        f"split: {summary.partitioned_flop_share:.1%} of the FLOPs; "
+        f"split: {flop:.1%} of the FLOPs{also}; "
         f"{len(summary.refusals)} of {len(graph.nodes)} nodes keep their units whole"
     )
+    if summary.unknown:
+        console.print(
+            f"not known: the work of {', '.join(summary.unknown)}, which predictions leave out"
+        )
     largest = (f"{each.name} {terminal.size(each.nbytes)}" for each in summary.largest)
     console.print(f"largest activations: {', '.join(largest)}")
 

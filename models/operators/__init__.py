@@ -13,7 +13,9 @@ from models.operators.table import (
     operator,
     refusal,
     splits_along,
+    whole_flop,
 )
+from models.operators.whole_flop import is_sequential
 
 __all__ = [
     "LAYER_NORMS",
@@ -27,10 +29,12 @@ __all__ = [
     "Piece",
     "depends_on_constants",
     "dequantises",
+    "is_sequential",
     "keeps_lines",
     "lines_asked",
     "moves",
     "operator",
     "refusal",
     "splits_along",
+    "whole_flop",
 ]

@@ -38,6 +38,7 @@ from models.operators.roll import ROLL
 from models.operators.sample import SAMPLE
 from models.operators.tail import TAIL
 from models.operators.transposed import TRANSPOSED
+from models.operators.whole_flop import WHOLE_FLOP
 from models.operators.windowed import WINDOWED
 
 if TYPE_CHECKING:
@@ -52,7 +53,22 @@ def _whole_output(graph: Graph, node: Node, box: Box) -> Box:
     return Box.whole(graph.shape(node.outputs[0]))
 
 
-_OPAQUE = Operator(Kind.OPAQUE, "opaque", _everything, yields=_whole_output, heavy=True)
+def whole_flop(graph: Graph, node: Node) -> int:
+    """FLOPs of a node that runs whole, by a formula; 0 if there is none for its operator."""
+    if node.op in WHOLE_FLOP:
+        return WHOLE_FLOP[node.op](graph, node)
+    declared = TABLE.get(node.op)
+    if declared is None or declared.kind is Kind.OPAQUE:
+        return 0
+    box = Box.whole(graph.shape(node.outputs[0]))
+    return declared.flop(graph, node, box) if declared.heavy else box.volume
+
+
+def _flop(graph: Graph, node: Node, box: Box) -> int:
+    return whole_flop(graph, node) or node.timed_flop or box.volume
+
+
+_OPAQUE = Operator(Kind.OPAQUE, "opaque", _everything, yields=_whole_output, flop=_flop, heavy=True)
 
 TABLE: Mapping[str, Operator] = {
     **POINTWISE,

@@ -39,8 +39,12 @@ def _build(piece: Piece, program: Emitter) -> None:
         program.append(proto)
 
 
+def _flop(graph: Graph, node: Node, box: Box) -> int:
+    return node.timed_flop or box.volume
+
+
 TAIL = {
     f"{DOMAIN}.{OP}": Operator(
-        Kind.OPAQUE, "opaque", _reads, yields=_yields, build=_build, heavy=True
+        Kind.OPAQUE, "opaque", _reads, yields=_yields, build=_build, flop=_flop, heavy=True
     )
 }

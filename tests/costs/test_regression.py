@@ -9,6 +9,7 @@ import pytest
 
 from coordinator.costs.affine import LayerRates
 from coordinator.costs.profile_json import parse_profile, save_profile
+from coordinator.costs.rates import flop_per_s
 from coordinator.costs.regression import (
     LayerFit,
     Profile,
@@ -171,7 +172,10 @@ def test_a_layer_type_without_samples_gets_the_worst_rates() -> None:
     )
     assert pessimistic(known.fits) == LayerRates(5, 4, 3, 4, 5)
     opaque = Work("opaque", 10, 1, 1, 1)
-    assert RegressionCosts(known).block_s([opaque]) == pytest.approx(5 + 40 + 3 + 4 + 5)
+    costs = RegressionCosts(known)
+    assert costs.block_s([opaque]) == pytest.approx(5 + 40 + 3 + 4 + 5)
+    timed = opaque._replace(pace=3.0)
+    assert costs.block_s([timed]) == pytest.approx(30 / flop_per_s(costs))
 
 
 def test_too_few_samples_make_no_fit() -> None:

@@ -249,3 +249,44 @@ def test_a_step_that_is_left_out_of_a_fused_layer_is_noticed(
     assert checked(model).ok
     left_out(f"{RUNTIME}.FusedGemm", "Sigmoid", monkeypatch)
     assert not checked(model).ok
+
+
+def sized_layers(count: int, *, told: bool) -> onnx.ModelProto:
+    """Layers of tokens whose heads' sizes are computed from the shape of a residual norm, of which
+    ONNX infers none; `told`: by the norm's parts, whose shapes it does.
+    """
+    net, width, heads = Net(1, 3, 64, 64), 32, 4
+    patches = net.add("Conv", "x", net.floats(width, 3, 8, 8), strides=[8, 8])
+    last = first = net.tokens(patches, width, 64)
+    for _ in range(count):
+        scale, bias = net.floats(width), net.floats(width)
+        if told:
+            first = net.add("LayerNormalization", net.add("Add", last, first), scale, bias)
+        else:
+            first = net.add(
+                "SkipLayerNormalization", last, first, scale, bias, epsilon=1e-5, domain=RUNTIME
+            )
+        product = net.add("MatMul", first, net.floats(width, width))
+        shape = net.add("Shape", product)
+        sizes = [
+            net.add(
+                "Unsqueeze",
+                net.add("Gather", shape, net.constant(np.array(k, np.int64)), axis=0),
+                net.ints(0),
+            )
+            for k in range(2)
+        ]
+        apart = net.add("Concat", *sizes, net.ints(heads, width // heads), axis=0)
+        turned = net.add("Transpose", net.add("Reshape", product, apart), perm=[0, 2, 1, 3])
+        back = net.add("Transpose", net.add("Relu", turned), perm=[0, 2, 1, 3])
+        last = net.add("Reshape", back, net.add("Concat", *sizes, net.ints(width), axis=0))
+    return net.model(net.add("Relu", last))
+
+
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_what_a_shape_makes_known_is_asked_for_too(count: int) -> None:
+    fused_layers, plain = sized_layers(count, told=False), sized_layers(count, told=True)
+    report = checked(fused_layers)
+    assert report.ok, report
+    assert not report.refusals
+    assert split_share(divide(load_graph(fused_layers))) == split_share(divide(load_graph(plain)))

@@ -11,6 +11,7 @@ from models.graph import Graph, Node
 from models.importer import load_graph
 from models.operators import TABLE, Kind, Operator
 from models.units import divide
+from tests.models.attention import Net
 
 CHANNELS, ROWS = 1, 2
 
@@ -99,3 +100,39 @@ def test_an_output_that_an_operator_must_have_stays() -> None:
     network = divide(load_graph(model))
     assert next(node for node in network.graph.nodes if node.op == "TopK").outputs[1] == "indices"
     assert check(model, network, (3, 1), fused(network)).ok
+
+
+def quantised_pyramid(steps: int) -> onnx.ModelProto:
+    """Maps that are added in 8 bits by an operator of onnxruntime, each resized to twice the size
+    that the sum has.
+    """
+    net = Net(1, 3, 64, 64)
+    scale, zero = net.constant(np.array(0.05, np.float32)), net.constant(np.array(128, np.uint8))
+    settings = [scale, zero]
+    x = net.add("QuantizeLinear", net.conv("x", 3, 8, 3, stride=8), *settings)
+    for _ in range(steps):
+        x = net.add("QLinearAdd", x, *settings, x, *settings, *settings, domain="com.microsoft")
+        size = net.add("Slice", net.add("Shape", x), net.ints(2), net.ints(4), net.ints(0))
+        size = net.add("Mul", size, net.ints(2))
+        sizes = net.add("Concat", net.ints(1, 8), size, axis=0)
+        x = net.add("Resize", x, "", "", sizes, mode="nearest")
+    return net.model(net.add("DequantizeLinear", x, *settings))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_sizes_behind_operators_of_the_runtime_are_no_tail(steps: int) -> None:
+    model = quantised_pyramid(steps)
+    network = divide(load_graph(model))
+    assert not [node.op for node in network.graph.nodes if node.op == "imbrex.Tail"]
+    assert network.graph.shape(network.graph.outputs[0]) == (1, 8, 8 << steps, 8 << steps)
+    assert check(model, network, (3, 1), fused(network)).ok
+
+
+def test_a_tail_behind_what_nobody_infers_says_so() -> None:
+    """onnxruntime has no inference for it either."""
+    net = Net(1, 8)
+    x = net.add("Trilu", net.reshape(net.linear("x", 8, 64), 8, 8))
+    model = net.model(net.add("Relu", net.add("CDist", x, x, domain="com.microsoft")))
+    network = divide(load_graph(model))
+    [reason] = [each.reason for each in refusals(network) if each.op == "imbrex.Tail"]
+    assert reason.startswith("neither ONNX nor onnxruntime says of what shape"), reason
