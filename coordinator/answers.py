@@ -55,15 +55,38 @@ class Answer:
     retried_tasks: int = 0
 
 
+@dataclass(slots=True)
+class Sightings:
+    """How many pictures a model has answered, and on how many of them nothing was found."""
+
+    pictures: int = 0
+    empty: int = 0
+
+    def note(self, *, anything: bool) -> None:
+        """A picture was answered."""
+        self.pictures += 1
+        self.empty += not anything
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
-    """A model that can be used: its public name, and what it stands for."""
+    """A model that can be used: its public name, and what it stands for. `sightings` is shared by
+    its copies.
+    """
 
     name: str
     source: str
     network: Network
     sidecar: Sidecar | None
     trained: bool
+    sightings: Sightings = field(default_factory=Sightings, compare=False)
+
+    @property
+    def assumed(self) -> Mapping[str, str]:
+        """What nobody has confirmed of it, and from what it was guessed."""
+        if self.sidecar is None:
+            return {}
+        return {str(what): why for what, why in self.sidecar.assumed.items()}
 
     @property
     def selections(self) -> Selections:
@@ -85,7 +108,8 @@ class LoadStatus:
 @dataclass(frozen=True, slots=True)
 class ModelStatus:
     """A row of the list of models; `held`: its plan was sent by a client. `version` is the public
-    one, which the interfaces add.
+    one, which the interfaces add. `assumed`: what nobody has confirmed of it. On `empty_pictures`
+    of the `pictures` that it answered, nothing was found.
     """
 
     name: str
@@ -99,6 +123,9 @@ class ModelStatus:
     weight_bytes: int = 0
     version: str = ""
     precision: str = "exact"
+    assumed: Mapping[str, str] = field(default_factory=dict)
+    pictures: int = 0
+    empty_pictures: int = 0
 
 
 @dataclass(frozen=True, slots=True)

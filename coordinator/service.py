@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +49,11 @@ class Coordinator:
     def in_flight(self) -> int:
         """Requests that are computed now."""
         return self._controller.admission.running
+
+    @property
+    def departures(self) -> Mapping[str, int]:
+        """Connections to devices that ended by an error since the start, by the error's code."""
+        return self._live.departures
 
     async def start(self) -> None:
         """Starts discovery and the loading of models; returns at once."""

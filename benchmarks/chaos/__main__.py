@@ -11,7 +11,8 @@ is stopped for a while, as a frozen device is; it is asked to end; it becomes sl
 disk is full, its memory short. In the lab cables are pulled too: of one device, in one direction
 only, between two devices; and a link becomes slow. One worker is always left alone. A request is
 *lost* if it ends with an error, and *wrong* if its answer is not the whole model's. Nothing is
-restarted by hand.
+restarted by hand. Between these requests come others with tensors of every kind, right and wrong;
+one that is neither answered nor refused as wrong is lost, too.
 
 With `--pair` there are two coordinators with TLS, a store, HAProxy and keepalived, as a home has
 them (`benchmarks.pair`), and things happen to the coordinators, their machines and the store, too.
@@ -30,6 +31,7 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +39,23 @@ from benchmarks.chaos import liars
 from benchmarks.chaos.harm import PACES, Harm
 from benchmarks.chaos.pair import PairHarm
 from benchmarks.chaos.places import Place, here, in_the_lab, with_two
+from benchmarks.hostile.poison import tensors
 from benchmarks.report import command_line, emit
 from benchmarks.workers import Tensors, questions
 from coordinator.control.choice import Choice
 from coordinator.serving.common import names
 from coordinator.serving.common.tensors import write_tensors
 from models.reference import compare
-from protos.errors import ImbrexError
+from protos.convert import data_type_of
+from protos.errors import BadRequest, ImbrexError
 
 MODEL = "digits"
 WORKERS = 6
 STRATEGIES = ("", "halo", "ofl", "lw", "aofl", "single")
 REQUEST_EVERY_S = 1.0
 INPUTS = 8
+# Every so many requests, one with a tensor of another kind.
+POISON_EVERY = 5
 # Of the output's largest magnitude [docs/architecture.md].
 EXACT = 1e-5
 # Whoever waits for longer than this counts as lost.
@@ -64,6 +70,7 @@ class Outcome:
     seconds: list[float] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     wrong: int = 0
+    poison: int = 0
 
 
 class Stream:
@@ -74,6 +81,9 @@ class Stream:
         self._client = place.client
         self._choices = random.Random(seed)
         self._questions = questions(MODEL, INPUTS)
+        ((name, right),) = self._questions[0][0].items()
+        kind = data_type_of(right.dtype)
+        self._poisons = cycle({name: each} for each in tensors(right.shape, kind))
 
     async def until(self, deadline_s: float) -> None:
         """Until then, and until every one has ended."""
@@ -83,6 +93,8 @@ class Stream:
             question = self._questions[len(asked) % INPUTS]
             strategy = self._choices.choice(STRATEGIES)
             asked.append(asyncio.create_task(self._ask(*question, strategy)))
+            if len(asked) % POISON_EVERY == 0:
+                asked.append(asyncio.create_task(self._poison(next(self._poisons))))
             await asyncio.sleep(REQUEST_EVERY_S)
         await asyncio.gather(*asked)
 
@@ -97,6 +109,18 @@ class Stream:
             return
         self.outcome.seconds.append(time.monotonic() - began)
         self.outcome.wrong += not compare(found.arrays, whole).max_rel_error <= EXACT
+
+    async def _poison(self, feeds: Tensors) -> None:
+        """A request whose answer, if any, nobody looks at."""
+        self.outcome.poison += 1
+        ask, body = self._client.outputs, write_tensors(feeds)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.to_thread(ask, MODEL, body, names.NPZ)
+        except BadRequest:
+            pass
+        except (ImbrexError, TimeoutError) as error:
+            self.outcome.lost.append(f"poison: {error or 'no answer in time'}")
 
 
 async def measure(minutes: float, seed: int, where: str) -> dict[str, Any]:
@@ -118,6 +142,7 @@ async def measure(minutes: float, seed: int, where: str) -> dict[str, Any]:
         "faults": done.total(),
         "lost": len(outcome.lost),
         "wrong": outcome.wrong,
+        "poison": outcome.poison,
         "p50_s": statistics.median(ordered) if ordered else None,
         "p99_s": ordered[int(0.99 * (len(ordered) - 1))] if ordered else None,
         "worst_s": ordered[-1] if ordered else None,

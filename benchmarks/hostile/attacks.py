@@ -19,10 +19,12 @@ MOST_GROWN_BYTES = 3 * 64 * MB
 # Files of attacks, one for each family.
 FAMILIES = (
     *("decoders", "slow", "callers", "crowds"),
-    *("plans", "lies", "announcements", "authorities", "sharing", "streams"),
+    *("plans", "lies", "announcements", "authorities", "sharing", "streams", "poison"),
 )
 # In a place's folder: what its liar reads, and the state of the worker that comes late.
 LIE, LATE = "lie", "late"
+# And the repository of networks with inputs of every form.
+MODELS = "models"
 # Whence attackers come who are not to share the genuine client's address (all of 127/8 is ours).
 ELSEWHERE = "127.0.0.2"
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import httpx
 
-from benchmarks.hostile.attacks import LATE, LIE, Target, comes_true
+from benchmarks.hostile.attacks import LATE, LIE, MODELS, Target, comes_true
+from benchmarks.hostile.poison import save_networks
 from benchmarks.members import make_members
 from benchmarks.store import free_port
 from coordinator.cluster import children
@@ -30,7 +31,8 @@ PACE = 0.3
 class Setting:
     """A coordinator's settings and its workers. `lies`: the first of them computes wrongly as a
     file named `lie` says, from the beginning if `liar_from_start`; `announced`: they are found over
-    mDNS; `certified`: there is an authority, and `LATE` is expected at an address where it is not.
+    mDNS; `certified`: there is an authority, and `LATE` is expected at an address where it is not;
+    `all_forms`: it serves networks with inputs of every form.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -42,6 +44,7 @@ class Setting:
     liar_from_start: bool = False
     announced: bool = False
     certified: bool = False
+    all_forms: bool = False
 
 
 # By the name that an attack has for its place.
@@ -56,6 +59,7 @@ SETTINGS: dict[str, Setting] = {
     "announced": Setting(announced=True),
     "certified": Setting({"enrol_host": "127.0.0.1", "enrol_port": 0}, certified=True),
     "large": Setting(workers=3, pace=1.0, strategy=""),
+    "poison": Setting(workers=3, all_forms=True),
     "small": Setting(workers=3, pace=1.0, memory_mb=400, strategy=""),
 }
 
@@ -127,6 +131,10 @@ def place(name: str, folder: Path) -> Iterator[Place]:
     settings = dict(setting.settings)
     if setting.announced:
         settings |= {"cluster": _cluster_of(folder), "interfaces": ["127.0.0.1"]}
+    if setting.all_forms:
+        save_networks(folder / name / MODELS)
+        settings |= {"model_repository": str(folder / name / MODELS)}
+        settings |= {"frigate_zmq": [f"tcp://127.0.0.1:{free_port()}"]}
     config = folder / name / "coordinator.toml"
     config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
     numbers = range(1, setting.workers + 1)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.answers import DeviceStatus, Finding
+from coordinator.answers import DeviceStatus, Finding, ModelStatus
 from coordinator.cluster.events import Source
 from coordinator.cluster.others import Other
 from coordinator.cluster.state import ClusterState
 from protos import imbrex_pb2 as pb
 from protos.channels import is_loopback
 from protos.facts import DeviceId
+
+# A head that finds nothing on so many pictures reads something else than what is there.
+LEAST_PICTURES = 100
 
 
 def of_quarantine(status: DeviceStatus) -> Finding:
@@ -51,6 +54,26 @@ def of_models(awaited: Mapping[str, Mapping[str, str]], problems: Sequence[str])
     ]
     cure = "Correct that; then the coordinators' models become the same again by themselves"
     return missing + [Finding("models_differ", "warning", "", each, cure) for each in problems]
+
+
+def of_heads(statuses: Iterable[ModelStatus]) -> list[Finding]:
+    """What was assumed of models and nobody has confirmed, and those that find nothing at all."""
+    findings: list[Finding] = []
+    for each in statuses:
+        if each.pictures >= LEAST_PICTURES and each.empty_pictures == each.pictures:
+            cause = (
+                f"{each.name} has found nothing on any of {each.pictures} pictures: it may be no "
+            )
+            cause += f"{each.task} model, or its pixels may be others"
+            cure = f"Look at its outputs: imbrex models add FILE --name {each.name} --task tensor, "
+            cure += "or with another --pixels"
+            findings.append(Finding("finds_nothing", "warning", "", cause, cure))
+        for what, why in each.assumed.items():
+            cause = f"the {what} of {each.name} are assumed ({why})"
+            cure = f"If that is right: imbrex models confirm {each.name}; else add it again with "
+            cure += "the option that says what is"
+            findings.append(Finding("assumed", "note", "", cause, cure))
+    return findings
 
 
 @dataclass(frozen=True, slots=True)

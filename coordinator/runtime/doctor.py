@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from coordinator.answers import DeviceStatus, Diagnosis
+from coordinator.answers import DeviceStatus, Diagnosis, ModelStatus
 from coordinator.doctor.examine import diagnose
-from coordinator.doctor.findings import of_no_exam, of_quarantine
+from coordinator.doctor.findings import of_heads, of_no_exam, of_quarantine
 from coordinator.doctor.frigate import InTime, in_time
 from coordinator.runtime.runtime import Runtime
 from coordinator.runtime.served_plans import ServedPlans
@@ -44,7 +45,13 @@ class Doctor:
         known = [of_quarantine(each) for each in devices if each.state == "quarantined"]
         known += [of_no_exam(status_of(each, devices), why) for each, why in silent.items()]
         known += self._runtime.problems()
+        known += of_heads(self._models())
         return diagnose(await self._live.examine(), known, self.frigate)
+
+    def _models(self) -> Iterator[ModelStatus]:
+        """The status of every model, by its public name."""
+        for each in self._runtime.served.statuses():
+            yield replace(each, name=self._runtime.names.public(each.name)[0])
 
     async def frigate_in_time(self, model: str) -> InTime:
         """Whether the detectors of Frigate are answered in time with its model, which

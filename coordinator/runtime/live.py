@@ -235,6 +235,11 @@ class LiveCluster:
         }
         return {**self._measured.observed(list(ready), now), **left}
 
+    @property
+    def departures(self) -> Mapping[str, int]:
+        """Connections that ended by an error since the start, by the error's code."""
+        return self._pool.losses
+
     def find(self, name: str) -> Facts:
         """The device with this id or name.
 

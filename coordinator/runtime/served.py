@@ -163,16 +163,20 @@ class Served:
 
     def _status(self, model: str, loaded: Loaded | None) -> ModelStatus:
         graph = self._plans.graph(model)
-        sidecar = loaded.served.sidecar if loaded else None
+        served = loaded.served if loaded else None
+        sidecar = served.sidecar if served else None
         return ModelStatus(
             name=model,
             ready=graph is not None,
             state=self._plans.state(model),
             task=sidecar.task if sidecar else "tensor",
-            trained=loaded.served.trained if loaded else False,
+            trained=served.trained if served else False,
             plan_version=graph.plan.version if graph else 0,
             held=self._plans.held(model),
             load=self._controller.regrouping.status(model, time.monotonic()),
             weight_bytes=loaded.weight_bytes if loaded else 0,
             precision=sidecar.precision if sidecar else "exact",
+            assumed=served.assumed if served else {},
+            pictures=served.sightings.pictures if served else 0,
+            empty_pictures=served.sightings.empty if served else 0,
         )

@@ -46,6 +46,8 @@ def infer(file: Path, model: str, url: str, wish: Wish, *, save: Path | None, as
     else:
         console.print("nothing found")
     console.print(phases(answer))
+    for what, why in answer.get("assumed", {}).items():
+        console.print(f"assumed {what}: {why} (imbrex models confirm {model})", soft_wrap=True)
     if save is not None:
         console.print(f"annotated picture: {save}")
     return 0

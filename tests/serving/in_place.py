@@ -6,6 +6,7 @@ import io
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import PurePath
+from typing import ClassVar
 
 import numpy as np
 from PIL import Image
@@ -106,6 +107,7 @@ class InPlace:
         return (False, "no worker is connected") if self.no_workers else (True, "")
 
     weight_bytes = 0
+    departures: ClassVar[dict[str, int]] = {"lost_worker": 1}
 
     def statuses(self) -> list[ModelStatus]:
         return [ModelStatus("tiny", True, "ready", "classification", False, 3)]

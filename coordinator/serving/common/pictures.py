@@ -129,11 +129,13 @@ def asked_of(body: bytes, served: ServedModel) -> RequestInput:
     return RequestInput({form.name: tensor}, body, placement)
 
 
-def found(served: ServedModel, asked: RequestInput, answer: Answer) -> list[Prediction]:
+def found_by(served: ServedModel, asked: RequestInput, answer: Answer) -> list[Prediction]:
     """What the model found, best first; the raw outputs if no picture was sent."""
     if served.sidecar is None or asked.placement is None:
         return [Tensor(name, output) for name, output in answer.outputs.items()]
-    return predictions(served.sidecar, answer.outputs, asked.placement)
+    found = predictions(served.sidecar, answer.outputs, asked.placement)
+    served.sightings.note(anything=bool(found))
+    return found
 
 
 def drawn(picture: bytes, seen: list[Prediction], kind: str) -> bytes:

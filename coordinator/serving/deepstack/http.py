@@ -23,7 +23,7 @@ from coordinator.serving.common.access import (
 )
 from coordinator.serving.common.forms import pictures_of, read_form
 from coordinator.serving.common.intake import BodyKind
-from coordinator.serving.common.pictures import answered, asked_of, at_least, found
+from coordinator.serving.common.pictures import answered, asked_of, at_least, found_by
 from coordinator.serving.common.state import TheCoordinator
 from coordinator.serving.deepstack.answers import (
     ERRORS,
@@ -123,7 +123,7 @@ async def _answer(
         served = at_least(served, least)
     read = partial(asked_of, picture, served)
     asked, answer, _ = await answered(coordinator, served, read, raw=False)
-    seen = await asyncio.to_thread(found, served, asked, answer)
+    seen = await asyncio.to_thread(found_by, served, asked, answer)
     listed = rows([each for each in seen if isinstance(each, Detection)], least)
     command = "detect" if coco else "custom"
     taken_s = time.perf_counter() - started_s

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from coordinator.answers import DeviceStatus, ModelStatus
@@ -24,7 +24,7 @@ class Gauges(Collector):
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Every gauge with its present value."""
         yield GaugeMetricFamily(
             "imbrex_queue_depth", "Requests waiting.", self._coordinator.queue_depth
@@ -42,6 +42,14 @@ class Gauges(Collector):
             "Bytes of weights beyond which idle models are unloaded.",
             self._coordinator.settings.max_models_bytes,
         )
+        departures = CounterMetricFamily(
+            "imbrex_device_departures",
+            "Connections to devices that ended by an error, by its code.",
+            labels=("reason",),
+        )
+        for reason, count in self._coordinator.departures.items():
+            departures.add_metric((reason,), count)
+        yield departures
         yield from self._models()
         yield from self._devices()
         yield self._certificates()

@@ -117,6 +117,7 @@ class Hub:
                     "arrivals_per_s": round(each.load.arrivals_per_s, 2),
                     "capacity_per_s": round(each.load.capacity_per_s, 2),
                     "alone": self._alone(each.name),
+                    "assumed": dict(each.assumed),
                 }
                 for each in self._coordinator.served.statuses()
             ],

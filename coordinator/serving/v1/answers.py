@@ -148,7 +148,9 @@ class Moved(BaseModel):
 
 
 class Origin(BaseModel):
-    """How an answer was computed."""
+    """How an answer was computed, and what nobody has confirmed of the model: by part of its
+    description, from what it was guessed (left out if there is nothing).
+    """
 
     request_id: str
     model: str
@@ -157,6 +159,7 @@ class Origin(BaseModel):
     plan_version: int
     devices: list[str]
     bytes: Moved
+    assumed: dict[str, str] = {}
 
 
 class Inference(Origin):

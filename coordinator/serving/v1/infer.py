@@ -27,7 +27,7 @@ from coordinator.serving.common.pictures import (
     at_least,
     beside,
     drawn,
-    found,
+    found_by,
 )
 from coordinator.serving.common.repeats import Repeats, RequestKey
 from coordinator.serving.common.state import ModelName, TheCoordinator
@@ -210,7 +210,7 @@ def _document(
             cause="the answer has values that JSON cannot represent (infinite or NaN)",
             cure=f"Accept {names.NPZ}",
         )
-    seen = [each.as_json() for each in found(served, asked, answer)]
+    seen = [each.as_json() for each in found_by(served, asked, answer)]
     return {**_origin(served, answer, decode_s), "predictions": seen}
 
 
@@ -236,6 +236,7 @@ def _origin(served: ServedModel, answer: Answer, decode_s: float) -> dict[str, A
         "plan_version": answer.plan_version,
         "devices": list(answer.devices),
         "bytes": answer.traffic.as_json(),
+        **({"assumed": served.assumed} if served.assumed else {}),
     }
 
 
@@ -253,5 +254,5 @@ def _response(
     if accepted == names.NPZ:
         return Response(write_tensors(answer.outputs), media_type=names.NPZ, headers=headers)
     assert asked.picture is not None
-    file = drawn(asked.picture, found(served, asked, answer), accepted)
+    file = drawn(asked.picture, found_by(served, asked, answer), accepted)
     return Response(file, media_type=accepted, headers=headers)

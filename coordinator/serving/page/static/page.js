@@ -40,6 +40,7 @@ function showState(state) {
   now.alone = new Map(state.models.filter((each) => each.alone).map((each) => [each.name, each.alone]));
   const model = state.models.find((each) => each.name === byId("model").value);
   showMinute(state, model);
+  showAssumed(model);
   const planned = model ? `${model.name} ${model.plan_version} ${byId("strategy").value} ${ready}` : "";
   if (planned && planned !== now.planned) {
     now.planned = planned;
@@ -60,6 +61,13 @@ function showModels(models) {
   const chosen = select.value;
   select.replaceChildren(...names.map((name) => new Option(name, name)));
   if (names.includes(chosen)) select.value = chosen;
+}
+
+function showAssumed(model) {
+  const assumed = Object.entries(model?.assumed ?? {});
+  const parts = assumed.map(([what, why]) => `${what}: ${why}`);
+  byId("assumed").hidden = !parts.length;
+  setText("assumed", parts.length ? `Assumed ${parts.join("; ")}. If that is right: imbrex models confirm ${model.name}` : "");
 }
 
 // ------------------------------------------------------------ the plan
