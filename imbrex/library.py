@@ -25,6 +25,7 @@ from models import catalogue, loading
 from models.check import Blocking, CheckReport
 from models.check import check as run_check
 from models.precision import Wire
+from models.reference import picture_inputs
 from models.units import Network
 from protos.errors import ImbrexError
 
@@ -159,7 +160,10 @@ def checked(
 ) -> CheckReport:
     """`check` for a loaded model, with progress."""
     blocks = planned_blocks(network, grid[0] * grid[1])
-    return run_check(loaded.proto, network, grid, blocks, progress=progress)
+    feeds = picture_inputs(network.graph)
+    return run_check(
+        loaded.proto, network, grid, blocks, feeds=feeds, plants=True, progress=progress
+    )
 
 
 def planned_blocks(network: Network, count: int) -> Blocking:

@@ -25,7 +25,7 @@ import onnx
 
 from models.graph import Graph
 from models.reference import EQUAL, Arrays, Comparison, WholeModel, compare
-from models.tolerance import is_quantised, rounding, tolerance
+from models.tolerance import is_quantised, most_allowed, rounding, tolerance
 
 # Channels whose largest values are this much apart are different kinds of value.
 _APART = 30.0
@@ -33,6 +33,10 @@ _APART = 30.0
 _LEAST_VALUES = 64
 # Two samples of noise say only so much about a third.
 NOISE_FACTOR = 4.0
+# A split answer may be as far from the exact one as onnxruntime's, whose error is a sample, too.
+EXACT_FACTOR = 2.0
+# That onnxruntime is wrong by so much more is believed where the exact answer shows it.
+EXACT_MOST = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +82,9 @@ class Judgement:
 class Reference:
     """The whole model's answer; `again`: the same of differently optimised kernels. `limit`: the
     tolerance, relative to a kind's largest magnitude. `either`: elements may agree with either
-    answer, but with nothing else; otherwise the answers' difference is noise, which is allowed.
-    `rounded`: by how much an output's values may differ at any magnitude.
+    answer, but with nothing else; otherwise the answers' difference is noise, which is allowed up
+    to `most` of a kind's largest magnitude. `rounded`: by how much an output's values may differ at
+    any magnitude.
     """
 
     def __init__(
@@ -89,12 +94,14 @@ class Reference:
         limit: float,
         *,
         either: bool = False,
+        most: float = inf,
         rounded: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self._right = [whole, again] if again and either else [whole]
         self._kinds, self.limit = tuple(kinds(whole)), limit
         self._noise = {each: _noise(each, whole, again or {}) for each in self._kinds}
         self._factor = 0.0 if either else NOISE_FACTOR
+        self._most = max(most, limit)
         self._rounded = rounded
 
     @property
@@ -104,6 +111,15 @@ class Reference:
         """
         return max(self._noise.values(), default=0.0)
 
+    def allowed(self, kind: ChannelRange) -> float:
+        """The largest error of a kind of value, relative to its largest magnitude."""
+        return max(self.limit, min(self._most, self._factor * self._noise[kind]))
+
+    @property
+    def widest(self) -> float:
+        """The largest error that is allowed of any kind of value."""
+        return max(map(self.allowed, self._kinds), default=self.limit)
+
     def judge(self, answer: Arrays) -> Judgement:
         """How far an answer with all of the whole model's outputs is off."""
         right = nearest(answer, self._right)
@@ -111,7 +127,7 @@ class Reference:
         found = Judgement(every, 0.0 if isfinite(every.max_rel_error) else inf)
         for each in self._kinds:
             error = compare(each.of(answer), each.of(right))
-            excess = error.max_rel_error / max(self.limit, self._factor * self._noise[each])
+            excess = error.max_rel_error / self.allowed(each)
             if error.max_abs_error <= self._rounded.get(each.output, 0.0):
                 excess = min(excess, 1.0)
             found = found.worse(Judgement(error, excess, each))
@@ -120,9 +136,42 @@ class Reference:
 
 def reference_of(model: onnx.ModelProto, graph: Graph, feeds: Arrays) -> Reference:
     """What onnxruntime answers with the whole model, with and without its optimisations."""
-    whole, again = both_answers(model, feeds)
+    return reference(both_answers(model, feeds), graph)
+
+
+def reference(answers: tuple[Arrays, Arrays], graph: Graph) -> Reference:
+    """Two right answers of onnxruntime's."""
     rounded = {name: rounding(graph, name) for name in graph.outputs}
-    return Reference(whole, again, tolerance(graph), either=is_quantised(graph), rounded=rounded)
+    limit, most = tolerance(graph), most_allowed(graph)
+    either = is_quantised(graph)
+    return Reference(*answers, limit, either=either, most=most, rounded=rounded)
+
+
+def in_double(
+    exact: Arrays, answers: tuple[Arrays, Arrays], graph: Graph, answer: Arrays
+) -> tuple[Judgement, float]:
+    """How far an answer is off from the exact one, as a share of what onnxruntime's own are, where
+    that is more than the tolerance; and the error that is allowed so.
+    """
+    limit, most = tolerance(graph), EXACT_MOST * most_allowed(graph)
+    widest, every = limit, compare(_like(exact, answer), answer)
+    found = Judgement(every, 0.0 if isfinite(every.max_rel_error) else inf)
+    for kind in kinds(_like(exact, answers[0])):
+        right = kind.of(_like(exact, answers[0]))
+        own = max(compare(kind.of(each), right).max_rel_error for each in answers)
+        allowed = max(limit, min(most, EXACT_FACTOR * own))
+        error = compare(kind.of(answer), right)
+        widest = max(widest, allowed)
+        found = found.worse(Judgement(error, error.max_rel_error / allowed, kind))
+    return found, widest
+
+
+def _like(exact: Arrays, answer: Arrays) -> dict[str, np.ndarray]:
+    """The exact answer in the types of another."""
+    with np.errstate(all="ignore"):
+        return {
+            name: exact[name].astype(array.dtype) for name, array in answer.items() if name in exact
+        }
 
 
 def both_answers(model: onnx.ModelProto, feeds: Arrays) -> tuple[Arrays, Arrays]:

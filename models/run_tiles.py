@@ -17,6 +17,7 @@ from models.tiles import MapTile, tile_boxes, whole_map
 from models.units import Network
 
 TileFault = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+Planted = Callable[[np.ndarray], np.ndarray]
 
 
 class TileRun:
@@ -38,22 +39,34 @@ class TileRun:
         self._feeds = as_they_travel(network.graph, feeds)
         self._fault = fault
 
-    def block(self, start: int, stop: int, tiles: Sequence[MapTile]) -> None:
-        """Runs units [start, stop) in these tiles, or whole where they can't be split."""
+    def block(
+        self, start: int, stop: int, tiles: Sequence[MapTile], planted: Planted | None = None
+    ) -> None:
+        """Runs units [start, stop) in these tiles, or whole where they can't be split; with a
+        `planted` fault in the middle one.
+        """
         network, graph = self._network, self._network.graph
         runner = ProgramRunner(self._blobs)
         self.tensors.update(
             {name: _unwritten(graph.tensors[name]) for name in network.outputs(start, stop)}
         )
-        for piece, boxes in pieces(network, start, stop, tiles, self._blobs):
-            self._run_tile(runner, piece, boxes)
+        cut_tiles = list(pieces(network, start, stop, tiles, self._blobs))
+        for number, (piece, boxes) in enumerate(cut_tiles):
+            spoilt = planted if number == len(cut_tiles) // 2 else None
+            self._run_tile(runner, piece, boxes, spoilt)
 
     def answer(self) -> dict[str, np.ndarray]:
         """The network's outputs, once all blocks ran."""
         graph = self._network.graph
         return answer(graph.outputs, graph.joined, self.tensors, graph.ending)
 
-    def _run_tile(self, runner: ProgramRunner, piece: CutTile, boxes: Mapping[str, Box]) -> None:
+    def _run_tile(
+        self,
+        runner: ProgramRunner,
+        piece: CutTile,
+        boxes: Mapping[str, Box],
+        planted: Planted | None,
+    ) -> None:
         tensors = {**self._feeds, **self.tensors}
         parts = {
             name: np.array(tensors[name][box.slices()], order="C")
@@ -65,7 +78,7 @@ class TileRun:
                 self.tensors[name] = result
                 continue
             own = result[box.slices(inside=piece.yields[name])]
-            self.tensors[name][box.slices()] = own
+            self.tensors[name][box.slices()] = planted(own) if planted else own
 
 
 def pieces(

@@ -1,59 +1,64 @@
-"""Answers that a network's tail picks by rank, as non-maximum suppression picks boxes.
+"""Answers that a network picks by rank, as non-maximum suppression picks boxes and a transformer
+its queries.
 
-Where two scores are closer than rounding, either may come first, and the answers differ although
-both are right. Then what enters the tail is judged instead, and what the tail makes of it.
+Where two scores are closer than rounding, either may come first, and all that follows differs
+although both are right. So what enters each ranking is judged by itself, and what follows is judged
+by what the whole model makes of the same scores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx
-from onnx import ModelProto, helper
+from onnx import ModelProto
 
-from models.agreement import Judgement, reference_of
 from models.graph import Graph
 from models.operators.tail import BODY
-from models.reference import Arrays, WholeModel, compare
-from models.soundness import without_unread
-from models.tolerance import tolerance
+from models.reference import Arrays
+
+_RANKING = frozenset({"TopK", "ArgMax", "ArgMin", "NonMaxSuppression", "Hardmax", "Unique"})
+# What the whole model itself makes of a tensor that it is given.
+_OWN = "{}__own"
 
 
-def judged_ahead(
-    model: ModelProto, graph: Graph, feeds: Arrays, tensors: Arrays, answer: Arrays
-) -> Judgement | None:
-    """How far an answer is off, of which `tensors` are known, by what enters the tail; None if the
-    network has no tail, or one that reads what the model itself does not make.
+def entering(model: ModelProto, graph: Graph) -> tuple[str, ...]:
+    """The tensors that enter a ranking, or a tail, of those that both the model and the graph make:
+    outputs of the model are not among them.
     """
-    tail = next((node for node in graph.nodes if BODY in node.attributes), None)
-    if tail is None:
-        return None
-    entering = [name for name in tail.inputs if name not in graph.constants]
     made = {name for node in model.graph.node for name in node.output}
-    if not entering or not made.issuperset(entering):
-        return None
-    kinds = [
-        helper.make_tensor_value_info(name, graph.tensors[name].data_type, graph.shape(name))
-        for name in entering
-    ]
-    ahead = _with(model, [], kinds)
-    found = reference_of(ahead, graph, feeds).judge({name: tensors[name] for name in entering})
-    behind = _with(model, kinds, model.graph.output)
-    picked = WholeModel(behind).run({**feeds, **{name: tensors[name] for name in entering}})
-    error = compare(answer, picked)
-    return found.worse(Judgement(error, error.max_rel_error / tolerance(graph)))
+    public = {value.name for value in model.graph.output}
+    ranked = [node.input[0] for node in model.graph.node if node.op_type in _RANKING]
+    for node in graph.nodes:
+        ranked += node.inputs if BODY in node.attributes else ()
+    known = made & graph.producer.keys() - public - graph.constants.keys()
+    same = (name for name in dict.fromkeys(ranked) if name in known)
+    return tuple(name for name in same if not graph.tensors[name].is_dynamic)
 
 
-def _with(
-    model: ModelProto, given: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]
-) -> ModelProto:
-    """What makes these outputs where some tensors are given besides the model's inputs."""
-    part = ModelProto()
-    part.CopyFrom(model)
-    names = {value.name for value in given}
-    nodes = [node for node in model.graph.node if names.isdisjoint(node.output)]
-    del part.graph.node[:], part.graph.output[:]
-    part.graph.node.extend(without_unread(nodes, [value.name for value in outputs]))
-    part.graph.input.extend(given)
-    part.graph.output.extend(outputs)
-    return part
+def given(model: ModelProto, graph: Graph, names: Sequence[str]) -> ModelProto:
+    """The model with these tensors as further inputs, of which everything behind them is made; what
+    it makes itself of each of them becomes a further output, `NAME__own`.
+    """
+    apart = ModelProto()
+    apart.CopyFrom(model)
+    own = {name: _OWN.format(name) for name in names}
+    for node in apart.graph.node:
+        node.output[:] = [own.get(name, name) for name in node.output]
+    for name in names:
+        info = graph.tensors[name]
+        kind = onnx.helper.make_tensor_value_info(name, info.data_type, info.shape)
+        apart.graph.input.append(kind)
+        apart.graph.output.append(
+            onnx.helper.make_tensor_value_info(own[name], info.data_type, info.shape)
+        )
+    kept = [value for value in apart.graph.value_info if value.name not in own]
+    del apart.graph.value_info[:]
+    apart.graph.value_info.extend(kept)
+    return apart
+
+
+def with_own(answer: Arrays, tensors: Arrays, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """An answer of `given`, from a split network's answer and tensors."""
+    return {**answer, **{_OWN.format(name): tensors[name] for name in names}}

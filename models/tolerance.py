@@ -35,6 +35,13 @@ ACROSS = 1e-4
 SIGNED = 0.05
 # Seen: 0.013 for hardcorenas_a, 0.002 for RegNetY-400MF, both untrained.
 AVERAGED = 0.04
+# Steps of the range, of 8 and of 16 bits, to which quantised maps are rounded.
+STEP_8, STEP_16 = 2.0**-8, 2.0**-16
+# A sum whose last bit decides is a step off; a few layers of that add up.
+SIXTEEN = 8 * STEP_16
+# In float32: more than onnxruntime was seen to differ by from itself where it is not chance that
+# decides (a mean over a map: 1.6e-4).
+NOISE = 1e-3
 # How far a device may be from float32 where a model allows it: it computes in half precision, or
 # rounds 8 bits differently.
 _ALLOWED: Mapping[Precision, float] = {"exact": 0.0, "fp16": 0.02, "int8": SIGNED}
@@ -42,6 +49,7 @@ _ALLOWED: Mapping[Precision, float] = {"exact": 0.0, "fp16": 0.02, "int8": SIGNE
 _REASONS = {
     STATISTICS: "statistics over the map are combined from parts",
     HALF: "half precision has 11 bits, and a tile rounds different tensors than the whole",
+    SIXTEEN: "a value between two steps of sixteen bits may be rounded to either",
     SIGNED: "onnxruntime on x86 computes some convolutions of signed 8 bits in float, and a "
     "tile's sums are rounded differently; quantise activations as QUInt8 for identical "
     "bits",
@@ -69,19 +77,45 @@ _DECIDING = frozenset(
 )
 
 _EIGHT_BITS = frozenset({TensorProto.UINT8, TensorProto.INT8})
+_SIXTEEN_BITS = frozenset({TensorProto.UINT16, TensorProto.INT16})
 
 _X86 = frozenset({"x86_64", "AMD64", "i386", "i686"})
 
 
 def tolerance(graph: Graph) -> float:
     """The largest relative error with which an answer counts as the same."""
-    if any(info.data_type == TensorProto.FLOAT16 for info in graph.tensors.values()):
+    if _computes_half(graph):
         return HALF
     if platform.machine() in _X86 and _holds_signed(graph):
         return SIGNED
     if _quantises_means(graph):
         return AVERAGED
+    if step_of(graph) == STEP_16:
+        return SIXTEEN
     return STATISTICS if graph.written & _NORMALISING else PLAIN
+
+
+def most_allowed(graph: Graph) -> float:
+    """However far onnxruntime is from itself, a larger error never counts as its rounding."""
+    return SIGNED if is_quantised(graph) else NOISE * max(1.0, tolerance(graph) / STATISTICS)
+
+
+def step_of(graph: Graph) -> float:
+    """The steps to which a network rounds its maps, relative to their range; 0 if to none."""
+    made = {graph.tensors[name].data_type for name in graph.producer}
+    read = {
+        graph.tensors[node.inputs[0]].data_type
+        for node in graph.nodes
+        if dequantises(node) and node.inputs[0] not in graph.constants
+    }
+    if (made | read) & _EIGHT_BITS:
+        return STEP_8
+    return STEP_16 if (made | read) & _SIXTEEN_BITS else 0.0
+
+
+def _computes_half(graph: Graph) -> bool:
+    """Whether a node makes a tensor in half precision, of which weights may be stored so."""
+    return any(graph.tensors[name].data_type == TensorProto.FLOAT16 for name in graph.producer)
 
 
 def rounding(graph: Graph, output: str) -> float:
@@ -141,12 +175,10 @@ def is_quantised(graph: Graph) -> bool:
 
 
 def _as_written(graph: Graph) -> float:
-    kinds = {info.data_type for info in graph.tensors.values()}
-    kinds |= {info.on_wire.data_type for info in graph.tensors.values()}
     made = {graph.tensors[name].on_wire.data_type for name in graph.producer}
     if any(dequantises(node) for node in graph.nodes) or made & _EIGHT_BITS:
         return SIGNED
-    if TensorProto.FLOAT16 in kinds:
+    if _computes_half(graph) or TensorProto.FLOAT16 in made:
         return HALF
     return STATISTICS if graph.written & _NORMALISING else PLAIN
 

@@ -9,8 +9,7 @@ from imbrex import terminal
 from imbrex.cli.effect import Loss, loss_report, show
 from imbrex.library import checked, planned_blocks
 from models import catalogue
-from models.agreement import NOISE_FACTOR
-from models.check import CheckReport
+from models.check import FAULT, CheckReport
 from models.loading import network_of
 from models.tolerance import told
 
@@ -61,15 +60,19 @@ def _show(report: CheckReport, console: Console) -> None:
     console.print(f"{report.partitioned_flop_share:.1%} of the FLOPs run split")
     for refusal in report.refusals:
         console.print(f"whole: {refusal.layer}: {refusal.reason}")
-    verdict = "ok" if report.ok else "DIFFERENT"
-    if not report.ok and report.judgement.worst:
+    verdict = {"ok": "ok", "different": "DIFFERENT", "cannot judge": "cannot judge"}[report.verdict]
+    if report.verdict == "different" and report.judgement.worst:
         verdict += f" (most in {report.judgement.worst})"
     limit = told(report.tolerance)
-    if NOISE_FACTOR * report.noise > report.tolerance:
+    if report.noise > report.tolerance:
         limit += f"; onnxruntime differs from itself by {report.noise:.3g}"
-    console.print(
-        Text(
-            f"{verdict}: {comparison} ({limit})",
-            "green" if report.ok else "red",
+    if report.inside:
+        limit += (
+            f"; compared in {report.inside} maps inside the network, as its outputs hide faults"
         )
-    )
+    if report.verdict == "cannot judge":
+        limit += (
+            f"; a fault of {FAULT:g} times as much in one tile would not be seen in the outputs"
+        )
+    colour = {"ok": "green", "different": "red", "cannot judge": "yellow"}[report.verdict]
+    console.print(Text(f"{verdict}: {comparison} ({limit})", colour))

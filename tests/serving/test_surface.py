@@ -23,6 +23,7 @@ from tests.serving.routes import READING, every_route, filled
 
 # What the coordinator does for who only looks. A route that calls anything else is no GET.
 LOOKING = {
+    "departures",
     "described",
     "devices",
     "doctor",

@@ -1,0 +1,169 @@
+"""What a check says: right answers are ok, wrong ones are noticed, and it knows when it is blind."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from models.check import CheckReport, check, fused
+from models.double import answer_in_double
+from models.importer import load_graph
+from models.reference import WholeModel, compare, picture_inputs
+from models.tolerance import HALF, PLAIN, tolerance
+from models.units import divide
+
+SIDE = 64
+Node = onnx.NodeProto
+node = helper.make_node
+
+
+def value(name: str, *shape: int, kind: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, shape or None)
+
+
+def weights(
+    name: str, *shape: int, scale: float = 0.2, kind: type = np.float32
+) -> onnx.TensorProto:
+    array = np.random.default_rng(len(name)).normal(0, scale, shape)
+    return numpy_helper.from_array(array.astype(kind), name)
+
+
+def made(nodes: list[Node], constants: list[onnx.TensorProto], side: int = SIDE) -> onnx.ModelProto:
+    """Of a picture; the first node is a convolution of it to four channels, `c`."""
+    conv = node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1])
+    graph = helper.make_graph(
+        [conv, *nodes], "made", [value("x", 1, 3, side, side)], [value("y")], constants
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+W = weights("w", 4, 3, 3, 3)
+
+
+def checked(model: onnx.ModelProto, shape: tuple[int, int] = (2, 2), **more: object) -> CheckReport:
+    network = divide(load_graph(model))
+    feeds = picture_inputs(network.graph)
+    return check(model, network, shape, fused(network), feeds=feeds, plants=True, **more)
+
+
+def by_a_hundredth(feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {
+        name: array * np.float32(1.01) if array.dtype == np.float32 else array
+        for name, array in feeds.items()
+    }
+
+
+def mean_of_many() -> onnx.ModelProto:
+    """What is left of a map without its mean: onnxruntime sums the mean naively."""
+    return made(
+        [
+            node("Add", ["c", "far"], ["d"]),
+            node("GlobalAveragePool", ["d"], ["m"]),
+            node("Sub", ["d", "m"], ["s"]),
+            node("Mul", ["s", "little"], ["y"]),
+        ],
+        [
+            weights("w", 4, 3, 3, 3, scale=1e-3),
+            numpy_helper.from_array(np.full((1, 4, 1, 1), 50, np.float32), "far"),
+            numpy_helper.from_array(np.array(1e-3, np.float32), "little"),
+        ],
+        side=512,
+    )
+
+
+def test_where_two_answers_differ_float64_decides() -> None:
+    model = mean_of_many()
+    feeds = picture_inputs(load_graph(model))
+    exact = answer_in_double(model, feeds)
+    whole = WholeModel(model).run(feeds)
+    assert exact is not None
+    assert compare({"y": exact["y"].astype(np.float32)}, whole).max_rel_error > 10 * PLAIN
+    report = checked(model)
+    assert report.verdict == "ok"
+    assert PLAIN < report.tolerance <= 0.01
+    assert checked(model, fault=by_a_hundredth).verdict == "different"
+
+
+def test_infinities_in_the_same_places_are_equal() -> None:
+    model = made([node("Relu", ["c"], ["r"]), node("Log", ["r"], ["y"])], [W])
+    assert not np.isfinite(WholeModel(model).run(picture_inputs(load_graph(model)))["y"]).all()
+    assert checked(model).verdict == "ok"
+    assert checked(model, fault=by_a_hundredth).verdict == "different"
+
+
+def test_weights_that_are_stored_in_half_precision_are_computed_exactly() -> None:
+    model = made([], [weights("half", 4, 3, 3, 3, kind=np.float16)])
+    model.graph.node.insert(0, node("Cast", ["half"], ["w"], to=TensorProto.FLOAT))
+    model.graph.node[1].output[0] = "y"
+    assert tolerance(load_graph(model)) == PLAIN
+    half = made(
+        [node("Cast", ["c"], ["h"], to=TensorProto.FLOAT16), node("Relu", ["h"], ["y"])], [W]
+    )
+    half.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT16
+    assert tolerance(load_graph(half)) == HALF
+
+
+def saturated() -> onnx.ModelProto:
+    """A classifier that is sure of everything."""
+    return made(
+        [
+            node("Relu", ["c"], ["r"]),
+            node("GlobalAveragePool", ["r"], ["p"]),
+            node("Flatten", ["p"], ["f"]),
+            node("Mul", ["f", "much"], ["logits"]),
+            node("Softmax", ["logits"], ["y"], axis=1),
+        ],
+        [W, numpy_helper.from_array(np.array(1e4, np.float32), "much")],
+    )
+
+
+def test_where_outputs_hide_faults_maps_inside_are_compared() -> None:
+    report = checked(saturated())
+    assert report.verdict == "ok"
+    assert report.inside
+    assert report.as_json()["maps_inside"] == report.inside
+    assert checked(saturated(), fault=by_a_hundredth).verdict == "different"
+
+
+def test_a_check_that_sees_nothing_says_so() -> None:
+    """Nothing inside has a name of the model's either."""
+    model = made([node("Mul", ["c", "nothing"], ["y"])], [W])
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros((), np.float32), "nothing"))
+    report = checked(model)
+    assert report.verdict == "cannot judge"
+    assert not report.ok
+    assert report.as_json()["verdict"] == "cannot judge"
+
+
+def ranked() -> onnx.ModelProto:
+    """Picks the four largest of many nearly equal values, and computes on with what is there."""
+    return made(
+        [
+            node("Reshape", ["c", "flat"], ["tokens"]),
+            node("ReduceMax", ["tokens"], ["scores"], axes=[1], keepdims=0),
+            node("TopK", ["scores", "four"], ["best", "places"], axis=1),
+            node("Unsqueeze", ["places", "one"], ["wide"]),
+            node("Expand", ["wide", "each"], ["all"]),
+            node("GatherElements", ["tokens", "all"], ["y"], axis=2),
+        ],
+        [
+            W,
+            numpy_helper.from_array(np.array([1, 4, -1]), "flat"),
+            numpy_helper.from_array(np.array([4]), "four"),
+            numpy_helper.from_array(np.array([1]), "one"),
+            numpy_helper.from_array(np.array([1, 4, 4]), "each"),
+        ],
+    )
+
+
+def test_what_is_ranked_is_judged_by_what_enters_the_ranking() -> None:
+    assert checked(ranked()).verdict == "ok"
+    assert checked(ranked(), fault=by_a_hundredth).verdict == "different"
+
+
+@pytest.mark.parametrize("grid", [(1, 2), (3, 3)])
+def test_a_fault_in_one_tile_is_noticed_whatever_the_grid(grid: tuple[int, int]) -> None:
+    model = made([node("Relu", ["c"], ["y"])], [W])
+    assert checked(model, grid).noticed
