@@ -22,6 +22,7 @@ from models.vision.head import Task
 from models.vision.heads import TASKS
 from models.vision.sidecar import Sidecar, dump, sidecar_path
 from protos.errors import BadConfiguration, BadRequest, NotFound
+from protos.files import read_text
 
 VARIABLE = "IMBREX_MODELS"
 MODEL_FILE = "model.onnx"
@@ -197,7 +198,7 @@ class Store:
     def defaults(self) -> dict[Task, str]:
         """The models chosen to answer for tasks, as far as they are still installed."""
         try:
-            read = json.loads((self.root / DEFAULTS_FILE).read_text(encoding="utf-8"))
+            read = json.loads(read_text(self.root / DEFAULTS_FILE))
             chosen = {task: read.get(task) for task in TASKS}
         except FileNotFoundError:
             return {}

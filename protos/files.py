@@ -1,7 +1,8 @@
-"""Files of daemons: writes that survive a power cut with either the old or the new content, and the
-lock of a state directory.
+"""Files: writes that survive a power cut with either the old or the new content, the lock of a
+state directory, and text that people wrote.
 """
 
+import codecs
 import fcntl
 import os
 import tempfile
@@ -10,6 +11,28 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from protos.errors import BadConfiguration
+
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def read_text(path: Path) -> str:
+    """The text of a file that a person wrote.
+
+    Raises:
+        OSError, UnicodeDecodeError: it cannot be read.
+    """
+    return decoded(path.read_bytes())
+
+
+def decoded(data: bytes) -> str:
+    """Text that a person wrote, as editors and shells of any system save it: UTF-8 with or without
+    a byte order mark, or UTF-16 with one; any line ends, which become "\\n".
+
+    Raises:
+        UnicodeDecodeError: it is neither.
+    """
+    text = data.decode("utf-16" if data.startswith(_UTF_16) else "utf-8-sig")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 @contextmanager
