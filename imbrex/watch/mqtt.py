@@ -28,6 +28,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
 from protos.errors import BadConfiguration, BadRequest, Unavailable
+from protos.urls import is_plain, shown
 
 PASSWORD_VARIABLE = "IMBREX_MQTT_PASSWORD"  # noqa: S105 - its name
 DISCOVERY = "homeassistant"
@@ -62,20 +63,22 @@ class Broker:
         Raises:
             BadRequest: it is not the URL of a broker.
         """
-        parts = urlsplit(url)
         try:
-            port = parts.port
+            parts, port = urlsplit(url), urlsplit(url).port
         except ValueError:
-            port = -1
+            parts, port = urlsplit(""), -1
         if parts.scheme not in _PORTS or not parts.hostname or port == -1 or parts.password:
             raise BadRequest(
-                cause=f"{parts.scheme}://{parts.hostname or ''} is not the URL of a broker"
+                cause=f"{shown(url)} is not the URL of a broker"
                 + (": it has a password" if parts.password else ""),
                 cure=f"Write mqtt://USER@HOST:PORT/TOPIC; passwords belong in {PASSWORD_VARIABLE}",
             )
         base = parts.path.strip("/") or "imbrex"
-        if "#" in url or "+" in base:
-            raise BadRequest(cause=f"{base!r} is not a topic", cure="Remove + and #")
+        if not is_plain(url) or set("#?") & set(url) or "+" in base:
+            raise BadRequest(
+                cause=f"what follows {shown(url)} is not a topic",
+                cure=f"Remove + # ? and @; passwords belong in {PASSWORD_VARIABLE}",
+            )
         user = unquote(parts.username or "")
         return cls(
             parts.hostname, port or _PORTS[parts.scheme], user, base, parts.scheme == "mqtts"

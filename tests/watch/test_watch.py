@@ -280,6 +280,51 @@ def test_coordinator_and_broker_go_and_return_and_the_watch_goes_on(tmp_path: Pa
         assert process.wait(LONG_S) == 0
 
 
+def test_a_camera_s_secrets_reach_neither_lines_nor_topics_nor_errors(service: Service) -> None:
+    """A user, a password, a path, a query, a fragment: in all that leaves."""
+    with broker() as port, listening(port, "#") as found, camera() as yard, shooting(yard):
+        host = yard.url.removeprefix("http://").removesuffix("/mjpg")
+        url = f"http://zquser:zqpass@{host}/mjpg/zqpath?user=zqa&password=zq@b#zqfragment"
+        flags = ["--url", service.url, "--mqtt", f"mqtt://127.0.0.1:{port}", "--name", "Hof"]
+        with watching(url, *flags) as process:
+            answer = until(process, answered=True)
+            wait_for(found, "imbrex/hof")
+            yard.closing.set()
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=LONG_S)
+    assert answer["source"] == answer["name"] == "http://127.0.0.1 (Hof)"
+    told = [json.dumps(answer), out, err, repr(found)]
+    assert "zq" not in "".join(told)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["http://zq:zq@127.0.0.1:1/zq?zq#zq"],
+        ["http://zq:z/zq@127.0.0.1:1/"],
+        ["http://zq:z[zq@127.0.0.1:1/"],
+        ["zq:zq@127.0.0.1/stream"],
+        [".", "--mqtt", "mqtt://zq:zq@127.0.0.1:1/zq"],
+        [".", "--mqtt", "mqtt://zq:zq/zq@127.0.0.1:1/zq"],
+        [".", "--mqtt", "mqtt://zq:1/zq@127.0.0.1:1/zq"],
+        [".", "--mqtt", "mqtt://zq:z[zq@127.0.0.1:1/zq"],
+        [".", "--mqtt", "mqtt://zq:1?zq@127.0.0.1:1/zq"],
+        [".", "--mqtt", "mqtt://zq@127.0.0.1:1/zq"],
+        [".", "--existing", "--url", "http://zq:zq@127.0.0.1:1/zq?zq#zq"],
+        [".", "--existing", "--url", "http://zq:z/zq@127.0.0.1:1/"],
+        [".", "--existing", "--url", "zq:z[zq@127.0.0.1:1/"],
+    ],
+)
+def test_no_error_tells_a_secret(flags: list[str], tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(examples()[0].path, tmp_path / "one.png")
+    ran = imbrex("watch", *(flags if "--url" in flags else [*flags, "--url", "http://127.0.0.1:1"]))
+    assert ran.code == 1
+    assert "cure:" in ran.err
+    assert "Traceback" not in ran.err
+    assert "zq" not in ran.out + ran.err
+
+
 def test_templates_say_what_they_should() -> None:
     jinja2 = pytest.importorskip("jinja2")
     publisher = Publisher(Broker.of("mqtt://hub"), "yard", "digits", ['a "b"', "person"])
