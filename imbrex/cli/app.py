@@ -33,6 +33,7 @@ from imbrex.cli.watching import add_watch
 from protos.ciphers import prefer_quick_cipher
 from protos.errors import BadConfiguration, ImbrexError
 from protos.extras import line_for_extra
+from protos.texts import write_anything
 
 # The modules that only extras install, by import name.
 EXTRAS = {"av": "watch", "paho": "mqtt"} | dict.fromkeys(
@@ -173,6 +174,7 @@ add_cluster(app)
 
 def main() -> None:
     """The entry point: exit code 0 done, 1 failed, 2 wrong usage."""
+    write_anything()
     follow_parent()
     prefer_quick_cipher(os.environ)
     gc.set_threshold(YOUNG_OBJECTS)

@@ -7,11 +7,12 @@ from colorsys import hsv_to_rgb
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from models.vision.class_map import Overlay, Segment
 from models.vision.class_scores import Classification
 from models.vision.detection import Detection
+from models.vision.fonts import font_for
 from models.vision.predictions import Prediction
 from models.vision.repainted import Repainting
 
@@ -74,7 +75,6 @@ class _Canvas:
     """A picture being drawn on, with one size of text and of line for all of it."""
 
     pen: ImageDraw.ImageDraw
-    font: ImageFont.FreeTypeFont | ImageFont.ImageFont
     size: tuple[int, int]
     text_px: int
 
@@ -82,8 +82,7 @@ class _Canvas:
     def on(cls, picture: Image.Image) -> _Canvas:
         wanted = int(min(picture.size) * TEXT_SHARE)
         text_px = min(max(wanted, SMALLEST_TEXT_PX), LARGEST_TEXT_PX)
-        font = ImageFont.load_default(text_px)
-        return cls(ImageDraw.Draw(picture), font, picture.size, text_px)
+        return cls(ImageDraw.Draw(picture), picture.size, text_px)
 
     @property
     def line_px(self) -> int:
@@ -110,13 +109,19 @@ class _Canvas:
                 self.pen.ellipse(dot, fill=colour_of(detection.index), outline=BLACK)
 
     def tag(self, item: Detection | Classification | Segment, x: float, y: float) -> None:
-        """Black text on a plate of the class's colour, moved inside the picture."""
+        """Black text on a plate of the class's colour, moved inside the picture. A label that no
+        font has is the number of its class.
+        """
         number = item.share if isinstance(item, Segment) else item.score
-        text = f"{item.label}: {number:.0%}"
-        width = self.pen.textlength(text, font=self.font) + 6
+        label = " ".join(item.label.split())
+        font = font_for(label, self.text_px)
+        if font is None:
+            label, font = f"#{item.index}", font_for("#", self.text_px)
+        text = f"{label}: {number:.0%}"
+        width = self.pen.textlength(text, font=font) + 6
         left = max(0.0, min(x, self.size[0] - width))
         top = max(0.0, min(y, self.size[1] - self.line_px))
         plate = (left, top, left + width, top + self.line_px)
         self.pen.rectangle(plate, fill=colour_of(item.index), outline=BLACK)
         middle = (left + 3, top + self.line_px / 2)
-        self.pen.text(middle, text, fill=BLACK, font=self.font, anchor="lm")
+        self.pen.text(middle, text, fill=BLACK, font=font, anchor="lm")
