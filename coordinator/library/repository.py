@@ -108,15 +108,26 @@ def _versions(folder: Path, config: pb.ModelConfig, every: bool) -> dict[str, Pa
     numbers = sorted(
         int(each.name)
         for each in folder.iterdir()
-        if each.name.isdecimal() and int(each.name) > 0 and (each / file).is_file()
+        if each.name.isdecimal() and int(each.name) > 0 and _file_in(each / file).is_file()
     )
     policy = config.version_policy
     if every and not config.HasField("version_policy"):
         policy = pb.ModelVersionPolicy(all=pb.ModelVersionPolicy.All())
     chosen = _chosen(numbers, policy)
     if not chosen:
-        raise _Problem(f"there is no file {folder.name}/1/{file}, or its policy excludes it")
-    return {str(number): folder / str(number) / file for number in chosen}
+        there = [str(each.relative_to(folder.parent)) for each in sorted(folder.glob("*/*"))[:5]]
+        raise _Problem(
+            f"there is no file {folder.name}/1/{file}, or its policy excludes it; there is "
+            + (", ".join(there) or "nothing")
+        )
+    return {str(number): _file_in(folder / str(number) / file) for number in chosen}
+
+
+def _file_in(path: Path) -> Path:
+    """The model at a path: the file, or the one of its name in a folder, as Triton keeps a model
+    with external data.
+    """
+    return path / path.name if path.is_dir() else path
 
 
 def _chosen(numbers: list[int], policy: pb.ModelVersionPolicy) -> list[int]:
