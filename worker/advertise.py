@@ -82,14 +82,18 @@ class Advertisement:
     pulled and put back, Wi-Fi after Ethernet.
     """
 
-    def __init__(self, bind: str, chosen: Sequence[str]) -> None:
-        """Raises:
-        BadConfiguration: as `interfaces`.
+    def __init__(self, bind: str, chosen: Sequence[str], wanted: bool = True) -> None:
+        """Without `wanted` it advertises nothing.
+
+        Raises:
+            BadConfiguration: as `interfaces`.
         """
+        self._wanted = wanted
         self._bind, self._chosen = bind, chosen
         self._zeroconf: AsyncZeroconf | None = None
         self._is_warned = self._is_moved = False
-        interfaces(bind, chosen)
+        if wanted:
+            interfaces(bind, chosen)
 
     @property
     def stands(self) -> bool:
@@ -100,7 +104,7 @@ class Advertisement:
         """Advertises until it is cancelled."""
         current: list[Interface] | None = None
         try:
-            while True:
+            while self._wanted:
                 try:
                     there = interfaces(self._bind, self._chosen)
                 except BadConfiguration:

@@ -25,6 +25,7 @@ from protos.files import alone_in, write_atomically
 from protos.heap import keep_buffers
 from protos.logs import log_to_stderr
 from protos.memory import cap_memory
+from protos.ports import listen
 from protos.serving import SERVICE, register
 from protos.supervision import serving
 from worker.advertise import Advertisement
@@ -41,7 +42,6 @@ from worker.identity import device_id, facts
 from worker.machine import Machine
 from worker.measure import Measurer
 from worker.membership import Membership, credentials_in, watch_clock
-from worker.ports import listen
 from worker.programs.store import BlobStore
 from worker.service import Parts, Service
 from worker.sessions import Sessions
@@ -96,9 +96,7 @@ async def run(
         )
         stack.callback(listener.close)
         # A wrong address is an error before the worker serves; the network may come up later.
-        advertisement = (
-            Advertisement(settings.host, settings.mdns_interfaces) if settings.mdns else None
-        )
+        advertisement = Advertisement(settings.host, settings.mdns_interfaces, settings.mdns)
         parts = Parts(
             facts=lambda: facts(settings, own_id, engine),
             version=version,
@@ -114,9 +112,7 @@ async def run(
             },
             membership=Membership(caller, gate, (exchange, listener), settings.state_dir),
             hosts=Hosts(),
-            condition=lambda: Machine().condition(
-                settings.state_dir, advertisement is not None and advertisement.stands
-            ),
+            condition=lambda: Machine().condition(settings.state_dir, advertisement.stands),
             data_port=listener.port,
             offers=offers,
         )
@@ -126,7 +122,8 @@ async def run(
         register(service, server)
         health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
         await _say(healthy, health_pb2.HealthCheckResponse.NOT_SERVING)
-        port = listen(server, settings.host, settings.port, credentials)
+        proof = credentials.of_server() if credentials else None
+        port = listen(server, settings.host, settings.port, ("--host", "--port"), proof)
         await server.start()
         stack.push_async_callback(server.stop, 1.0)
         stack.push_async_callback(exchange.drain, _DRAIN_S)
@@ -141,9 +138,8 @@ async def run(
             threads=settings.task_threads,
             concurrency=settings.concurrency,
         )
-        if advertisement is not None:
-            advertising = advertisement.run(parts.facts(), version, settings.cluster, port)
-            stack.push_async_callback(_ended, asyncio.create_task(advertising))
+        advertising = advertisement.run(parts.facts(), version, settings.cluster, port)
+        stack.push_async_callback(_ended, asyncio.create_task(advertising))
         async with serving():
             await stop.wait()
         _log.info("stopping")

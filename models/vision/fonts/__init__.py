@@ -4,6 +4,7 @@ more), other scripts are drawn if the system has a font for them.
 
 from __future__ import annotations
 
+import os
 import unicodedata
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +15,7 @@ OWN = Path(__file__).parent / "DejaVuSans.ttf"
 FOLDERS = (
     Path("/usr/share/fonts"),
     Path("/usr/local/share/fonts"),
-    Path("~/.local/share/fonts").expanduser(),
+    Path(os.path.expanduser("~/.local/share/fonts")),  # where there is no home, "~" is no folder
 )
 SUFFIXES = frozenset({".ttf", ".otf", ".ttc"})
 # Desktops have thousands, in folders by family; one that has a script is among the plain ones.
