@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from colorsys import hsv_to_rgb
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -14,6 +14,7 @@ from models.vision.class_scores import Classification
 from models.vision.detection import Detection
 from models.vision.fonts import font_for
 from models.vision.predictions import Prediction
+from models.vision.preprocess import full_size
 from models.vision.repainted import Repainting
 
 Colour = tuple[int, int, int]
@@ -35,6 +36,9 @@ def annotated(image: Image.Image, predictions: Sequence[Prediction]) -> Image.Im
     for each in predictions:
         if isinstance(each, Repainting):
             return each.picture
+    if (full := full_size(image)) != image.size:
+        x, y = (part / whole for part, whole in zip(image.size, full, strict=True))
+        predictions = [_scaled(each, x, y) for each in predictions]
     picture = image.convert("RGB")
     if picture is image:
         picture = image.copy()
@@ -54,6 +58,27 @@ def annotated(image: Image.Image, predictions: Sequence[Prediction]) -> Image.Im
     for row, named in enumerate(classes):
         canvas.tag(named, 0, row * canvas.line_px)
     return picture
+
+
+def _scaled(item: Prediction, x: float, y: float) -> Prediction:
+    """A prediction in the pixels of a smaller picture."""
+
+    def corners(box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+        return box[0] * x, box[1] * y, box[2] * x, box[3] * y
+
+    match item:
+        case Segment():
+            overlay = replace(item.overlay, covers=corners(item.overlay.covers))
+            return replace(item, box=corners(item.box), overlay=overlay)
+        case Detection():
+            mask = item.mask and replace(item.mask, covers=corners(item.mask.covers))
+            points = item.keypoints and tuple((a * x, b * y, c) for a, b, c in item.keypoints)
+            rotated = item.corners and tuple((a * x, b * y) for a, b in item.corners)
+            return replace(
+                item, box=corners(item.box), mask=mask, keypoints=points, corners=rotated
+            )
+        case _:
+            return item
 
 
 def colour_of(index: int) -> Colour:
