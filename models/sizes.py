@@ -82,8 +82,8 @@ def bind(inputs: Iterable[ValueInfoProto], size: Size | None = None) -> None:
         if left and (size is None or not sides):
             raise BadRequest(
                 cause=f"input {value.name!r} has no fixed size along dimension {left[0]}",
-                cure="Say its height and width: `imbrex models add FILE --size 480x640`; other "
-                "commands take them with the model, as FILE.onnx@480x640"
+                cure="Name a height and width: `imbrex models add FILE --size 480x640`, and with "
+                "other commands the model as net.onnx@480x640"
                 if sides
                 else "Export the model with fixed sizes.",
             )

@@ -262,4 +262,4 @@ def label_ids(labels: Sequence[str]) -> dict[str, str]:
     for label in sorted({composed(each) for each in labels}):
         plain = as_id(label)
         found[label] = f"{plain}_{name_hash(label)}" if plain in found.values() else plain
-    return found
+    return {label: found[label] for label in map(composed, labels)}
