@@ -28,10 +28,9 @@ from coordinator.serving.frigate.server import FrigateServer
 from coordinator.serving.oip.rpc import RpcServer
 from coordinator.settings import GRPC_PORT, CoordinatorSettings
 from models.mapped import remove_leftovers
-from protos.errors import BadConfiguration
 from protos.files import alone_in, write_atomically
 from protos.heap import keep_buffers
-from protos.ports import holder_of
+from protos.ports import cannot_listen
 from protos.supervision import serving
 
 READY_FILE = "ready.json"
@@ -50,7 +49,6 @@ async def run(settings: CoordinatorSettings, hardware: Hardware | None = None) -
         BadConfiguration: a port is taken, or the state directory can't be used.
     """
     keep_buffers()
-    settings.state_dir.mkdir(parents=True, exist_ok=True)
     with alone_in(settings.state_dir, "coordinator"), _listening(settings) as listener:
         remove_leftovers(settings.state_dir / WEIGHTS_FOLDER)
         tls = WebTls.of(settings)
@@ -136,12 +134,8 @@ def _listening(settings: CoordinatorSettings) -> Iterator[socket.socket]:
             listener.bind((settings.host, settings.port))
             listener.listen(128)
         except OSError as error:
-            holder = holder_of(settings.port)
-            raise BadConfiguration(
-                cause=f"cannot listen on {settings.host}:{settings.port}: {error.strerror}"
-                + (f", by {holder}" if holder else ""),
-                cure="Stop that program, or choose another port with --port.",
-            ) from error
+            reason, ways = error.strerror or str(error), ("--host", "--port")
+            raise cannot_listen(settings.host, settings.port, ways, reason) from error
         listener.setblocking(False)
         yield listener
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
-import platformdirs
 import psutil
 from pydantic import BeforeValidator, Field, model_validator
 
 from coordinator.costs import Medium
 from models.precision import Wire
+from protos.files import own_folder
 from protos.settings import DaemonSettings, Port
 
 HTTP_PORT = 8460
@@ -43,7 +43,7 @@ class CoordinatorSettings(DaemonSettings):
         "free one if `port` is 0",
     )
     state_dir: Path = Field(
-        default=Path(platformdirs.user_state_dir("imbrex")) / "coordinator",
+        default_factory=lambda: own_folder("state", "state_dir (--state-dir)") / "coordinator",
         description="The directory for its state",
     )
     cluster: str = Field(default="home", description="The cluster's name on mDNS")

@@ -32,6 +32,7 @@ from protos.errors import (
     TooLittleMemory,
     Unavailable,
 )
+from protos.urls import shown
 
 URL = "http://127.0.0.1:8460"
 CONNECT_TIMEOUT_S = 5.0
@@ -103,6 +104,7 @@ class _Coordinator:
     def __init__(self, url: str | None, key: str | None, answer_timeout_s: float) -> None:
         given = (url or os.environ.get(URL_VARIABLE) or URL).rstrip("/")
         self.url = given if "://" in given else f"http://{given}"
+        self.shown = shown(self.url, port=True)
         self._key = key
         self._timeout = httpx.Timeout(answer_timeout_s, connect=CONNECT_TIMEOUT_S)
         self._was_there = False
@@ -116,13 +118,13 @@ class _Coordinator:
         """
         try:
             if httpx.URL(self.url).scheme not in ("http", "https"):
-                raise httpx.InvalidURL("it begins with neither http:// nor https://")
+                raise httpx.InvalidURL("neither http:// nor https://")
             # A proxy for the internet would not know devices of the local network.
             how = transport(verify=_believed(), trust_env=False, socket_options=_SIGNS_OF_LIFE)
             return kind(base_url=self.url, timeout=self._timeout, trust_env=False, transport=how)
         except httpx.InvalidURL as error:
             raise BadRequest(
-                cause=f"{self.url!r} is not a URL of a coordinator ({error})",
+                cause=f"{self.shown} is not a URL of a coordinator",
                 cure="Write it as http://HOST:PORT",
             ) from error
 
@@ -167,22 +169,22 @@ class _Coordinator:
         """The error for a missing answer."""
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             return BadConfiguration(
-                cause=f"the certificate of {self.url} is not trusted ({error})",
+                cause=f"the certificate of {self.shown} is not trusted ({error})",
                 cure="Print the cluster's certificate with `imbrex cluster authority` on the "
                 f"coordinator's device, and set {CA_VARIABLE} to its file",
             )
         if isinstance(error, httpx.ConnectError):
             return NoCoordinator(
-                cause=f"no coordinator answers at {self.url} ({error})",
+                cause=f"no coordinator answers at {self.shown} ({error})",
                 cure="Start one with `imbrex coordinator`, or give its address with --url",
             )
         if _is_not_http(error):
             return NoCoordinator(
-                cause=f"what answers at {self.url} does not speak HTTP ({error})",
+                cause=f"what answers at {self.shown} does not speak HTTP ({error})",
                 cure="Use the coordinator's HTTP port, by default 8460; 8461 is that of gRPC",
             )
         return NoCoordinator(
-            cause=f"the coordinator at {self.url} gave no answer "
+            cause=f"the coordinator at {self.shown} gave no answer "
             f"({str(error) or type(error).__name__})",
             cure="See its log and `imbrex status`",
         )
@@ -191,7 +193,7 @@ class _Coordinator:
         """The error that the coordinator sent."""
         if _is_of_a_proxy(response):
             return NoCoordinator(
-                cause=f"no coordinator answers behind {self.url} (HTTP {response.status_code})",
+                cause=f"no coordinator answers behind {self.shown} (HTTP {response.status_code})",
                 cure="See the logs of the proxy there and of the coordinators",
             )
         try:
@@ -203,7 +205,7 @@ class _Coordinator:
 
     def _stranger(self) -> ImbrexError:
         return PeerViolation(
-            cause=f"what answers at {self.url} is not an imbrex coordinator of this version",
+            cause=f"what answers at {self.shown} is not an imbrex coordinator of this version",
             cure="Check --url, and run the same version everywhere",
         )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from protos.errors import BadConfiguration, BadRequest
+from protos.files import read_text
 
 if TYPE_CHECKING:
     from coordinator.costs.devices import Cluster
@@ -33,7 +34,7 @@ def load_cluster(path: Path) -> Cluster:
     from coordinator.planning.cluster_file import parse_cluster
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequest(
             cause=f"the cluster file {path} cannot be read ({error})", cure="Check its path."

@@ -16,15 +16,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
 from models.vision.head import Task
 from models.vision.heads import TASKS
 from models.vision.sidecar import Sidecar, dump, sidecar_path
 from protos.errors import BadConfiguration, BadRequest, NotFound
+from protos.files import own_folder, read_text
 
 VARIABLE = "IMBREX_MODELS"
 MODEL_FILE = "model.onnx"
+# Without a home there are no models, and none can be added.
+_NOWHERE = Path(os.devnull) / "models"
 DEFAULTS_FILE = "defaults.json"
 # Stays free on the disk, for sidecars and so that the disk is not full afterwards.
 SPARE_BYTES = 16 << 20
@@ -48,7 +49,10 @@ class Installed:
 def folder() -> Path:
     """Where this user's models are kept."""
     named = os.environ.get(VARIABLE)
-    return Path(named) if named else Path(platformdirs.user_data_dir("imbrex")) / "models"
+    try:
+        return Path(named) if named else own_folder("data", VARIABLE) / "models"
+    except BadConfiguration:
+        return _NOWHERE
 
 
 def require_name(name: str) -> None:
@@ -74,7 +78,7 @@ class Store:
         """Every model by name; a folder that does not exist yet holds none."""
         try:
             folders = sorted(each for each in self.root.iterdir() if NAME.fullmatch(each.name))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return {}
         except OSError as error:
             raise self._unusable(error) from error
@@ -197,9 +201,9 @@ class Store:
     def defaults(self) -> dict[Task, str]:
         """The models chosen to answer for tasks, as far as they are still installed."""
         try:
-            read = json.loads((self.root / DEFAULTS_FILE).read_text(encoding="utf-8"))
+            read = json.loads(read_text(self.root / DEFAULTS_FILE))
             chosen = {task: read.get(task) for task in TASKS}
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return {}
         except (OSError, ValueError, AttributeError) as error:
             raise BadConfiguration(

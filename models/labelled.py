@@ -11,6 +11,7 @@ from pathlib import Path
 
 from models.quality import GroundTruth
 from protos.errors import BadRequest
+from protos.files import decoded
 
 # Tens of thousands of objects.
 _MOST_BYTES = 1_000_000
@@ -31,12 +32,13 @@ def truth_of(
     if found is None:
         return None
     try:
-        with found.open(encoding="utf-8") as file:
-            text = file.read(_MOST_BYTES + 1)
+        with found.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise _wrong(found, f"has more than {_MOST_BYTES:,} bytes")
+        text = decoded(data)
     except (OSError, UnicodeDecodeError) as error:
         raise _wrong(found, f"cannot be read ({error})") from error
-    if len(text) > _MOST_BYTES:
-        raise _wrong(found, f"has more than {_MOST_BYTES:,} characters")
     lines = enumerate(text.splitlines(), 1)
     return tuple(_object(found, n, line, size, labels) for n, line in lines if line.strip())
 

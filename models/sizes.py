@@ -106,7 +106,8 @@ def bind(inputs: Iterable[ValueInfoProto], size: Size | None = None) -> None:
         if left and (size is None or not sides):
             raise BadRequest(
                 cause=f"input {value.name!r} has no fixed size along dimension {left[0]}",
-                cure="Name a height and width: --size 480x640 when you add it, or net.onnx@480x640"
+                cure="Name a height and width: `imbrex models add FILE --size 480x640`, and with "
+                "other commands the model as net.onnx@480x640"
                 if sides
                 else "Export the model with fixed sizes.",
             )
@@ -118,7 +119,8 @@ def bind(inputs: Iterable[ValueInfoProto], size: Size | None = None) -> None:
     if not used:
         raise BadRequest(
             cause=f"the model's height and width are fixed, and are not {size}",
-            cure="Leave the size out, or export the model with an open height and width.",
+            cure="Leave out the size (--size, or @HEIGHTxWIDTH after the name), or export it "
+            "with an open height and width.",
         )
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_origi
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from protos.errors import BadConfiguration
+from protos.files import read_text
 
 # 0: any free one.
 Port: TypeAlias = Annotated[int, Field(ge=0, le=65535)]
@@ -103,7 +104,7 @@ def _in_file(file: Path, daemon: str) -> dict[str, Any]:
     So one file may serve both daemons.
     """
     try:
-        document = tomllib.loads(file.read_text(encoding="utf-8"))
+        document = tomllib.loads(read_text(file))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadConfiguration(
             cause=f"the settings file {file} cannot be read: {error}",

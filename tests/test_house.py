@@ -66,7 +66,6 @@ SHORT = {
     "models/zoo/alexnet.py": _NETWORK,
     "models/zoo/espcn.py": _NETWORK,
     "models/zoo/lenet.py": _NETWORK,
-    "protos/ports.py": "each daemon asks it, and it is no part of the wire",
     "worker/__main__.py": _PROGRAM,
 }
 

@@ -1,60 +1,50 @@
 """Advertises this worker over multicast DNS. For discovery only: liveness comes from gRPC."""
 
-import socket
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
+from contextlib import suppress
 
-import psutil  # type: ignore[import-untyped, unused-ignore]
-from zeroconf import IPVersion, ServiceInfo
+import structlog
+from zeroconf import Error, IPVersion, ServiceInfo
 from zeroconf.asyncio import AsyncZeroconf
 
 from protos.errors import BadConfiguration
 from protos.facts import Facts
+from protos.interfaces import Interface, Rank, best, own_interfaces
 
 SERVICE_TYPE = "_imbrex._tcp.local."
 
-# Interfaces of containers and virtual machines: their addresses mean nothing to other machines.
-VIRTUAL = ("docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "podman", "lxc", "lxd")
 _ANY = ("0.0.0.0", "::", "[::]")  # noqa: S104 - compared with, not bound to
+
+# How soon a new address is advertised: with a lease or a cable, within seconds.
+FOLLOW_S = 3.0
+
+_log = structlog.get_logger()
 
 # DNS-SD: an instance name has at most 63 bytes, a value here at most 230.
 _NAME_BYTES = 40
 _VALUE_BYTES = 230
 
 
-@dataclass(frozen=True, slots=True)
-class Interface:
-    """An address to advertise, and the speed of its link in Mbps; 0 if unknown."""
-
-    address: str
-    mbps: int
-
-
 def interfaces(bind: str, chosen: Sequence[str]) -> list[Interface]:
-    """The addresses to advertise on: the configured ones, else those listened on.
+    """The addresses to advertise: the configured ones, else those listened on. Of all addresses,
+    the ones that other machines are most likely to reach; none while nothing is connected.
 
     Raises:
-        BadConfiguration: nothing is left to advertise on.
+        BadConfiguration: no interface has a configured address.
     """
     wanted = list(chosen) or ([] if bind in _ANY else [_resolved(bind)])
-    statistics = psutil.net_if_stats()
-    found = []
-    for name, addresses in psutil.net_if_addrs().items():
-        status = statistics.get(name)
-        for entry in addresses:
-            if entry.family != socket.AF_INET:
-                continue
-            usable = not name.startswith((*VIRTUAL, "lo")) and status is not None and status.isup
-            if entry.address in wanted if wanted else usable:
-                found.append(Interface(entry.address, status.speed if status else 0))
+    own = own_interfaces()
+    if not wanted:
+        return best(own)
+    found = [each for each in own if each.address in wanted]
     # All of 127.0.0.0/8 is reachable, though only one of its addresses is listed.
-    listed = {entry.address for entry in found}
-    found += [Interface(a, 0) for a in wanted if a.startswith("127.") and a not in listed]
+    listed = {each.address for each in found}
+    missing = (each for each in wanted if each.startswith("127.") and each not in listed)
+    found += [Interface("lo", each, "255.0.0.0", Rank.LOOPBACK) for each in missing]
     if not found:
         raise BadConfiguration(
-            cause=f"no network interface has an address of {', '.join(wanted) or 'this machine'}",
+            cause=f"no network interface has an address of {', '.join(wanted)}",
             cure="Correct mdns_interfaces or host, or set mdns = false and name this worker to "
             "the coordinator",
         )
@@ -88,30 +78,76 @@ def service_info(
 
 
 class Advertisement:
-    """Advertises the record while this context is open."""
+    """Advertises a worker, and follows the addresses of this machine: a new lease, a cable that is
+    pulled and put back, Wi-Fi after Ethernet.
+    """
 
-    def __init__(self, info: ServiceInfo, where: Sequence[Interface]) -> None:
-        self._info = info
-        self._addresses = [entry.address for entry in where]
+    def __init__(self, bind: str, chosen: Sequence[str], wanted: bool = True) -> None:
+        """Without `wanted` it advertises nothing.
 
-    async def __aenter__(self) -> Self:
-        self._zeroconf = AsyncZeroconf(interfaces=self._addresses, ip_version=IPVersion.V4Only)
+        Raises:
+            BadConfiguration: as `interfaces`.
+        """
+        self._wanted = wanted
+        self._bind, self._chosen = bind, chosen
+        self._zeroconf: AsyncZeroconf | None = None
+        self._is_warned = self._is_moved = False
+        if wanted:
+            interfaces(bind, chosen)
+
+    @property
+    def stands(self) -> bool:
+        """Whether it is being advertised."""
+        return self._zeroconf is not None
+
+    async def run(self, facts: Facts, version: str, cluster: str, port: int) -> None:
+        """Advertises until it is cancelled."""
+        current: list[Interface] | None = None
         try:
-            registered = self._zeroconf.async_register_service(self._info, allow_name_change=True)
-            await (await registered)
-        except BaseException:
-            await self._zeroconf.async_close()
-            raise
-        return self
+            while self._wanted:
+                try:
+                    there = interfaces(self._bind, self._chosen)
+                except BadConfiguration:
+                    there = []
+                if there != current:
+                    await self._withdraw()
+                    current = there
+                    if there and not await self._register(
+                        service_info(facts, version, cluster, port, there), there
+                    ):
+                        current = None
+                await asyncio.sleep(FOLLOW_S)
+        finally:
+            await self._withdraw()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._zeroconf.async_unregister_all_services()
-        await self._zeroconf.async_close()
+    async def _register(self, info: ServiceInfo, where: Sequence[Interface]) -> bool:
+        """Otherwise the worker still serves, but has to be named to the coordinator."""
+        addresses = [each.address for each in where]
+        try:
+            self._zeroconf = AsyncZeroconf(interfaces=addresses, ip_version=IPVersion.V4Only)
+            registered = self._zeroconf.async_register_service(info, allow_name_change=True)
+            await (await registered)
+        except (OSError, Error) as error:
+            await self._withdraw()
+            if not self._is_warned:
+                _log.warning(
+                    "not advertised",
+                    cause=str(error) or type(error).__name__,
+                    cure="Add this worker's address to the coordinator's settings",
+                )
+            self._is_warned = True
+            return False
+        if self._is_moved:
+            _log.info("advertised again", addresses=addresses)
+        self._is_warned, self._is_moved = False, True
+        return True
+
+    async def _withdraw(self) -> None:
+        zeroconf, self._zeroconf = self._zeroconf, None
+        if zeroconf is not None:
+            with suppress(OSError, Error):
+                await zeroconf.async_unregister_all_services()
+            await zeroconf.async_close()
 
 
 def _resolved(bind: str) -> str:

@@ -18,7 +18,6 @@ from typing import Any
 import structlog
 import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from zeroconf import Error as ZeroconfError
 
 from models.memory import tensors_cap_bytes, weights_cap_bytes
 from protos.channels import Caller, make_gate, make_server, require_proof
@@ -26,9 +25,10 @@ from protos.files import alone_in, write_atomically
 from protos.heap import keep_buffers
 from protos.logs import log_to_stderr
 from protos.memory import cap_memory
+from protos.ports import listen
 from protos.serving import SERVICE, register
 from protos.supervision import serving
-from worker.advertise import Advertisement, interfaces, service_info
+from worker.advertise import Advertisement
 from worker.compute import Compute
 from worker.cores import settled
 from worker.data.listener import Listener
@@ -42,7 +42,6 @@ from worker.identity import device_id, facts
 from worker.machine import Machine
 from worker.measure import Measurer
 from worker.membership import Membership, credentials_in, watch_clock
-from worker.ports import listen
 from worker.programs.store import BlobStore
 from worker.service import Parts, Service
 from worker.sessions import Sessions
@@ -97,7 +96,7 @@ async def run(
         )
         stack.callback(listener.close)
         # A wrong address is an error before the worker serves; the network may come up later.
-        where = interfaces(settings.host, settings.mdns_interfaces) if settings.mdns else []
+        advertisement = Advertisement(settings.host, settings.mdns_interfaces, settings.mdns)
         parts = Parts(
             facts=lambda: facts(settings, own_id, engine),
             version=version,
@@ -113,7 +112,7 @@ async def run(
             },
             membership=Membership(caller, gate, (exchange, listener), settings.state_dir),
             hosts=Hosts(),
-            condition=lambda: Machine().condition(settings.state_dir, bool(where)),
+            condition=lambda: Machine().condition(settings.state_dir, advertisement.stands),
             data_port=listener.port,
             offers=offers,
         )
@@ -123,7 +122,8 @@ async def run(
         register(service, server)
         health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
         await _say(healthy, health_pb2.HealthCheckResponse.NOT_SERVING)
-        port = listen(server, settings.host, settings.port, credentials)
+        proof = credentials.of_server() if credentials else None
+        port = listen(server, settings.host, settings.port, ("--host", "--port"), proof)
         await server.start()
         stack.push_async_callback(server.stop, 1.0)
         stack.push_async_callback(exchange.drain, _DRAIN_S)
@@ -138,9 +138,8 @@ async def run(
             threads=settings.task_threads,
             concurrency=settings.concurrency,
         )
-        if where:
-            info = service_info(parts.facts(), version, settings.cluster, port, where)
-            await _advertise(stack, Advertisement(info, where))
+        advertising = advertisement.run(parts.facts(), version, settings.cluster, port)
+        stack.push_async_callback(_ended, asyncio.create_task(advertising))
         async with serving():
             await stop.wait()
         _log.info("stopping")
@@ -204,18 +203,11 @@ def _engine(
     return settings, engine
 
 
-async def _advertise(stack: AsyncExitStack, advertisement: Advertisement) -> None:
-    """Advertises if it can; otherwise the worker still serves, but has to be named to the
-    coordinator.
-    """
-    try:
-        await stack.enter_async_context(advertisement)
-    except (OSError, ZeroconfError) as error:
-        _log.warning(
-            "not advertised",
-            cause=str(error) or type(error).__name__,
-            cure="Add this worker's address to the coordinator's settings",
-        )
+async def _ended(task: asyncio.Task[None]) -> None:
+    """Ends a task, and waits for what it does at its end."""
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
 
 
 def _health() -> Any:

@@ -12,7 +12,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from protos.errors import BadConfiguration
 from protos.facts import DeviceId, Facts
-from protos.files import write_atomically
+from protos.files import unusable, write_atomically
 from worker.condition import celsius, throttled
 from worker.engines.base import Engine
 from worker.engines.checked import Checked
@@ -43,10 +43,7 @@ def device_id(state_dir: Path) -> DeviceId:
         made = DeviceId(uuid.uuid4().hex[:16])
         write_atomically(path, f"{made}\n".encode())
     except OSError as error:
-        raise BadConfiguration(
-            cause=f"the state directory {state_dir} cannot be used: {error.strerror or error}",
-            cure="Set state_dir to a directory that this user may write",
-        ) from error
+        raise unusable(state_dir, error) from error
     return made
 
 

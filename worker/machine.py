@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from protos import imbrex_pb2 as pb
-from worker.advertise import VIRTUAL
+from protos.interfaces import Rank, is_wireless, rank_of
 from worker.cards import Cards
 from worker.condition import power_flags
 
@@ -58,12 +58,10 @@ class Machine:
 
     def _interfaces(self) -> Iterator[pb.Interface]:
         for name, addresses in self.addresses().items():
-            if name.startswith((*VIRTUAL, "lo")):
+            if rank_of(name, self.root / _NETWORK) >= Rank.INNER:
                 continue
             folder = f"{_NETWORK}/{name}"
-            wireless = any(
-                (self.root / folder / each).exists() for each in ("wireless", "phy80211")
-            )
+            wireless = is_wireless(name, self.root / _NETWORK)
             yield pb.Interface(
                 name=name,
                 addresses=addresses,

@@ -5,10 +5,10 @@ import socket
 from pathlib import Path
 from typing import ClassVar, Literal
 
-import platformdirs
 import psutil  # type: ignore[import-untyped, unused-ignore]
 from pydantic import Field, ValidationInfo, field_validator
 
+from protos.files import own_folder
 from protos.settings import DaemonSettings, Port
 from worker.engines import AUTO
 
@@ -36,7 +36,7 @@ class WorkerSettings(DaemonSettings):
         description="The port for tensors from other devices; by default the one after `port`",
     )
     state_dir: Path = Field(
-        default_factory=lambda: platformdirs.user_state_path("imbrex") / "worker",
+        default_factory=lambda: own_folder("state", "state_dir (--state-dir)") / "worker",
         description="The directory of its identity, weights and optimised programs",
     )
     name: str = Field(

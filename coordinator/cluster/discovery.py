@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import psutil  # type: ignore[import-untyped, unused-ignore]
 import structlog
 from zeroconf import Error, InterfaceChoice, IPVersion, ServiceStateChange, Zeroconf
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
+
+from protos.interfaces import Rank, best, own_interfaces, rank_towards
 
 SERVICE_TYPE = "_imbrex._tcp.local."
 _RESOLVE_MS = 3000
@@ -21,22 +21,34 @@ _MAX_RESOLVING = 64
 _MAX_WAITING = 4096
 # zeroconf listens on the interfaces that exist when it starts; this often a new interface or
 # address is looked for.
-INTERFACES_INTERVAL_S = 15.0
+INTERFACES_INTERVAL_S = 5.0
+# A worker's addresses that lead through a container's bridge or a VPN are tried this much later
+# than those of the home's network, and not if it is in use by then.
+PATIENCE_S = 5.0
 
 log = structlog.get_logger(__name__)
 
 
 class Discovery:
     """Calls `found(address)` for every address at which a worker of `cluster` is announced, on
-    `interfaces` (addresses of this machine; none: all of them).
+    `interfaces` (addresses of this machine; none: all of them). Of a worker with several addresses
+    the ones in the home's network come first; the others only if no worker with this id
+    `is_in_use` a little later.
     """
 
     def __init__(
-        self, cluster: str, interfaces: Sequence[str], found: Callable[[str], None]
+        self,
+        cluster: str,
+        interfaces: Sequence[str],
+        found: Callable[[str], None],
+        is_in_use: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._cluster = cluster
         self._interfaces = list(interfaces)
         self._found = found
+        self._is_in_use = is_in_use
+        self._later: set[asyncio.TimerHandle] = set()
+        self._ids: dict[str, str] = {}
         self._resolving: set[asyncio.Task[None]] = set()
         # Announced names to be resolved, the newest last.
         self._waiting: dict[str, None] = {}
@@ -80,6 +92,9 @@ class Discovery:
 
     async def _unlisten(self) -> None:
         self._waiting.clear()
+        for handle in self._later:
+            handle.cancel()
+        self._later.clear()
         browser, zeroconf = self._browser, self._zeroconf
         self._browser = self._zeroconf = None
         if browser is not None:
@@ -132,8 +147,35 @@ class Discovery:
             return
         if _said(info, b"cluster") != self._cluster:
             return
+        own = await asyncio.to_thread(own_interfaces)
+        ranked: dict[Rank, list[str]] = {}
         for host in info.parsed_scoped_addresses():
-            self._found(f"[{host}]:{info.port}" if ":" in host else f"{host}:{info.port}")
+            address = f"[{host}]:{info.port}" if ":" in host else f"{host}:{info.port}"
+            ranked.setdefault(rank_towards(host, own), []).append(address)
+            self._ids[address] = _said(info, b"id")
+            if len(self._ids) > _MAX_WAITING:
+                del self._ids[next(iter(self._ids))]
+        best_rank = min(ranked, default=Rank.FAR)
+        for address in ranked.pop(best_rank, []):
+            self._found(address)
+        others = [address for rank in sorted(ranked) for address in ranked[rank]]
+        if others and len(self._later) < _MAX_RESOLVING:
+            self._later.add(
+                asyncio.get_running_loop().call_later(
+                    PATIENCE_S, self._try_others, _said(info, b"id"), others
+                )
+            )
+
+    def _try_others(self, device: str, addresses: Sequence[str]) -> None:
+        loop_s = asyncio.get_running_loop().time()
+        self._later = {each for each in self._later if each.when() > loop_s}
+        if not self._is_in_use(device):
+            for address in addresses:
+                self._found(address)
+
+    def announced_by(self, address: str) -> str:
+        """The id of the device that was last announced at an address; empty if none was."""
+        return self._ids.get(address, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +221,5 @@ def _said(info: AsyncServiceInfo, key: bytes) -> str:
 
 
 def _own_addresses() -> frozenset[str]:
-    return frozenset(
-        entry.address
-        for entries in psutil.net_if_addrs().values()
-        for entry in entries
-        if entry.family == socket.AF_INET
-    )
+    """Those that workers are likely to be heard on: containers come and go."""
+    return frozenset(each.address for each in best(own_interfaces()))

@@ -12,10 +12,10 @@ import structlog
 from coordinator.cluster.trust import Certified
 from protos import imbrex_pb2 as pb
 from protos import versions
-from protos.errors import BadConfiguration, BadRequest, ImbrexError
+from protos.errors import BadRequest, ImbrexError
 from protos.facts import DeviceId
 from protos.imbrex_pb2_grpc import EnrolmentServicer, add_EnrolmentServicer_to_server
-from protos.ports import holder_of
+from protos.ports import listen
 from protos.serving import Context
 from protos.status import fail
 
@@ -52,15 +52,8 @@ class Enrolment(EnrolmentServicer):
         add_EnrolmentServicer_to_server(self, server)  # type: ignore[no-untyped-call, unused-ignore]
         address = f"[{self._host}]" if ":" in self._host else self._host
         credentials = self._certified.credentials.of_server(strangers=True)
-        try:
-            port = int(server.add_secure_port(f"{address}:{self._port}", credentials))
-        except RuntimeError as error:
-            holder = holder_of(self._port)
-            raise BadConfiguration(
-                cause=f"cannot listen on {address}:{self._port} for devices that join"
-                + (f"; {holder} does" if holder else ""),
-                cure="Stop that program, or choose another port (setting enrol_port)",
-            ) from error
+        ways = ("the setting enrol_host", "the setting enrol_port")
+        port = listen(server, self._host, self._port, ways, credentials)
         await server.start()
         self._server = server
         log.info("devices can be enrolled", address=f"{address}:{port}")

@@ -102,7 +102,12 @@ class Pool:
         for address in listed:
             self.sighted(address, "static")
         if cluster:
-            self._discovery = Discovery(cluster, interfaces, lambda a: self.sighted(a, "mdns"))
+            self._discovery = Discovery(
+                cluster,
+                interfaces,
+                lambda address: self.sighted(address, "mdns"),
+                lambda device: DeviceId(device) in self._membership.ready,
+            )
             await self._discovery.start()
 
     async def stop(self) -> None:
@@ -124,6 +129,16 @@ class Pool:
     def withdrawn(self, address: str) -> None:
         """Nobody will listen there again."""
         self._step(Withdrawn(address))
+
+    def replaced_by(self, peer: Peer) -> str | None:
+        """Another address at which the device of this address is in use, if there is one: it has
+        moved there, or announces addresses that only itself can reach.
+        """
+        known = peer.device_id
+        if known is None and self._discovery is not None:
+            known = DeviceId(self._discovery.announced_by(peer.address))
+        used = self._membership.address_of(known) if known else None
+        return None if used == peer.address else used
 
     @property
     def peers(self) -> tuple[Peer, ...]:

@@ -27,6 +27,7 @@ from coordinator.cluster.shared_value import MOST_BYTES
 from protos.channels import is_loopback
 from protos.errors import BadConfiguration, BadRequest, PeerViolation
 from protos.identity import read_identity
+from protos.urls import shown
 
 BUCKET = "imbrex"
 KEY = "state"
@@ -85,7 +86,8 @@ class StoreAddress:
     def without_password(self) -> str:
         """The URL for logs and errors."""
         scheme, found, rest = self.url.partition("://")
-        return f"{scheme}{found}{','.join(each.rpartition('@')[2] for each in rest.split(','))}"
+        hosts = (shown(f"{scheme}://{each.strip()}", port=True) for each in rest.split(","))
+        return f"{scheme}{found}{','.join(each.partition('://')[2] for each in hosts)}"
 
 
 class StoreConnection:

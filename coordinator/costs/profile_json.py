@@ -13,6 +13,7 @@ from coordinator.costs.devices import Endpoint
 from coordinator.costs.regression import LayerFit, Profile
 from models.documents import first_problem
 from protos.errors import BadRequest
+from protos.files import decoded
 
 FORMAT = 2
 
@@ -30,10 +31,11 @@ def parse_profile(text: str | bytes) -> Profile:
         BadRequest: not a profile, an unknown key, a wrong type.
     """
     try:
-        file = _ProfileFile.model_validate_json(text)
-    except ValidationError as error:
+        file = _ProfileFile.model_validate_json(text if isinstance(text, str) else decoded(text))
+    except (UnicodeDecodeError, ValidationError) as error:
+        told = first_problem(error) if isinstance(error, ValidationError) else str(error)
         raise BadRequest(
-            cause=f"this is not a device's profile: {first_problem(error)}",
+            cause=f"this is not a device's profile: {told}",
             cure="Make one with `imbrex profile`.",
         ) from error
     fits = {

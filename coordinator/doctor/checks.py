@@ -39,12 +39,15 @@ def checks(examined: Examined, found: Sequence[Finding]) -> Iterator[Check]:
     for name, why in examined.unexamined.items():
         yield Check(name, "", "connection", why, "error")
     for absent in examined.absent:
+        state: State = "note" if absent.moved_to and not absent.code else "error"
         yield Check(
-            absent.name or absent.address, absent.address, "connection", _gone(absent), "error"
+            absent.name or absent.address, absent.address, "connection", _gone(absent), state
         )
 
 
 def _gone(absent: Absent) -> str:
+    if absent.moved_to and not absent.code:
+        return f"moved to {absent.moved_to}"
     if not absent.seen:
         return "refused" if absent.code else "no answer"
     rate = f"; computed at {absent.gflops:.1f} GFLOP/s" if absent.gflops else ""

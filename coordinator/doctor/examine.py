@@ -6,20 +6,17 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 
-import psutil  # type: ignore[import-untyped, unused-ignore]
-
 from coordinator.answers import Check, Diagnosis, Finding
 from coordinator.cluster.connection import Connection
 from coordinator.cluster.discovery import Heard, hear
 from coordinator.cluster.events import Source
-from coordinator.cluster.peers import IDLE, PeerState, seconds_ago
+from coordinator.cluster.peers import RETRIED, PeerState, seconds_ago
 from coordinator.cluster.pool import Pool
 from coordinator.doctor import machines, networks
 from coordinator.doctor.checks import checks
@@ -28,6 +25,7 @@ from coordinator.doctor.frigate import InTime
 from coordinator.settings import CoordinatorSettings
 from protos.errors import ImbrexError
 from protos.facts import DeviceId, Facts
+from protos.interfaces import Rank, best, own_interfaces
 
 # How long to listen: mDNS queries are answered within a second [RFC 6762, section 6].
 LISTEN_S = 2.5
@@ -99,13 +97,10 @@ def diagnose(
 
 
 def own_networks() -> Networks:
-    """The IPv4 networks that this machine is in."""
-    return tuple(
-        ipaddress.IPv4Network(f"{entry.address}/{entry.netmask}", strict=False)
-        for entries in psutil.net_if_addrs().values()
-        for entry in entries
-        if entry.family == socket.AF_INET and entry.netmask
-    )
+    """The IPv4 networks that this machine is in, without those of containers and VPNs."""
+    own = own_interfaces()
+    loopback = [each for each in own if each.rank is Rank.LOOPBACK]
+    return tuple(each.network for each in (*best(own), *loopback))
 
 
 async def _nothing() -> list[Heard]:
@@ -153,10 +148,14 @@ def _absent(
     """Addresses that cannot be used; of strangers, at most as many as a home has devices."""
     strangers = 0
     for peer in pool.peers:
+        moved_to = pool.replaced_by(peer)
+        if peer.is_stranger and moved_to:
+            continue
         strangers += peer.is_stranger
         if peer.is_stranger and strangers > MOST_STRANGERS:
             continue
-        if peer.state in IDLE and peer.state is not PeerState.ALIAS:
+        trying_again = peer.state is PeerState.CONNECTING and peer.attempts
+        if peer.state in RETRIED or trying_again:
             facts = pool.last_facts(peer.device_id)
             yield Absent(
                 address=peer.address,
@@ -168,6 +167,7 @@ def _absent(
                 name=facts.name if facts else "",
                 seen=seconds_ago(now - peer.alive_s) if facts else "",
                 gflops=rate(facts) if facts else 0.0,
+                moved_to=moved_to or "",
             )
 
 

@@ -123,7 +123,8 @@ class Patient:
 class Absent:
     """An address that cannot be used, and why. `code` is that of the refusal, if it was refused;
     `near`: it is in a network of the coordinator. `name` and `gflops` (its rate) are those of the
-    device that was there, and `seen` when, if one was since the start of the coordinator.
+    device that was there, and `seen` when, if one was since the start of the coordinator;
+    `moved_to` is where this device is now.
     """
 
     address: str
@@ -135,6 +136,7 @@ class Absent:
     name: str = ""
     seen: str = ""
     gflops: float = 0.0
+    moved_to: str = ""
 
 
 @dataclass(frozen=True, slots=True)

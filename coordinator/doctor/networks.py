@@ -162,12 +162,21 @@ def _isolated(pairs: Sequence[tuple[Patient, Patient]], *, wireless: bool) -> Fi
     )
 
 
+def _gone(absent: Absent) -> Finding:
+    """A device that was at an address and is elsewhere, or nowhere."""
+    if absent.moved_to:
+        cause = f"it has moved from {absent.address} to {absent.moved_to}"
+        cure = "Nothing to do, unless its old address is listed (`workers`): correct it there"
+        return Finding("moved", "note", absent.name, cause, cure)
+    cause = f"it is off or its worker has stopped; last seen {absent.seen} at {absent.address}"
+    cure = "Switch it on, or start its worker: sudo systemctl start imbrex-worker"
+    return Finding("unreachable", "error", absent.name, cause, cure)
+
+
 def _absence(absent: Absent) -> Finding:
     where = absent.address
     if absent.name and not absent.code:
-        cause = f"it is off or its worker has stopped; last seen {absent.seen} at {where}"
-        cure = "Switch it on, or start its worker: sudo systemctl start imbrex-worker"
-        return Finding("unreachable", "error", absent.name, cause, cure)
+        return _gone(absent)
     if absent.code == "duplicate_id":
         return Finding("duplicate_identity", "error", where, absent.reason, absent.cure)
     if absent.code:

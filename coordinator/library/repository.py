@@ -14,8 +14,11 @@ from pathlib import Path
 
 from google.protobuf import text_format
 
+from models.documents import Problem
+from models.label_file import labels_of
 from protos import inference_pb2 as pb
 from protos.errors import BadConfiguration
+from protos.files import read_text
 
 CONFIG = "config.pbtxt"
 MODEL_FILE = "model.onnx"
@@ -73,6 +76,8 @@ def _stored(folder: Path, every_version: bool) -> Stored:
         )
     except _Problem as problem:
         return Stored(folder.name, {}, problem=str(problem))
+    except Problem as problem:
+        return Stored(folder.name, {}, problem=f"the labels of {folder}: {problem}")
     except OSError as error:  # a disk's lost+found, for example
         return Stored(folder.name, {}, problem=f"{folder} cannot be read ({error.strerror})")
 
@@ -103,15 +108,26 @@ def _versions(folder: Path, config: pb.ModelConfig, every: bool) -> dict[str, Pa
     numbers = sorted(
         int(each.name)
         for each in folder.iterdir()
-        if each.name.isdecimal() and int(each.name) > 0 and (each / file).is_file()
+        if each.name.isdecimal() and int(each.name) > 0 and _file_in(each / file).is_file()
     )
     policy = config.version_policy
     if every and not config.HasField("version_policy"):
         policy = pb.ModelVersionPolicy(all=pb.ModelVersionPolicy.All())
     chosen = _chosen(numbers, policy)
     if not chosen:
-        raise _Problem(f"there is no file {folder.name}/1/{file}, or its policy excludes it")
-    return {str(number): folder / str(number) / file for number in chosen}
+        there = [str(each.relative_to(folder.parent)) for each in sorted(folder.glob("*/*"))[:5]]
+        raise _Problem(
+            f"there is no file {folder.name}/1/{file}, or its policy excludes it; there is "
+            + (", ".join(there) or "nothing")
+        )
+    return {str(number): _file_in(folder / str(number) / file) for number in chosen}
+
+
+def _file_in(path: Path) -> Path:
+    """The model at a path: the file, or the one of its name in a folder, as Triton keeps a model
+    with external data.
+    """
+    return path / path.name if path.is_dir() else path
 
 
 def _chosen(numbers: list[int], policy: pb.ModelVersionPolicy) -> list[int]:
@@ -132,7 +148,7 @@ def _labels(folder: Path, config: pb.ModelConfig) -> dict[str, tuple[str, ...]]:
             path = folder / output.label_filename
             if not path.resolve().is_relative_to(folder.resolve()):
                 raise _Problem(f"the labels {output.label_filename!r} are outside of {folder}")
-            found[output.name] = tuple(_text(path).splitlines())
+            found[output.name] = labels_of(_text(path))
     return found
 
 
@@ -140,6 +156,6 @@ def _text(path: Path) -> str:
     try:
         if path.stat().st_size > LARGEST_TEXT_BYTES:
             raise _Problem(f"{path} is longer than {LARGEST_TEXT_BYTES} bytes")
-        return path.read_text(encoding="utf-8")
+        return read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise _Problem(f"{path} cannot be read ({error})") from error

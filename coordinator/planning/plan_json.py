@@ -23,6 +23,7 @@ from models.tiles import MapTile, tile_boxes
 from models.units import Network, layers_of
 from protos.errors import BadRequest
 from protos.facts import DeviceId
+from protos.files import decoded
 
 FORMAT = 1
 # What answers tell of a plan and files do not: it is about the cluster of that moment, and versions
@@ -76,7 +77,9 @@ def parse_plan(text: str | bytes, network: Network) -> Plan:
         BadRequest: not a plan, an unknown key, a wrong type, or another network's plan.
     """
     try:
-        file = PlanFile.model_validate_json(text)
+        file = PlanFile.model_validate_json(text if isinstance(text, str) else decoded(text))
+    except UnicodeDecodeError as error:
+        raise _bad("it is not text in UTF-8") from error
     except ValidationError as error:
         raise _bad(first_problem(error)) from error
     if file.model != network.name:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from coordinator.costs.profile_json import save_profile
 from coordinator.costs.regression import Profile, RegressionCosts
 from coordinator.planning.cluster_file import HOST, dump_cluster
 from protos.facts import DeviceId
+from protos.texts import plain_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,4 +83,4 @@ def _plain(name: str) -> str:
     """A name as part of a file name; device names come from the network, so they are not
     trusted.
     """
-    return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
+    return plain_name(name, "[^A-Za-z0-9_-]")[-64:]

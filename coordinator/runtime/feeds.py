@@ -42,7 +42,7 @@ def check_feeds(network: Network, feeds: Arrays) -> None:
     if set(feeds) != set(graph.inputs):
         raise BadRequest(
             cause=f"the model takes the tensors {sorted(graph.inputs)}, not {sorted(feeds)}",
-            cure="Name each input tensor once.",
+            cure=_cure(set(graph.inputs) - set(feeds), set(feeds) - set(graph.inputs)),
         )
     for name, array in feeds.items():
         info = graph.tensors[name]
@@ -53,6 +53,16 @@ def check_feeds(network: Network, feeds: Arrays) -> None:
                 f"the model takes {info.dtype} {info.shape}",
                 cure="Convert the tensor.",
             )
+
+
+def _cure(missing: set[str], unknown: set[str]) -> str:
+    """What to do about inputs that are missing, and tensors that are none."""
+    orders = []
+    if missing:
+        orders.append(f"Send {', '.join(sorted(missing))}, too")
+    if unknown:
+        orders.append(f"Leave out {', '.join(sorted(unknown))}")
+    return "; ".join(orders) + ": tensors travel as .npz, or by the Open Inference Protocol"
 
 
 class Entrances:

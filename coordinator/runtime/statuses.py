@@ -56,6 +56,8 @@ class Statuses:
         strangers = 0
         for peer in self._pool.peers:
             connection = connected.get(peer.address)
+            if peer.is_stranger and self._pool.replaced_by(peer):
+                continue
             strangers += peer.is_stranger
             if peer.is_stranger and strangers > MOST_STRANGERS:
                 continue

@@ -15,6 +15,7 @@ from coordinator.serving.common.keys import Keys
 from coordinator.serving.common.names import DEEPSTACK
 from coordinator.serving.common.origins import HostNames, names_in
 from coordinator.serving.common.repeats import Repeats
+from coordinator.serving.common.targets import Targets
 from coordinator.serving.deepstack import answers as deepstack_answers
 from coordinator.serving.deepstack import http as deepstack
 from coordinator.serving.metrics import http as metrics
@@ -49,7 +50,7 @@ def create_app(coordinator: Coordinator) -> FastAPI:
     settings = coordinator.settings
     app.state.access = Access(Keys(coordinator.state), settings.rate_per_s)
     named = (*settings.host_names, *settings.tls_names, *names_in(settings.tls_cert))
-    app.state.host_names = HostNames((*named, settings.host))
+    app.state.host_names = HostNames((*named, settings.host), settings.host_names)
     app.state.metrics = metrics.registry_of(coordinator)
     app.state.page = Hub(coordinator)
     app.state.oip = Service(coordinator)
@@ -63,6 +64,8 @@ def create_app(coordinator: Coordinator) -> FastAPI:
         answered=coordinator.settle,
     )
     app.add_middleware(SecurityHeaders)
+    app.add_middleware(Targets, kept=page.WITH_SLASH)
+    app.state.routes = [route for room in ROOMS for route in room.router.routes]
     for room in ROOMS:
         for route in room.router.routes:
             rule = rule_of(getattr(route, "endpoint", None))

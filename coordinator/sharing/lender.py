@@ -16,10 +16,10 @@ from protos import versions
 from protos.channels import SERVER_OPTIONS
 from protos.client import CHUNK_BYTES
 from protos.credentials import Credentials
-from protos.errors import BadConfiguration, ImbrexError, NotFound, Unavailable
+from protos.errors import ImbrexError, NotFound, Unavailable
 from protos.gates import CertificateGate
 from protos.imbrex_pb2_grpc import LibraryServicer, add_LibraryServicer_to_server
-from protos.ports import holder_of
+from protos.ports import listen
 from protos.serving import Context
 from protos.status import fail
 
@@ -61,18 +61,8 @@ class Lender(LibraryServicer):
             maximum_concurrent_rpcs=_MAX_CALLS,
         )
         add_LibraryServicer_to_server(self, server)  # type: ignore[no-untyped-call, unused-ignore]
-        address = f"[{self._host}]" if ":" in self._host else self._host
-        try:
-            port = int(
-                server.add_secure_port(f"{address}:{self._port}", self._credentials.of_server())
-            )
-        except RuntimeError as error:
-            holder = holder_of(self._port)
-            raise BadConfiguration(
-                cause=f"cannot listen on {address}:{self._port} for the cluster's other "
-                "coordinators" + (f"; {holder} does" if holder else ""),
-                cure="Stop that program, or choose another port (setting share_port)",
-            ) from error
+        ways = ("the setting enrol_host", "the setting share_port")
+        port = listen(server, self._host, self._port, ways, self._credentials.of_server())
         await server.start()
         self._server = server
         return port

@@ -18,6 +18,7 @@ from models.documents import Problem
 from models.graph import Graph
 from models.guess import Guess, guess, metadata, written_size
 from models.importer import graph_of
+from models.label_file import labels_of
 from models.model_file import read_model
 from models.precision import Precision
 from models.sizes import Size, bind, inputs_of, open_axes
@@ -32,6 +33,7 @@ from models.vision.sidecar import load as load_sidecar
 from models.vision.yolov2 import YoloV2
 from models.vision.yolov3 import YoloV3
 from protos.errors import BadRequest, NotFound
+from protos.files import read_text
 
 Choice = TypeVar("Choice", bound=str)
 
@@ -42,7 +44,7 @@ _OPTIONS: Mapping[Assumable, str] = {
     "pixels": "--pixels",
     "anchors": "a file named with --sidecar",
 }
-LABEL_FILES = (".txt", ".names")
+LABEL_FILES = (".txt", ".names", ".csv", ".labels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,17 +268,19 @@ def _unread(graph: Graph, file: Path) -> BadRequest:
 
 
 def _read_labels(text: str) -> tuple[str, ...]:
-    """The labels of a file with one per line, or from a list separated by commas."""
-    if not text.lower().endswith(LABEL_FILES):
+    """The labels of a file, or from a list separated by commas."""
+    file = Path(text)
+    if file.suffix.lower() not in LABEL_FILES and ("," in text or not file.is_file()):
         return tuple(each.strip() for each in text.split(",") if each.strip())
     try:
-        lines = Path(text).read_text(encoding="utf-8").splitlines()
+        return labels_of(read_text(file))
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequest(
             cause=f"the labels {text} cannot be read ({error})",
             cure="Write one label per line, in UTF-8",
         ) from error
-    return tuple(each.strip() for each in lines if each.strip())
+    except Problem as problem:
+        raise BadRequest(cause=f"the labels {text}: {problem.what}", cure=problem.cure) from problem
 
 
 def _choose(

@@ -6,6 +6,7 @@ worker's libraries installed.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -33,6 +34,7 @@ from imbrex.cli.watching import add_watch
 from protos.ciphers import prefer_quick_cipher
 from protos.errors import BadConfiguration, ImbrexError
 from protos.extras import line_for_extra
+from protos.texts import write_anything
 
 # The modules that only extras install, by import name.
 EXTRAS = {"av": "watch", "paho": "mqtt"} | dict.fromkeys(
@@ -54,6 +56,16 @@ EXTRAS = {"av": "watch", "paho": "mqtt"} | dict.fromkeys(
 # Allocations before the next garbage collection. Planners make a million small objects and hardly a
 # cycle: with Python's 700, collections take a third of their time. This many hold some 10 MB.
 YOUNG_OBJECTS = 50_000
+
+_OF_FILES = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "Run this as its owner, or as root"),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Free some space on its disk"),
+    **dict.fromkeys(
+        (errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
+        "Name another place, which this user may write",
+    ),
+    errno.EIO: "Check its disk (`dmesg` says what fails), or name another place",
+}
 
 app = typer.Typer(
     name="imbrex",
@@ -173,6 +185,7 @@ add_cluster(app)
 
 def main() -> None:
     """The entry point: exit code 0 done, 1 failed, 2 wrong usage."""
+    write_anything()
     follow_parent()
     prefer_quick_cipher(os.environ)
     gc.set_threshold(YOUNG_OBJECTS)
@@ -180,11 +193,13 @@ def main() -> None:
         app(prog_name="imbrex")
     except ImbrexError as error:
         _fail(error)
-    except PermissionError as error:
+    except OSError as error:
+        if error.errno not in _OF_FILES:
+            raise
+        what = error.filename or "a file"
         _fail(
             BadConfiguration(
-                cause=f"{error.filename} cannot be used ({error.strerror})",
-                cure="Run this as its owner, or as root",
+                cause=f"{what} cannot be used ({error.strerror})", cure=_OF_FILES[error.errno]
             )
         )
     except ModuleNotFoundError as error:

@@ -81,6 +81,7 @@ def move_state(
 ) -> int:
     """Moves the cluster's state."""
     from coordinator.cluster.joining import move
+    from coordinator.cluster.store import StoreAddress
 
     settings = _settings(config, state_dir)
     _certified(settings).state.close()
@@ -88,10 +89,11 @@ def move_state(
     # A running coordinator would go on with the old place.
     with alone_in(folder, "coordinator"):
         move(folder, url, replace=replace)
+    shown = url if url == "files" else StoreAddress(url).without_password
     if as_json:
-        terminal.print_json({"state": url})
+        terminal.print_json({"state": shown})
     else:
-        where = "in the files of this coordinator" if url == "files" else f"at {url}"
+        where = "in the files of this coordinator" if url == "files" else f"at {shown}"
         terminal.out().print(f"The cluster's state is {where} now.", highlight=False)
     return 0
 

@@ -20,6 +20,7 @@ import httpx
 from models.installed import SPARE_BYTES
 from models.memory import megabytes
 from protos.errors import BadConfiguration, NotFound, PeerViolation, Unavailable
+from protos.urls import shown
 
 CONNECT_S, READ_S = 10.0, 30.0
 # Attempts in a row without progress; Wi-Fi may drop several times during hundreds of megabytes.
@@ -37,6 +38,11 @@ class RemoteFile:
     url: str
     size_bytes: int
     sha256: str
+
+    @property
+    def shown(self) -> str:
+        """Its URL for people."""
+        return shown(self.url, port=True, path=True)
 
 
 class _Broken(Exception):
@@ -67,7 +73,7 @@ def download(
                 least = max(now, least)
                 if failures >= ATTEMPTS:
                     raise Unavailable(
-                        cause=f"{wanted.url} could not be downloaded "
+                        cause=f"{wanted.shown} could not be downloaded "
                         f"({str(error) or type(error).__name__})",
                         cure="Check the network and try again: it continues where it stopped",
                     ) from error
@@ -91,7 +97,7 @@ def _require_right(part: Path, wanted: RemoteFile) -> None:
     if found != wanted.sha256:
         part.unlink()
         raise PeerViolation(
-            cause=f"{wanted.url} is another file: its SHA-256 is {found}, not {wanted.sha256}",
+            cause=f"{wanted.shown} is another file: its SHA-256 is {found}, not {wanted.sha256}",
             cure="Try again; if it happens again, do not trust this server with this file",
         )
 
@@ -146,21 +152,21 @@ def _require_ok(response: httpx.Response, wanted: RemoteFile) -> None:
     status = response.status_code
     if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
         raise NotFound(
-            cause=f"there is nothing at {wanted.url}",
+            cause=f"there is nothing at {wanted.shown}",
             cure="Name another server with --base-url",
         )
     if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         raise _Broken(f"the server says {status}")
     if not response.is_success:
         raise Unavailable(
-            cause=f"{wanted.url} is refused: {status} {response.reason_phrase}",
+            cause=f"{wanted.shown} is refused: {status} {response.reason_phrase}",
             cure="Name another server with --base-url",
         )
 
 
 def _wrong_size(wanted: RemoteFile, found: str) -> PeerViolation:
     return PeerViolation(
-        cause=f"{wanted.url} is another file: it has {found} bytes, not {wanted.size_bytes}",
+        cause=f"{wanted.shown} is another file: it has {found} bytes, not {wanted.size_bytes}",
         cure="Name another server with --base-url",
     )
 
@@ -174,8 +180,10 @@ def _require_safe_way(response: httpx.Response) -> None:
     following = response.url.join(response.headers["location"])
     if following.scheme == "https" or following.scheme == response.url.scheme == "http":
         return
+    where = following.copy_with(username=None, password=None, query=None, fragment=None)
     raise Unavailable(
-        cause=f"{response.url} redirects to {following}, which does not use TLS",
+        cause=f"{shown(str(response.url), port=True, path=True)} redirects to {where}, which does "
+        "not use TLS",
         cure="Name another server with --base-url",
     )
 
@@ -221,9 +229,10 @@ def _client(wanted: RemoteFile) -> Iterator[httpx.Client]:
             yield client
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
         raise BadConfiguration(
-            cause=f"{wanted.url!r} is not a URL ({error})", cure="Write it as https://HOST/PATH"
+            cause=f"{wanted.shown} is not a URL", cure="Write it as https://HOST/PATH"
         ) from error
     except httpx.TooManyRedirects as error:
         raise Unavailable(
-            cause=f"{wanted.url} redirects in a circle", cure="Name another server with --base-url"
+            cause=f"{wanted.shown} redirects in a circle",
+            cure="Name another server with --base-url",
         ) from error

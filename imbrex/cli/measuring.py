@@ -94,7 +94,7 @@ def measure(client: Client, model: str, posed: Posed, asked: MeasureOptions) -> 
     precisions = {each.name: each.precision for each in client.models()}
     about = {
         "model": rounds.model,
-        "url": client.url,
+        "url": client.shown,
         "coordinator_version": client.version(),
         "repeat": asked.repeat,
         "warm_up": WARM_UP,

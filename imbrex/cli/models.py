@@ -65,7 +65,7 @@ def add(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     labels: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE|a,b,c", help="The classes: a .txt file with one per line, or a list."
+            metavar="FILE|a,b,c", help="The classes: a file with one per line, or a list."
         ),
     ] = None,
     pixels: Annotated[

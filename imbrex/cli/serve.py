@@ -32,7 +32,6 @@ def serve(
     if token:
         from coordinator.cluster.joining import join
 
-        settings.state_dir.mkdir(parents=True, exist_ok=True)
         with alone_in(settings.state_dir, "coordinator"):
             asyncio.run(join(settings.state_dir, token))
     if join_only:

@@ -45,7 +45,7 @@ def save_cluster(client: Client, target: Path) -> list[Path]:
     files = {target.parent / name: text for name, text in described.profiles.items()}
     if any(path.name != name for path, name in zip(files, described.profiles, strict=True)):
         raise PeerViolation(
-            cause=f"{client.url} names profiles outside the folder of {target}",
+            cause=f"{client.shown} names profiles outside the folder of {target}",
             cure="Run the same version of imbrex everywhere",
         )
     for path, text in {**files, target: described.file}.items():
@@ -75,7 +75,7 @@ def _latest(client: Client) -> RenderableType:
 def _state(client: Client) -> dict[str, Any]:
     reason = client.not_ready_because()
     return {
-        "url": client.url,
+        "url": client.shown,
         "ready": not reason,
         "reason": reason,
         "devices": plain(client.devices()),

@@ -9,6 +9,8 @@ import typer
 
 from imbrex.cli.options import URL, Model, Url
 
+UNNAMED = "watch"
+
 
 def add_watch(app: typer.Typer) -> None:
     """Adds the command."""
@@ -54,7 +56,7 @@ def watch(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
             "IMBREX_MQTT_PASSWORD.",
         ),
     ] = None,
-    name: Annotated[str, typer.Option(help="The name of this watch on MQTT.")] = "watch",
+    name: Annotated[str, typer.Option(help="The name of this watch, also on MQTT.")] = UNNAMED,
     presence: Annotated[
         list[str] | None,
         typer.Option(
@@ -80,7 +82,8 @@ def watch(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     from coordinator.library.naming import public_name
     from imbrex.watch import run as command
 
-    found = command.source_of(source, existing=existing)
+    called = "" if name == UNNAMED else name
+    found = command.source_of(source, existing=existing, called=called)
     wanted = command.Watched(url, public_name(model), at_once, frames, per_second)
     with ExitStack() as opened:
         sinks: list[command.Sink] = []

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-import platformdirs
-
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.control.sent_plan import adopt
 from coordinator.planning.published import equal_cluster
@@ -29,6 +27,7 @@ from imbrex.demo.question import Question, prepare
 from imbrex.demo.report import Outcome, show
 from imbrex.described import find_planners_here, network_of
 from imbrex.pictures import save_annotated
+from protos.files import own_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ def run(demo: Demo, *, as_json: bool) -> int:
         progress("the whole model on this machine, for comparison")
         question = prepare(demo.model, demo.image)
         given = read_plan(demo) if demo.plan is not None else None
-        cache = platformdirs.user_cache_path("imbrex") / "demo"
+        cache = own_folder("cache", "XDG_CACHE_HOME") / "demo"
         if demo.like:
             progress("measuring this machine's cores")
         form = ClusterForm(

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import sha256
 from importlib import metadata
 from types import TracebackType
 from typing import Any, Self
@@ -28,6 +26,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
 from protos.errors import BadConfiguration, BadRequest, Unavailable
+from protos.texts import composed, name_hash, plain_name
+from protos.urls import is_plain, shown
 
 PASSWORD_VARIABLE = "IMBREX_MQTT_PASSWORD"  # noqa: S105 - its name
 DISCOVERY = "homeassistant"
@@ -40,7 +40,7 @@ MOST_QUEUED = 100
 # We subscribe to nothing, so a broker's packets to us have a few bytes each.
 LARGEST_PACKET_BYTES = 64 << 10
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
-_ID = re.compile(r"[^a-z0-9_]+")
+_NO_ID = "(?ai)[^a-z0-9_]+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +62,22 @@ class Broker:
         Raises:
             BadRequest: it is not the URL of a broker.
         """
-        parts = urlsplit(url)
         try:
-            port = parts.port
+            parts, port = urlsplit(url), urlsplit(url).port
         except ValueError:
-            port = -1
+            parts, port = urlsplit(""), -1
         if parts.scheme not in _PORTS or not parts.hostname or port == -1 or parts.password:
             raise BadRequest(
-                cause=f"{parts.scheme}://{parts.hostname or ''} is not the URL of a broker"
+                cause=f"{shown(url)} is not the URL of a broker"
                 + (": it has a password" if parts.password else ""),
                 cure=f"Write mqtt://USER@HOST:PORT/TOPIC; passwords belong in {PASSWORD_VARIABLE}",
             )
         base = parts.path.strip("/") or "imbrex"
-        if "#" in url or "+" in base:
-            raise BadRequest(cause=f"{base!r} is not a topic", cure="Remove + and #")
+        if not is_plain(url) or set("#?") & set(url) or "+" in base:
+            raise BadRequest(
+                cause=f"what follows {shown(url)} is not a topic",
+                cure=f"Remove + # ? and @; passwords belong in {PASSWORD_VARIABLE}",
+            )
         user = unquote(parts.username or "")
         return cls(
             parts.hostname, port or _PORTS[parts.scheme], user, base, parts.scheme == "mqtts"
@@ -163,7 +165,7 @@ class Publisher:
         """Publishes an answer; a failed frame does not change sensors."""
         if "error" in line:
             return
-        found = [str(each["label"]) for each in line["predictions"] if "label" in each]
+        found = [composed(str(each["label"])) for each in line["predictions"] if "label" in each]
         # Messages that the broker does not accept would be queued without a limit: paho's limit is
         # for other qualities of service.
         self._unsent = [each for each in self._unsent if _is_queued(each)]
@@ -211,14 +213,12 @@ class Publisher:
                 "entity_category": "diagnostic",
             },
         }
-        for label in self._labels:
-            part = f"binary_sensor/{as_id(label)}"
-            if part in sensors:
-                part += f"_{sha256(label.encode()).hexdigest()[:8]}"
-            sensors[part] = {
+        for label, part in label_ids(self._labels).items():
+            # Jinja reads no pairs of surrogates, which JSON writes for an emoji.
+            literal = json.dumps(label, ensure_ascii=False)
+            sensors[f"binary_sensor/{part}"] = {
                 "name": label,
-                "value_template": f"{{{{ 'ON' if {json.dumps(label)} in value_json.labels "
-                "else 'OFF' }}",
+                "value_template": f"{{{{ 'ON' if {literal} in value_json.labels else 'OFF' }}}}",
                 "device_class": "occupancy",
             }
         found = {}
@@ -250,4 +250,16 @@ def _is_queued(told: paho.MQTTMessageInfo) -> bool:
 
 def as_id(name: str) -> str:
     """A name as part of a topic."""
-    return _ID.sub("_", name.lower()).strip("_") or "watch"
+    plain = plain_name(name, _NO_ID).lower().strip("_")
+    return plain or (f"watch_{name_hash(name)}" if name else "watch")
+
+
+def label_ids(labels: Sequence[str]) -> dict[str, str]:
+    """The id of each label, whatever their order: of several with one id, the first in the
+    alphabet keeps it.
+    """
+    found: dict[str, str] = {}
+    for label in sorted({composed(each) for each in labels}):
+        plain = as_id(label)
+        found[label] = f"{plain}_{name_hash(label)}" if plain in found.values() else plain
+    return {label: found[label] for label in map(composed, labels)}

@@ -32,6 +32,7 @@ from imbrex.watch.folder import Folder
 from imbrex.watch.frames import Frame, FrameSource, Waiting
 from protos.errors import BadConfiguration, BadRequest, ImbrexError, TooLittleMemory, Unavailable
 from protos.memory import cap_memory
+from protos.urls import HIDDEN, shown
 
 # The window of rate and latency.
 WINDOW_S = 10.0
@@ -85,8 +86,8 @@ class Pace:
         return median(recent) if recent else 0.0
 
 
-def source_of(text: str, *, existing: bool) -> FrameSource:
-    """The folder or stream named by the user.
+def source_of(text: str, *, existing: bool, called: str = "") -> FrameSource:
+    """The folder or stream named by the user, who calls it so.
 
     Raises:
         BadRequest: it is neither.
@@ -95,19 +96,30 @@ def source_of(text: str, *, existing: bool) -> FrameSource:
     if "://" in text:
         from imbrex.watch.stream import Stream
 
-        try:
-            urlsplit(text)
-        except ValueError as error:
+        if not _can_be_split(text):
             raise BadRequest(
-                cause=f"the {text.partition(':')[0]} URL cannot be read ({error})",
-                cure="Replace special characters of a password: [ is %5B, / is %2F, @ is %40",
-            ) from error
-        return Stream(text)
+                cause=f"the URL {shown(text)} cannot be read: it is unclear where its host ends",
+                cure="Replace special characters of a password: # is %23, / is %2F, ? is %3F, "
+                "@ is %40, [ is %5B; or put it into IMBREX_CAMERA_PASSWORD",
+            )
+        return Stream(text, called)
+    if not Path(text).exists() and set(text) & set("@:?#"):
+        raise BadRequest(
+            cause="the source is no folder, and no URL either",
+            cure="Write a camera's URL with its protocol: rtsp://HOST/PATH, http://HOST/PATH",
+        )
     if Path(text).is_file():
         raise BadRequest(
             cause=f"{text} is a file", cure="Give its folder, or use `imbrex infer` for one picture"
         )
     return Folder(Path(text), existing)
+
+
+def _can_be_split(url: str) -> bool:
+    try:
+        return urlsplit(url).port != 0 and shown(url) != HIDDEN
+    except ValueError:
+        return False
 
 
 class Watch:

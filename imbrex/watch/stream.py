@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -24,6 +24,7 @@ from PIL import Image
 
 from imbrex.watch.frames import Frame
 from protos.errors import BadRequest, Unavailable
+from protos.urls import shown
 
 PASSWORD_VARIABLE = "IMBREX_CAMERA_PASSWORD"  # noqa: S105 - its name
 OPEN_S, READ_S = 10.0, 10.0
@@ -52,19 +53,19 @@ class Stream:
     """The newest frame of a URL. A stream that ends or breaks is opened again; `breaks` counts.
 
     A user without a password in the URL gets the environment's: every user of a machine can see its
-    command lines.
+    command lines. `called` is the user's name for it.
     """
 
-    url: str
+    url: str = field(repr=False)
+    called: str = ""
     keeps: int = 1
     breaks: int = 0
     retry_s: float = RETRY_S
 
     @property
     def name(self) -> str:
-        """The display name, without a password."""
-        parts = urlsplit(self.url)
-        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+        """Its scheme and host, and what the user called it."""
+        return f"{shown(self.url)} ({self.called})" if self.called else shown(self.url)
 
     def _with_password(self) -> str:
         parts = urlsplit(self.url)
@@ -95,7 +96,8 @@ class Stream:
                 if not number:
                     raise Unavailable(
                         cause=f"{self.name} cannot be opened ({error.strerror})",
-                        cure="Check its address, user and password, and that it provides video",
+                        cure="Check its address, user and password, and that it provides video; "
+                        "write # / ? @ in a password as %23 %2F %3F %40",
                     ) from error
             except BadRequest:
                 if not number:

@@ -20,6 +20,7 @@ from pydantic_core import PydanticCustomError
 from models.documents import DOCUMENT, Integer, Problem, String, read
 from models.vision.sidecar import Sidecar, read_sidecar
 from protos.errors import BadConfiguration, NotFound
+from protos.files import read_text
 
 MANIFEST = Path(__file__).parent / "manifest.json"
 DataSet = Literal["coco", "imagenet", "voc"]
@@ -75,7 +76,7 @@ def read_manifest(path: Path = MANIFEST) -> dict[str, Download]:
         BadConfiguration: it cannot be read, or a key of it is wrong.
     """
     try:
-        manifest = read(_Manifest, json.loads(path.read_text(encoding="utf-8")), "manifest")
+        manifest = read(_Manifest, json.loads(read_text(path)), "manifest")
         found = [_download(each, f"models[{n}]") for n, each in enumerate(manifest.models)]
     except (OSError, ValueError, RecursionError) as error:
         raise BadConfiguration(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from colorsys import hsv_to_rgb
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from models.vision.class_map import Overlay, Segment
 from models.vision.class_scores import Classification
 from models.vision.detection import Detection
+from models.vision.fonts import font_for
 from models.vision.predictions import Prediction
+from models.vision.preprocess import full_size
 from models.vision.repainted import Repainting
 
 Colour = tuple[int, int, int]
@@ -34,6 +36,9 @@ def annotated(image: Image.Image, predictions: Sequence[Prediction]) -> Image.Im
     for each in predictions:
         if isinstance(each, Repainting):
             return each.picture
+    if (full := full_size(image)) != image.size:
+        x, y = (part / whole for part, whole in zip(image.size, full, strict=True))
+        predictions = [_scaled(each, x, y) for each in predictions]
     picture = image.convert("RGB")
     if picture is image:
         picture = image.copy()
@@ -55,6 +60,27 @@ def annotated(image: Image.Image, predictions: Sequence[Prediction]) -> Image.Im
     return picture
 
 
+def _scaled(item: Prediction, x: float, y: float) -> Prediction:
+    """A prediction in the pixels of a smaller picture."""
+
+    def corners(box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+        return box[0] * x, box[1] * y, box[2] * x, box[3] * y
+
+    match item:
+        case Segment():
+            overlay = replace(item.overlay, covers=corners(item.overlay.covers))
+            return replace(item, box=corners(item.box), overlay=overlay)
+        case Detection():
+            mask = item.mask and replace(item.mask, covers=corners(item.mask.covers))
+            points = item.keypoints and tuple((a * x, b * y, c) for a, b, c in item.keypoints)
+            rotated = item.corners and tuple((a * x, b * y) for a, b in item.corners)
+            return replace(
+                item, box=corners(item.box), mask=mask, keypoints=points, corners=rotated
+            )
+        case _:
+            return item
+
+
 def colour_of(index: int) -> Colour:
     """A bright colour, always the same for a class; black text is readable on it."""
     red, green, blue = hsv_to_rgb(index * GOLDEN_TURN % 1.0, 0.65, 1.0)
@@ -74,7 +100,6 @@ class _Canvas:
     """A picture being drawn on, with one size of text and of line for all of it."""
 
     pen: ImageDraw.ImageDraw
-    font: ImageFont.FreeTypeFont | ImageFont.ImageFont
     size: tuple[int, int]
     text_px: int
 
@@ -82,8 +107,7 @@ class _Canvas:
     def on(cls, picture: Image.Image) -> _Canvas:
         wanted = int(min(picture.size) * TEXT_SHARE)
         text_px = min(max(wanted, SMALLEST_TEXT_PX), LARGEST_TEXT_PX)
-        font = ImageFont.load_default(text_px)
-        return cls(ImageDraw.Draw(picture), font, picture.size, text_px)
+        return cls(ImageDraw.Draw(picture), picture.size, text_px)
 
     @property
     def line_px(self) -> int:
@@ -110,13 +134,19 @@ class _Canvas:
                 self.pen.ellipse(dot, fill=colour_of(detection.index), outline=BLACK)
 
     def tag(self, item: Detection | Classification | Segment, x: float, y: float) -> None:
-        """Black text on a plate of the class's colour, moved inside the picture."""
+        """Black text on a plate of the class's colour, moved inside the picture. A label that no
+        font has is the number of its class.
+        """
         number = item.share if isinstance(item, Segment) else item.score
-        text = f"{item.label}: {number:.0%}"
-        width = self.pen.textlength(text, font=self.font) + 6
+        label = " ".join(item.label.split())
+        font = font_for(label, self.text_px)
+        if font is None:
+            label, font = f"#{item.index}", font_for("#", self.text_px)
+        text = f"{label}: {number:.0%}"
+        width = self.pen.textlength(text, font=font) + 6
         left = max(0.0, min(x, self.size[0] - width))
         top = max(0.0, min(y, self.size[1] - self.line_px))
         plate = (left, top, left + width, top + self.line_px)
         self.pen.rectangle(plate, fill=colour_of(item.index), outline=BLACK)
         middle = (left + 3, top + self.line_px / 2)
-        self.pen.text(middle, text, fill=BLACK, font=self.font, anchor="lm")
+        self.pen.text(middle, text, fill=BLACK, font=font, anchor="lm")

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from models.shapes import TensorInfo
 from models.vision.image_input import ImageInput
@@ -22,6 +22,13 @@ from models.vision.placement import Placement
 from protos.errors import BadRequest
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
+_JPEG = ("JPEG", "MPO")
+# EXIF's orientations that exchange width and height.
+_TURNED = (5, 6, 7, 8)
+# Of 255. A picture that is fainter everywhere is shown as if it had no transparency.
+_LEAST_ALPHA, SOLID = 16, 128
+# What differs by less from the paper is not seen; that much of what is seen at best is enough.
+_CONTRAST, _ENOUGH = 32, 0.9
 # What Pillow's decoders raise about broken data; anything else is a bug of ours.
 BROKEN = (
     OSError,
@@ -49,17 +56,32 @@ class BadImage(BadRequest):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Refuse pictures of more pixels, or with a side of `side` pixels or longer.
+    """Refuse pictures of more pixels, or with a side of `side` pixels or longer. A JPEG may have
+    `jpeg` times as many: it is decoded at half its size or less.
 
-    20 MP decode to 60 MB, which a Pi can spare; phones' usual pictures have 12.
+    20 MP decode to 60 MB, which a Pi can spare; phones' pictures have 12 to 50.
     """
 
     pixels: int = 20_000_000
     side: int = 20_000
+    jpeg: int = 4
+
+
+# The key of a picture's `info` for its size, if it was decoded at a smaller one.
+_FULL_SIZE = "imbrex.full_size"
+# The coefficients of a progressive JPEG are all kept: three channels of two bytes.
+_PROGRESSIVE_BYTES, _RGB_BYTES = 6, 3
+
+
+def full_size(image: Image.Image) -> tuple[int, int]:
+    """Width and height of the picture that was sent, in whose pixels answers are."""
+    width, height = image.info.get(_FULL_SIZE, image.size)
+    return width, height
 
 
 def decode_image(data: bytes, limits: Limits | None = None) -> Image.Image:
-    """The picture in `data` as RGB, rotated by its EXIF data; transparency becomes white.
+    """The picture in `data` as RGB, rotated by its EXIF data, without transparency. A JPEG beyond
+    the limit of pixels is smaller than it was (`full_size`).
 
     Raises:
         BadImage: empty, of no known format, too large, truncated or broken.
@@ -67,11 +89,19 @@ def decode_image(data: bytes, limits: Limits | None = None) -> Image.Image:
     if not data:
         raise BadImage(reason="the body is empty", cure="Send the bytes of a JPEG or PNG file")
     picture = _opened(data)
-    _check_size(picture, limits or Limits())
+    limits = limits or Limits()
+    _check_size(picture, limits)
     try:
+        full = picture.size
+        _reduce(picture, limits.pixels)
+        reduced = picture.size
+        turned = reduced != full and _is_turned(picture)
         picture.load()
-        upright = _upright(picture)
-        return _as_rgb(upright)
+        image = _as_rgb(_upright(picture))
+        image.info.pop(_FULL_SIZE, None)
+        if reduced != full:
+            image.info[_FULL_SIZE] = full[::-1] if turned else full
+        return image
     except (*BROKEN, Image.DecompressionBombError) as error:
         cure = "Check that the whole file was sent and that other programs can open it"
         raise BadImage(reason=f"it is truncated or broken ({error})", cure=cure) from error
@@ -91,14 +121,16 @@ def image_to_tensor(
 
 def image_to_pixels(image: Image.Image, form: ImageInput) -> tuple[NDArray[np.uint8], Placement]:
     """The picture resized as `form` says, of its shape, uint8, before any normalisation."""
-    placement = place(image.width, image.height, form)
+    placement = place(*full_size(image), form)
     height, width = form.size
     if form.resize == "centre-crop":
         # Only the part that is kept is resized: enlarging all of a thin strip would take gigabytes.
-        kept = placement.seen(width, height)
+        x, y = (part / whole for part, whole in zip(image.size, full_size(image), strict=True))
+        left, top, right, bottom = placement.seen(width, height)
+        kept = (left * x, top * y, right * x, bottom * y)
         shown = image.resize((width, height), Image.Resampling.BILINEAR, box=kept)
     else:
-        size = _shown_size(image.width, image.height, form)
+        size = _shown_size(*full_size(image), form)
         part = image.resize(size, Image.Resampling.BILINEAR)
         shown = Image.new("RGB", (width, height), (form.pad_value,) * 3)
         shown.paste(part, (placement.left, placement.top))
@@ -158,10 +190,32 @@ def _check_size(picture: Image.Image, limits: Limits) -> None:
         raise BadImage(reason=size, cure=cure)
     # WebP's decoder keeps three pictures of four bytes a pixel, others one.
     most = limits.pixels // 2 if picture.format == "WEBP" else limits.pixels
+    if picture.format in _JPEG:
+        most *= limits.jpeg
+        if picture.info.get("progressive"):
+            largest_bytes = limits.pixels * (_PROGRESSIVE_BYTES + _RGB_BYTES)
+            most = largest_bytes // (_PROGRESSIVE_BYTES + _RGB_BYTES // 2)
     if width * height > most:
         raise BadImage(reason=size, cure=f"Send one of at most {most} pixels")
     if min(width, height) < 1:
         raise BadImage(reason=size, cure="Send a picture that has pixels")
+
+
+def _reduce(picture: Image.Image, most_pixels: int) -> None:
+    """Has a JPEG beyond this number of pixels decoded at a half, a quarter or an eighth."""
+    width, height = picture.size
+    scale = 1
+    while picture.format in _JPEG and width * height > most_pixels * scale**2:
+        scale *= 2
+    if scale > 1:
+        picture.draft(None, (width // scale, height // scale))
+
+
+def _is_turned(picture: Image.Image) -> bool:
+    """Whether EXIF data exchanges width and height."""
+    with suppress(*BROKEN):
+        return picture.getexif().get(ExifTags.Base.Orientation) in _TURNED
+    return False
 
 
 def _upright(picture: Image.Image) -> Image.Image:
@@ -179,9 +233,27 @@ def _as_rgb(picture: Image.Image) -> Image.Image:
     if picture.mode.startswith("I"):  # 16-bit grey
         grey = np.clip(np.asarray(picture), 0, 65535) >> 8
         return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
-    if "A" in picture.mode or "transparency" in picture.info:
+    if "A" in picture.mode.upper() or "transparency" in picture.info:
         shown = picture if picture.mode == "RGBA" else picture.convert("RGBA")
-        paper = Image.new("RGB", picture.size, "white")
-        paper.paste(shown, mask=shown.getchannel("A"))
+        alpha = shown.getchannel("A")
+        if not any(alpha.histogram()[_LEAST_ALPHA:]):
+            hidden = shown.convert("RGB")
+            if hidden.getcolors(1) is None:  # nobody means to send nothing
+                return hidden
+        paper = Image.new("RGB", picture.size, _paper(shown, alpha))
+        paper.paste(shown, mask=alpha)
         return paper
     return picture.convert("RGB")
+
+
+def _paper(shown: Image.Image, alpha: Image.Image) -> str:
+    """The colour behind a transparent picture: white, unless much of it would not be seen there."""
+    solid = alpha.point([255 * (each >= SOLID) for each in range(256)])
+    counts = np.array(shown.convert("L").histogram(solid), dtype=np.float64)
+    levels = np.arange(256)
+    seen = {
+        colour: counts[abs(levels - level) >= _CONTRAST].sum()
+        for colour, level in (("white", 255), ("black", 0), ("grey", 128))
+    }
+    best = max(seen, key=lambda colour: seen[colour])
+    return "white" if seen["white"] >= _ENOUGH * seen[best] else best

@@ -27,6 +27,7 @@ from models.vision.head import Shapes, Task
 from models.vision.heads import HEADS, Head
 from models.vision.image_input import ImageInput
 from protos.errors import BadRequest
+from protos.files import read_text
 
 # What may be guessed of a model.
 Assumable = Literal["task", "labels", "pixels", "anchors"]
@@ -138,7 +139,7 @@ def load(path: Path) -> Sidecar:
         SidecarError: it is missing, not JSON, or a key is missing, unknown or wrong.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         cure = "Put a readable UTF-8 JSON file beside the model"
         raise SidecarError(path, f"cannot be read ({error})", cure) from error

@@ -30,7 +30,7 @@ def imbrex(*arguments: object, env: Mapping[str, str] | None = None, timeout_s: 
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "imbrex", *map(str, arguments)],
         capture_output=True,
-        text=True,
+        encoding=(env or {}).get("PYTHONIOENCODING", "utf-8"),
         timeout=timeout_s,
         check=False,
         env={**os.environ, **(env or {})},

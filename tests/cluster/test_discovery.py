@@ -8,6 +8,7 @@ from zeroconf.asyncio import AsyncZeroconf
 from coordinator.cluster import discovery
 from coordinator.cluster.discovery import SERVICE_TYPE, Discovery
 from tests.cluster.support import LOOPBACK, unique_cluster
+from tests.protos.machines import home_assistant
 from tests.waiting import until
 
 
@@ -87,3 +88,35 @@ async def test_it_listens_anew_when_addresses_change(announcer, monkeypatch):
     addresses.add("10.0.0.7")
     await until(lambda: found)
     await listening.stop()
+
+
+ADDRESSES = ("172.30.32.1", "100.64.0.9", "10.0.0.9", "10.0.5.9")
+
+
+async def told_of(announcer, monkeypatch, tmp_path, *, in_use):
+    """The addresses that are tried, in groups of when they are."""
+    home_assistant(tmp_path).plant(monkeypatch)
+    monkeypatch.setattr(discovery, "PATIENCE_S", 0.1)
+    cluster, found = unique_cluster(), []
+    listening = Discovery(cluster, [LOOPBACK], found.append, lambda _device: in_use)
+    await listening.start()
+    await announce(announcer, record(cluster, f"a{cluster}", 1, ADDRESSES))
+    await until(lambda: found and not listening._resolving and not listening._later)
+    await listening.stop()
+    assert listening.announced_by("172.30.32.1:1") == f"a{cluster}"
+    return list(dict.fromkeys(found))
+
+
+async def test_the_home_s_network_comes_first_and_others_if_it_does_not_reach(
+    announcer, monkeypatch, tmp_path
+):
+    found = await told_of(announcer, monkeypatch, tmp_path, in_use=False)
+    assert {*found[:2]} == {"10.0.0.9:1", "10.0.5.9:1"}
+    assert found[2:] == ["100.64.0.9:1", "172.30.32.1:1"]
+
+
+async def test_vpns_and_containers_are_not_tried_for_a_device_in_use(
+    announcer, monkeypatch, tmp_path
+):
+    found = await told_of(announcer, monkeypatch, tmp_path, in_use=True)
+    assert {*found} == {"10.0.0.9:1", "10.0.5.9:1"}

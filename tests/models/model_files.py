@@ -79,3 +79,35 @@ def shapes_of(proto: ModelProto) -> dict[str, tuple[int, ...]]:
         value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
         for value in (*graph.input, *graph.value_info, *graph.output)
     }
+
+
+def _saved(path: Path, nodes: list[Any], inputs: dict[str, tuple[int, Dims]]) -> Path:
+    graph = helper.make_graph(
+        nodes,
+        path.stem,
+        [helper.make_tensor_value_info(name, kind, dims) for name, (kind, dims) in inputs.items()],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def open_sized(path: Path) -> Path:
+    """A network whose height and width are open."""
+    nodes = [helper.make_node("Relu", ["images"], ["y"])]
+    return _saved(path, nodes, {"images": (TensorProto.FLOAT, (1, 3, "height", "width"))})
+
+
+def two_inputs(path: Path) -> Path:
+    """A picture, and the size that boxes are scaled to, as D-FINE's exports take it."""
+    nodes = [
+        helper.make_node("Cast", ["sizes"], ["by"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceMax", ["by"], ["most"], keepdims=0),
+        helper.make_node("Mul", ["images", "most"], ["y"]),
+    ]
+    inputs = {
+        "images": (TensorProto.FLOAT, (1, 3, 8, 8)),
+        "sizes": (TensorProto.INT64, (1, 2)),
+    }
+    return _saved(path, nodes, inputs)

@@ -1,4 +1,4 @@
-"""What a check says: right answers are ok, wrong ones are noticed, and it knows when it is blind."""
+"""What a check says: right answers are ok, wrong ones noticed, and it knows when it is blind."""
 
 from __future__ import annotations
 

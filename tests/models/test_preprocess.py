@@ -11,13 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from models.shapes import TensorInfo
+from models.vision.detection import Detection
+from models.vision.drawing import annotated
 from models.vision.image_input import ImageInput
 from models.vision.preprocess import (
     BadImage,
     Limits,
     decode_image,
+    full_size,
     image_to_pixels,
     image_to_tensor,
     place,
@@ -148,6 +152,104 @@ def test_the_picture_is_turned_as_its_exif_says() -> None:
 def test_transparency_shows_white_paper(mode: str) -> None:
     image = Image.new("RGBA", (8, 8), (0, 0, 0, 0)).convert(mode if mode != "PA" else "P")
     assert decode_image(encoded(image)).getpixel((4, 4)) == WHITE
+
+
+def test_what_transparency_hides_everywhere_is_shown() -> None:
+    image = noisy()
+    image.putalpha(0)
+    exactly: dict[str, dict[str, object]] = {"PNG": {}, "WEBP": {"lossless": True, "exact": True}}
+    for kind, options in exactly.items():
+        seen = decode_image(encoded(image, kind, **options))
+        assert (np.asarray(seen) == np.asarray(noisy())).all()
+
+
+@pytest.mark.parametrize(
+    ("ink", "paper"),
+    [((0, 0, 0), WHITE), (RED, WHITE), (WHITE, (0, 0, 0)), ((250, 250, 240), (0, 0, 0))],
+)
+def test_what_is_drawn_on_transparency_stays_visible(
+    ink: tuple[int, int, int], paper: tuple[int, int, int]
+) -> None:
+    image = Image.new("RGBA", (64, 64), (255, 255, 255, 0))
+    image.paste((*ink, 255), (16, 16, 48, 48))
+    for mode in ("RGBA", "LA") if ink[0] == ink[1] == ink[2] else ("RGBA",):
+        seen = decode_image(encoded(image.convert(mode)))
+        assert (seen.getpixel((0, 0)), seen.getpixel((32, 32))) == (paper, ink)
+
+
+def test_black_and_white_on_transparency_are_both_visible() -> None:
+    image = Image.new("RGBA", (64, 64), (0, 0, 0, 0))
+    image.paste((0, 0, 0, 255), (0, 0, 16, 64))
+    image.paste((255, 255, 255, 255), (48, 0, 64, 64))
+    seen = decode_image(encoded(image))
+    assert [seen.getpixel((x, 32)) for x in (8, 32, 56)] == [(0, 0, 0), (128, 128, 128), WHITE]
+
+
+def photo(width: int, height: int, **options: object) -> bytes:
+    """A grey picture with a red square from a quarter to a half of either side."""
+    image = Image.new("RGB", (width, height), (90, 90, 90))
+    image.paste((250, 0, 0), (width // 4, height // 4, width // 2, height // 2))
+    return encoded(image, "JPEG", quality=80, **options)
+
+
+def red_box(image: Image.Image) -> tuple[float, float, float, float]:
+    """Where the square is, as shares of the picture."""
+    red = np.argwhere(np.asarray(image)[:, :, 1] < 45)
+    (top, left), (bottom, right) = red.min(axis=0), red.max(axis=0) + 1
+    return left / image.width, top / image.height, right / image.width, bottom / image.height
+
+
+@pytest.mark.parametrize("orientation", [1, 6])
+@pytest.mark.parametrize(
+    ("size", "decoded"), [((640, 480), (320, 240)), ((1000, 300), (500, 150)), ((400, 250), None)]
+)
+def test_a_jpeg_beyond_the_limit_is_decoded_smaller(
+    size: tuple[int, int], decoded: tuple[int, int] | None, orientation: int
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = photo(*size, exif=exif)
+    image = decode_image(data, Limits(pixels=100_000))
+    turn = slice(None, None, -1 if orientation == 6 else 1)
+    assert image.size == (decoded or size)[turn]
+    assert full_size(image) == size[turn]
+    whole = decode_image(data, Limits(pixels=10_000_000))
+    assert red_box(image) == pytest.approx(red_box(whole), abs=0.01)
+    for form in (RAW, STRETCH, CROP):
+        tensor, placement = image_to_tensor(image, form, FLOATS)
+        wanted, wanted_placement = image_to_tensor(whole, form, FLOATS)
+        assert placement == wanted_placement
+        assert np.abs(tensor - wanted).mean() < 3
+
+
+def test_phones_photographs_are_taken_within_the_memory_of_the_limit() -> None:
+    limits = Limits()
+    for width, height in ((6000, 4000), (8160, 6144)):
+        image = decode_image(photo(width, height), limits)
+        assert image.width * image.height <= limits.pixels
+        assert full_size(image) == (width, height)
+    decode_image(photo(6000, 4000, progressive=True), limits)
+    with pytest.raises(BadImage, match="8160 x 6144"):  # it would be kept as a whole
+        decode_image(photo(8160, 6144, progressive=True), limits)
+    with pytest.raises(BadImage, match="9000 x 8950"):
+        decode_image(photo(9_000, 8_950), limits)
+
+
+def test_no_file_says_what_its_size_was() -> None:
+    about = PngInfo()
+    about.add_text("imbrex.full_size", "9x9")
+    image = decode_image(encoded(noisy(), pnginfo=about))
+    assert full_size(image) == image.size
+
+
+def test_boxes_are_drawn_where_the_picture_shows_them() -> None:
+    data = photo(640, 480)
+    box = (160.0, 120.0, 320.0, 240.0)
+    item = Detection("x", 1, 0.5, box)
+    image = decode_image(data, Limits(pixels=100_000))
+    drawn = np.asarray(annotated(image, [item])).astype(int)
+    changed = np.argwhere(np.abs(drawn - np.asarray(image)).sum(axis=2) > 60)
+    assert changed.max(axis=0) == pytest.approx([120, 160], abs=3)
 
 
 def test_sixteen_bit_grey_keeps_its_scale() -> None:

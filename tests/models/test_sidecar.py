@@ -275,7 +275,7 @@ def test_files_that_cannot_be_read_are_errors_that_name_the_path(tmp_path: Path)
     assert path == tmp_path / "net.json"
     with pytest.raises(SidecarError, match=r"net\.json"):
         load(path)
-    path.write_bytes(b"\xff\xfe")
+    path.write_bytes(b"\xff\xff")
     with pytest.raises(SidecarError, match="cannot be read"):
         load(path)
     path.write_text("[" * 100_000)

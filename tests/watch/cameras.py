@@ -44,7 +44,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         camera = self.camera
-        if self.path != "/mjpg":
+        if not self.path.startswith("/mjpg"):
             self.send_error(404)
             return
         camera.opened += 1

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+import unicodedata
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,7 +22,7 @@ from amqtt.broker import Broker as RealBroker
 from paho.mqtt.enums import CallbackAPIVersion
 
 from benchmarks.store import free_port
-from imbrex.watch.mqtt import Broker, Publisher, as_id
+from imbrex.watch.mqtt import Broker, Publisher, as_id, label_ids
 from models.digits.examples import examples
 from protos.errors import BadConfiguration, BadRequest, Unavailable
 from tests.cli.run_cli import imbrex
@@ -219,6 +221,86 @@ def test_home_assistant_is_told_of_sensors_and_answers(service: Service, tmp_pat
     assert config["device"]["name"] == "imbrex Yard 1"
 
 
+ANY_NAME = [
+    *(
+        "前院",
+        "后院",
+        "Hof",
+        "Höf",
+        "Hóf",
+        "höf",
+        "HÖF",
+        "Küche",
+        "Köche",
+        "двор",
+        "сад",
+        "🐈",
+        "🐕",
+    ),
+    *("cat", "cat 🐈", "cat 🐕", "??", "!!", "watch", "'a' \"b\""),
+]
+
+
+def test_different_names_have_different_ids_in_any_order() -> None:
+    ids = {name: as_id(name) for name in ANY_NAME}
+    assert len(set(ids.values())) == len(ANY_NAME)
+    for each in ids.values():
+        assert re.fullmatch("[a-z0-9_]+", each)
+    assert {name: as_id(name) for name in reversed(ANY_NAME)} == ids
+    assert as_id(unicodedata.normalize("NFD", "Küche")) == as_id("Küche")  # as macOS writes it
+    assert label_ids(ANY_NAME) == label_ids(ANY_NAME[::-1])
+    labels = ["a b", "a-b", 'a "b"', "A B"]
+    assert label_ids(labels) == label_ids(labels[::-1])
+    assert len(set(label_ids(labels).values())) == 4
+
+
+def test_no_two_watches_share_topics_or_entities() -> None:
+    seen: set[str] = set()
+    for name in ANY_NAME:
+        publisher = Publisher(Broker.of("mqtt://hub"), name, "digits", ANY_NAME)
+        for topic, told in publisher.announcements().items():
+            found = {topic, told["unique_id"]}
+            assert not found & seen
+            seen |= found
+    topics = {Publisher(Broker.of("mqtt://hub"), name, "m")._topic for name in ANY_NAME}
+    assert len(topics) == len(ANY_NAME)
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        *ANY_NAME,
+        "a\\b",
+        "}}",
+        "{{ x }}",
+        "{% y %}",
+        "{# z #}",
+        "a\nb",
+        "\u2028",
+        "it's",
+        'say "hi"',
+    ],
+)
+def test_presence_is_seen_by_home_assistant_whatever_the_label(label: str) -> None:
+    jinja2 = pytest.importorskip("jinja2")
+    publisher = Publisher(Broker.of("mqtt://hub"), "yard", "digits", [label])
+    sent: list[str] = []
+    publisher._client.publish = lambda topic, text, qos: sent.append(text) or _Sent()  # type: ignore
+    publisher({"predictions": [{"label": unicodedata.normalize("NFD", label)}]})
+    (sensor,) = [
+        told for topic, told in publisher.announcements().items() if "binary_sensor" in topic
+    ]
+    template = jinja2.Template(json.loads(json.dumps(sensor))["value_template"])
+    assert template.render(value_json=json.loads(sent[0])) == "ON"
+    assert template.render(value_json={"labels": ["another"]}) == "OFF"
+
+
+class _Sent:
+    """What paho answers for a message that the broker did not take."""
+
+    rc = paho.MQTT_ERR_NO_CONN
+
+
 def test_a_watch_that_dies_is_offline_by_the_broker_s_word(
     service: Service, tmp_path: Path
 ) -> None:
@@ -280,6 +362,51 @@ def test_coordinator_and_broker_go_and_return_and_the_watch_goes_on(tmp_path: Pa
         assert process.wait(LONG_S) == 0
 
 
+def test_a_camera_s_secrets_reach_neither_lines_nor_topics_nor_errors(service: Service) -> None:
+    """A user, a password, a path, a query, a fragment: in all that leaves."""
+    with broker() as port, listening(port, "#") as found, camera() as yard, shooting(yard):
+        host = yard.url.removeprefix("http://").removesuffix("/mjpg")
+        url = f"http://zquser:zqpass@{host}/mjpg/zqpath?user=zqa&password=zq@b#zqfragment"
+        flags = ["--url", service.url, "--mqtt", f"mqtt://127.0.0.1:{port}", "--name", "Hof"]
+        with watching(url, *flags) as process:
+            answer = until(process, answered=True)
+            wait_for(found, "imbrex/hof")
+            yard.closing.set()
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=LONG_S)
+    assert answer["source"] == answer["name"] == "http://127.0.0.1 (Hof)"
+    told = [json.dumps(answer), out, err, repr(found)]
+    assert "zq" not in "".join(told)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["http://zq:zq@127.0.0.1:1/zq?zq#zq"],
+        ["http://zq:z/zq@127.0.0.1:1/"],
+        ["http://zq:z[zq@127.0.0.1:1/"],
+        ["zq:zq@127.0.0.1/stream"],
+        [".", "--mqtt", "mqtt://zq:zq@127.0.0.1:1/zq"],
+        [".", "--mqtt", "mqtt://zq:zq/zq@127.0.0.1:1/zq"],
+        [".", "--mqtt", "mqtt://zq:1/zq@127.0.0.1:1/zq"],
+        [".", "--mqtt", "mqtt://zq:z[zq@127.0.0.1:1/zq"],
+        [".", "--mqtt", "mqtt://zq:1?zq@127.0.0.1:1/zq"],
+        [".", "--mqtt", "mqtt://zq@127.0.0.1:1/zq"],
+        [".", "--existing", "--url", "http://zq:zq@127.0.0.1:1/zq?zq#zq"],
+        [".", "--existing", "--url", "http://zq:z/zq@127.0.0.1:1/"],
+        [".", "--existing", "--url", "zq:z[zq@127.0.0.1:1/"],
+    ],
+)
+def test_no_error_tells_a_secret(flags: list[str], tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(examples()[0].path, tmp_path / "one.png")
+    ran = imbrex("watch", *(flags if "--url" in flags else [*flags, "--url", "http://127.0.0.1:1"]))
+    assert ran.code == 1
+    assert "cure:" in ran.err
+    assert "Traceback" not in ran.err
+    assert "zq" not in ran.out + ran.err
+
+
 def test_templates_say_what_they_should() -> None:
     jinja2 = pytest.importorskip("jinja2")
     publisher = Publisher(Broker.of("mqtt://hub"), "yard", "digits", ['a "b"', "person"])
@@ -304,6 +431,6 @@ def test_an_address_that_is_no_broker_s_is_refused(url: str) -> None:
 def test_addresses_and_ids() -> None:
     assert Broker.of("mqtts://me@hub/a/b") == Broker("hub", 8883, "me", "a/b", True)
     assert Broker.of("mqtt://hub") == Broker("hub", 1883, "", "imbrex", False)
-    assert [as_id(each) for each in ("Yard 1", "", "Ü")] == ["yard_1", "watch", "watch"]
+    assert [as_id(each) for each in ("Yard 1", "", "back-door")] == ["yard_1", "watch", "back_door"]
     with pytest.raises((Unavailable, BadConfiguration)):
         Publisher(Broker("127.0.0.1", 1, "", "x", False), "y", "z").__enter__()

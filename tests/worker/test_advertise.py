@@ -5,8 +5,10 @@ from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZerocon
 
 from protos.errors import BadConfiguration
 from protos.facts import Facts
+from protos.interfaces import Interface, Rank
+from tests.protos.machines import home_assistant
 from tests.worker.support import in_process
-from worker.advertise import SERVICE_TYPE, Interface, interfaces, service_info
+from worker.advertise import SERVICE_TYPE, interfaces, service_info
 
 FACTS = Facts(
     id="0123456789abcdef",
@@ -25,7 +27,10 @@ FACTS = Facts(
 
 
 def test_the_record_is_what_dns_sd_wants():
-    where = [Interface("10.0.0.2", 100), Interface("10.0.0.3", 1000)]
+    where = [
+        Interface("eth0", "10.0.0.2", "255.255.255.0", Rank.PHYSICAL, 100),
+        Interface("eth1", "10.0.0.3", "255.255.255.0", Rank.PHYSICAL, 1000),
+    ]
     info = service_info(FACTS, "0.1.0", "home", 8470, where)
     assert list(info.decoded_properties.items()) == [
         ("txtvers", "1"),
@@ -45,60 +50,41 @@ def test_the_record_is_what_dns_sd_wants():
     assert len(info.text) < 400
 
 
-class Nic:
-    def __init__(self, speed=0, isup=True):
-        self.speed = speed
-        self.isup = isup
-
-
-class Address:
-    family = 2  # AF_INET
-
-    def __init__(self, address):
-        self.address = address
-
-
 @pytest.fixture
-def machine(monkeypatch):
-    monkeypatch.setattr(
-        "worker.advertise.psutil.net_if_addrs",
-        lambda: {
-            "lo": [Address("127.0.0.1")],
-            "eth0": [Address("10.0.0.2")],
-            "wlan0": [Address("10.0.0.3")],
-            "eth1": [Address("10.0.9.9")],
-            "docker0": [Address("172.17.0.1")],
-            "br-5f": [Address("172.18.0.1")],
-            "veth12": [Address("172.19.0.1")],
-        },
-    )
-    monkeypatch.setattr(
-        "worker.advertise.psutil.net_if_stats",
-        lambda: {
-            "lo": Nic(),
-            "eth0": Nic(1000),
-            "wlan0": Nic(),
-            "eth1": Nic(isup=False),
-            "docker0": Nic(10000),
-            "br-5f": Nic(),
-            "veth12": Nic(),
-        },
-    )
+def machine(tmp_path, monkeypatch):
+    made = home_assistant(tmp_path)
+    made.plant(monkeypatch)
+    return made
 
 
 @pytest.mark.parametrize(
     ("bind", "chosen", "expected"),
     [
-        ("0.0.0.0", (), [Interface("10.0.0.2", 1000), Interface("10.0.0.3", 0)]),
-        ("10.0.0.3", (), [Interface("10.0.0.3", 0)]),
-        ("127.0.0.1", (), [Interface("127.0.0.1", 0)]),
-        ("127.0.0.7", (), [Interface("127.0.0.7", 0)]),
-        ("localhost", (), [Interface("127.0.0.1", 0)]),
-        ("0.0.0.0", ("10.0.0.2",), [Interface("10.0.0.2", 1000)]),
+        ("0.0.0.0", (), ["10.0.0.2", "10.0.0.3", "10.0.5.1"]),
+        ("10.0.0.3", (), ["10.0.0.3"]),
+        ("127.0.0.1", (), ["127.0.0.1"]),
+        ("127.0.0.7", (), ["127.0.0.7"]),
+        ("localhost", (), ["127.0.0.1"]),
+        ("0.0.0.0", ("10.0.0.2",), ["10.0.0.2"]),
+        ("0.0.0.0", ("100.64.0.7",), ["100.64.0.7"]),  # who names it, wants it
     ],
 )
-def test_containers_and_dead_interfaces_are_not_advertised(machine, bind, chosen, expected):
-    assert interfaces(bind, chosen) == expected
+def test_containers_vpns_and_dead_interfaces_are_not_advertised(machine, bind, chosen, expected):
+    assert [each.address for each in interfaces(bind, chosen)] == expected
+
+
+def test_what_is_left_is_advertised_where_nothing_else_reaches(machine):
+    for name in ("enp3s0", "wlp2s0", "lan"):
+        machine.down.add(name)
+    assert [each.address for each in interfaces("0.0.0.0", ())] == [
+        "10.99.0.2"
+    ]  # a container's end
+    machine.down.add("eth0")
+    assert {each.address for each in interfaces("0.0.0.0", ())} == {"100.64.0.7", "10.8.0.2"}
+    machine.down |= {"wt0", "home-vpn"}
+    assert {each.address for each in interfaces("0.0.0.0", ())} == {"172.17.0.1", "172.30.32.1"}
+    machine.down |= {"docker0", "hassio"}
+    assert interfaces("0.0.0.0", ()) == []
 
 
 def test_an_address_of_nobody_is_refused(machine):

@@ -20,8 +20,9 @@ import structlog
 
 from protos.channels import Caller
 from protos.direct import GREET_S, PREFACE, tune
-from protos.errors import BadConfiguration, PeerViolation
+from protos.errors import PeerViolation
 from protos.identity import device_of
+from protos.ports import cannot_listen
 from worker.data.packets import WELCOME, Reader, read_greeting
 from worker.data.readers import Readers, Work
 from worker.tasks.actions import Piece
@@ -223,10 +224,8 @@ def _listening(host: str, port: int) -> socket.socket:
         except OSError as error:
             listener.close()
             if each == 0:
-                raise BadConfiguration(
-                    cause=f"cannot listen on {host} for neighbours: {error.strerror}",
-                    cure="Set host to an address of this machine",
-                ) from error
+                ways = ("host (--host)", "data_port (--data-port)")
+                raise cannot_listen(host, port, ways, error.strerror or str(error)) from error
         else:
             return listener
     raise AssertionError("any free port was tried")

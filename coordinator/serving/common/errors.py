@@ -22,6 +22,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 
 from coordinator.serving.common.keys import NoKey, NotAllowed
 from coordinator.serving.common.rates import TooManyRequests
@@ -43,6 +44,7 @@ log = structlog.get_logger(__name__)
 
 # Queues drain and daemons start within seconds, and a home's clients may retry that often.
 RETRY_AFTER_S = 1
+_NO_METHOD = HTTPStatus.METHOD_NOT_ALLOWED
 
 
 class BodyTooLarge(BadRequest):
@@ -162,6 +164,11 @@ def add_error_handlers(app: FastAPI, shapes: Mapping[str, Shape]) -> None:
 
     def handler(fault: Callable[[Request, Any], Fault]) -> Handler:
         async def handle(request: Request, error: Exception) -> Response:
+            # No other site's page may do anything: an answer to its question allows nothing.
+            if request.method == "OPTIONS" and getattr(error, "status_code", 0) == _NO_METHOD:
+                return Response(
+                    None, HTTPStatus.NO_CONTENT, {"Allow": ", ".join((*_taken(request), "OPTIONS"))}
+                )
             return shaped(request, fault(request, error))
 
         return handle
@@ -181,18 +188,28 @@ def _known(request: Request, error: ImbrexError) -> Fault:
     return fault
 
 
+def _taken(request: Request) -> list[str]:
+    """The methods of all routes at the request's path."""
+    routes = request.app.state.routes
+    found = (route for route in routes if route.matches(request.scope)[0] != Match.NONE)
+    methods = {method for route in found for method in route.methods}
+    return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
+
+
 def _http(request: Request, error: HTTPException) -> Fault:
     """Routing's own errors: no such path, or a path that takes another method."""
-    status = HTTPStatus(error.status_code)
+    status, headers = HTTPStatus(error.status_code), error.headers or {}
     match status:
         case HTTPStatus.NOT_FOUND:
             cause = f"there is nothing at {request.url.path}"
         case HTTPStatus.METHOD_NOT_ALLOWED:
-            cause = f"{request.url.path} does not take {request.method}"
+            taken = _taken(request)
+            cause = f"{request.url.path} does not take {request.method}, but {', '.join(taken)}"
+            headers = {"Allow": ", ".join(taken)}
         case _:
             cause = str(error.detail)
     code = status.phrase.lower().replace(" ", "_").replace("-", "_")
-    return Fault(status, code, cause, "See /docs", error.headers or {})
+    return Fault(status, code, cause, "See /docs", headers)
 
 
 def _invalid(request: Request, error: RequestValidationError) -> Fault:

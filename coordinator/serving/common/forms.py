@@ -68,8 +68,9 @@ def pictures_of(form: Form) -> list[bytes]:
     """
     files = form.files.get(IMAGE_PART, [])
     if not files:
+        there = ", ".join(repr(name[:80]) for name in (*form.files, *form.fields)) or "nothing"
         raise BadRequest(
-            cause=f"the form has no file named {IMAGE_PART!r}",
+            cause=f"the form has no file named {IMAGE_PART!r}, but {there}",
             cure="Send the picture under that name, as `curl -F image=@file` does",
         )
     return files
@@ -136,7 +137,11 @@ class _Parts:
         if b"name" not in told:
             raise _unreadable("a part has no name")
         self._part = told[b"name"].decode("utf-8", "replace")
-        self._is_file = b"filename" in told
+        # Some clients give a picture no file name.
+        kind = self._head.get(b"content-type", b"text/plain").lower()
+        self._is_file = (
+            b"filename" in told or self._part == IMAGE_PART or not kind.startswith(b"text/plain")
+        )
         self._data = bytearray()
 
     def _add_data(self, data: bytes, start: int, stop: int) -> None:

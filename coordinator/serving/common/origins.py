@@ -22,6 +22,7 @@ from fastapi import Request
 
 from coordinator.serving.common.keys import NotAllowed
 
+_PORTS = {"http": 80, "https": 443}
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 # A device with a new name, or in another network, is found under its new name this soon.
 _KEEP_S = 60.0
@@ -29,10 +30,18 @@ _RESOLVER = Path("/etc/resolv.conf")
 
 
 class HostNames:
-    """The names of this coordinator: its device's, and those that the operator adds."""
+    """The names of this coordinator: its device's, and those that the operator adds; among them
+    those of reverse `proxies`.
+    """
 
-    def __init__(self, added: Iterable[str], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        added: Iterable[str],
+        proxies: Iterable[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._added = frozenset(_plain(name) for name in added)
+        self._proxies = frozenset(_plain(name) for name in proxies)
         self._clock = clock
         self._own: frozenset[str] = frozenset()
         self._looked_s = -_KEEP_S
@@ -45,6 +54,12 @@ class HostNames:
             self._own, self._looked_s = frozenset(device_names()), self._clock()
         return name in self._own
 
+    def is_of_proxy(self, host: str) -> bool:
+        """Whether the operator said that pages under this name are the coordinator's, behind
+        whatever port and TLS.
+        """
+        return _plain(host) in self._proxies
+
 
 def require_known_host(request: Request) -> None:
     """Refuses requests for other host names.
@@ -56,7 +71,8 @@ def require_known_host(request: Request) -> None:
     names: HostNames = request.app.state.host_names
     if host and _without_port(host) not in names:
         raise NotAllowed(
-            cause=f"this coordinator is not known by the name {_without_port(host)[:80]!r}",
+            cause=f"this coordinator is not known by the name {_without_port(host)[:80]!r}, but as "
+            f"{device_names()[2]!r}",
             cure="Use its address or its own name, or add that name to host_names in its "
             "settings (`imbrex coordinator --host-name`)",
         )
@@ -72,12 +88,27 @@ def require_own_page(request: Request) -> None:
     origin = request.headers.get("origin")
     if request.method in READING or origin is None:
         return
-    told = urlsplit(origin)
-    ours = request.url.scheme, request.headers.get("host")
-    if (told.scheme, told.netloc) != ours:
+    own = f"{request.url.scheme}://{request.headers.get('host', '')}"
+    names: HostNames = request.app.state.host_names
+    page = _site(origin)
+    if page is None or (page != _site(own) and not names.is_of_proxy(page[1])):
         raise NotAllowed(
-            cause=f"a page from {origin[:80]} sent this", cure="Use the coordinator's own page"
+            cause=f"a page from {origin[:80]} sent this to {own[:80]}",
+            cure="Use the coordinator's own page; if that is behind a reverse proxy, add the "
+            "proxy's name to host_names in the coordinator's settings",
         )
+
+
+def _site(url: str) -> tuple[str, str, int] | None:
+    """Scheme, host and port of an origin; None if it has none, as `null`."""
+    try:
+        told = urlsplit(url)
+        port = told.port
+    except ValueError:
+        return None
+    if told.scheme not in _PORTS or not told.hostname:
+        return None
+    return told.scheme, _plain(told.hostname), port or _PORTS[told.scheme]
 
 
 def device_names() -> tuple[str, ...]:

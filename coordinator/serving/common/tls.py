@@ -9,6 +9,7 @@ import os
 import socket
 import ssl
 import stat
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,7 +147,7 @@ def _pair_in(certificate: Path, key: Path) -> Pair:
                 cause=f"{key} is a private key, and everybody may read it",
                 cure=f"chmod o= {key}; if somebody has read it, have a new certificate made",
             )
-        return Pair(key.read_bytes(), certificate.read_bytes())
+        return Pair(*(file.read_bytes().removeprefix(BOM_UTF8) for file in (key, certificate)))
     except OSError as error:
         raise BadConfiguration(
             cause=f"{error.filename} cannot be read: {error.strerror}",

@@ -25,8 +25,8 @@ from models.graph import Graph
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from protos.channels import SERVER_OPTIONS
-from protos.errors import BadConfiguration, ImbrexError, NotFound
-from protos.ports import holder_of
+from protos.errors import ImbrexError, NotFound
+from protos.ports import listen
 from protos.status import fail
 
 # Time for calls in flight to finish.
@@ -86,17 +86,7 @@ class RpcServer:
             BadConfiguration: the port is taken.
         """
         shown = f"[{host}]" if ":" in host else host
-        try:
-            if credentials is None:
-                taken = self._server.add_insecure_port(f"{shown}:{port}")
-            else:
-                taken = self._server.add_secure_port(f"{shown}:{port}", credentials)
-        except RuntimeError as error:
-            holder = holder_of(port)
-            raise BadConfiguration(
-                cause=f"cannot listen on {shown}:{port}" + (f": {holder} does" if holder else ""),
-                cure="Stop that program, or choose another port with --grpc-port.",
-            ) from error
+        taken = listen(self._server, host, port, ("--host", "--grpc-port"), credentials)
         await self._update_health()
         await self._server.start()
         self._watch = asyncio.create_task(self._keep_health())

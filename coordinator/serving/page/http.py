@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import FileResponse, StreamingResponse
+from fastapi.responses import FileResponse, RedirectResponse, StreamingResponse
 
 from coordinator.runtime.planners import names as strategies
 from coordinator.serving.common.access import asks
@@ -44,6 +45,9 @@ SECURITY = {
     "Cache-Control": "no-cache",
 }
 
+# Paths that mean something else without the slash at their end.
+WITH_SLASH = frozenset({"/docs/"})
+
 router = APIRouter(include_in_schema=False)
 
 
@@ -59,6 +63,13 @@ async def index() -> Response:
 async def reference() -> Response:
     """The OpenAPI document for people."""
     return _file("reference.html")
+
+
+@router.get("/docs/")
+@asks
+async def moved_reference() -> Response:
+    """Leads to the reference, whose links are relative to a path without a slash at its end."""
+    return RedirectResponse("../docs", HTTPStatus.PERMANENT_REDIRECT)
 
 
 @router.get("/page/events")

@@ -19,6 +19,7 @@ from coordinator.costs import Medium
 from imbrex.demo.emulation.software import SERVER, SERVER_TLS, Software
 from models.documents import first_problem
 from protos.errors import BadRequest, NotFound
+from protos.files import read_text
 
 FOLDER = Path(__file__).parent / "presets"
 
@@ -109,7 +110,7 @@ def load_kind(name: str) -> NamedPreset:
     """
     path = Path(name) if name.endswith((".toml", ".json")) else FOLDER / f"{name}.toml"
     try:
-        text = path.read_text()
+        text = read_text(path)
         told = tomllib.loads(text) if path.suffix == ".toml" else _reported(text)
         return NamedPreset(path.stem, Preset.model_validate(told))
     except FileNotFoundError:

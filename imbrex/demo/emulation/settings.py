@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from models.documents import first_problem
 from protos.errors import BadConfiguration
+from protos.files import read_text
 
 _Charge = Annotated[float, Field(ge=0, le=1000)]
 
@@ -56,7 +57,7 @@ def load_emulation(file: Path) -> Emulation:
         BadConfiguration: it cannot be read, or has an unknown key or a value out of range.
     """
     try:
-        return Emulation(**tomllib.loads(file.read_text()))
+        return Emulation(**tomllib.loads(read_text(file)))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         cause = str(error)
     except ValidationError as error:

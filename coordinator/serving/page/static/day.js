@@ -16,7 +16,7 @@ export async function watchDay() {
 
 async function refresh() {
   try {
-    const response = await fetch("/page/day");
+    const response = await fetch("page/day");
     if (response.ok) columns = (await response.json()).columns;
   } catch {
     return; // the connection is lost: the page says so, and what was drawn stays

@@ -16,7 +16,7 @@ const now = { names: new Map(), plan: null, planned: "", answer: null, file: nul
 // ------------------------------------------------------------ live
 
 function watch() {
-  const source = new EventSource("/page/events");
+  const source = new EventSource("page/events");
   source.addEventListener("state", (event) => showState(JSON.parse(event.data)));
   source.addEventListener("request", (event) => {
     remember(JSON.parse(event.data));
@@ -82,7 +82,7 @@ async function showPlan() {
   const asked = query();
   if (asked) setText("plan", "planning …");
   try {
-    const plan = await answered(await fetch(`/page/plans/${encodeURIComponent(model)}${asked}`, { method: "POST" }));
+    const plan = await answered(await fetch(`page/plans/${encodeURIComponent(model)}${asked}`, { method: "POST" }));
     if (model !== byId("model").value || asked !== query()) return;
     now.plan = plan;
     const used = plan.devices.map((each) => now.names.get(each) ?? each);
@@ -114,7 +114,7 @@ async function measureAlone() {
   button.disabled = true;
   setText("race-note", "measuring the whole model on the best device; requests wait meanwhile …");
   try {
-    const found = await answered(await fetch(`/v1/models/${encodeURIComponent(model)}/baseline`, { method: "POST" }));
+    const found = await answered(await fetch(`v1/models/${encodeURIComponent(model)}/baseline`, { method: "POST" }));
     now.alone.set(model, { device: found.device, ms: found.latency_s * 1000 });
     setText("race-note", `${now.names.get(found.device) ?? found.device} alone takes ${milliseconds(found.latency_s * 1000)}`);
   } catch (error) {
@@ -147,7 +147,7 @@ async function ask() {
   stage.classList.add("busy");
   say("in flight …");
   try {
-    const url = `/v1/models/${encodeURIComponent(model)}/infer${query()}`;
+    const url = `v1/models/${encodeURIComponent(model)}/infer${query()}`;
     const headers = { "Content-Type": "application/octet-stream", Accept: "application/json" };
     now.answer = await answered(await fetch(url, { method: "POST", body: now.file, headers }));
     const count = now.answer.predictions.length;
@@ -189,7 +189,7 @@ function wire() {
     event.preventDefault();
     take(event.dataTransfer.files[0]);
   });
-  byId("sample").addEventListener("click", async () => take(await (await fetch("/page/sample")).blob()));
+  byId("sample").addEventListener("click", async () => take(await (await fetch("page/sample")).blob()));
   byId("measure").addEventListener("click", measureAlone);
   addEventListener("resize", () => {
     if (now.last) showRequest(now.last, now.names);
@@ -210,7 +210,7 @@ function theme(dark) {
 }
 
 async function fillStrategies() {
-  const { strategies } = await answered(await fetch("/page/strategies"));
+  const { strategies } = await answered(await fetch("page/strategies"));
   byId("strategy").append(new Option(AUTO, ""), ...strategies.map((name) => new Option(name, name)));
 }
 

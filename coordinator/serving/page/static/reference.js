@@ -69,7 +69,7 @@ function route(path, method, said) {
 }
 
 try {
-  const said = await (await fetch("/openapi.json")).json();
+  const said = await (await fetch("openapi.json")).json();
   const cards = Object.entries(said.paths).flatMap(([path, methods]) =>
     ORDER.filter((each) => each in methods).map((each) => route(path, each, methods[each])),
   );

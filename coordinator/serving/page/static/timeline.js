@@ -14,7 +14,7 @@ export function showRequest(request, names) {
     ? `${request.model}: ${request.cause}`
     : `${request.model}, ${milliseconds(request.total_ms)} in all, plan ${request.plan_version}, ${counted(request.tasks.length, "task")}`);
   link.hidden = failed;
-  link.href = `/v1/requests/${encodeURIComponent(request.id)}/trace`;
+  link.href = `v1/requests/${encodeURIComponent(request.id)}/trace`;
   link.download = `imbrex-${request.id}.json`;
   draw(request, names);
 }

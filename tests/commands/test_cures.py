@@ -1,0 +1,177 @@
+"""Errors of starts and of wrong options: each has a cure, and the cure works."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coordinator.runtime.feeds import check_feeds
+from models.loading import network_of
+from protos.errors import BadRequest
+from tests.cli.run_cli import Ran, imbrex
+from tests.models.model_files import open_sized, two_inputs
+
+DAEMONS = {
+    "worker": ["worker", "--no-mdns", "--port", "0"],
+    "coordinator": ["coordinator", "--no-mdns", "--no-host-computes", "--port", "0"],
+}
+# A user without an entry in the system's table has no home but HOME.
+NOBODY = """
+import pwd, sys
+def unknown(_): raise KeyError
+pwd.getpwuid = pwd.getpwnam = unknown
+from imbrex.cli.app import main
+main()
+"""
+needs_mounts = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None, reason="only root may mount a full disk"
+)
+
+
+def start(*arguments: str, env: dict[str, str] | None = None, code: str = "") -> Ran:
+    """A daemon until it says that it is ready, or fails."""
+    program = ["-c", code] if code else ["-m", "imbrex"]
+    with subprocess.Popen(
+        [sys.executable, *program, *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=env if env is not None else dict(os.environ),
+    ) as process:
+        assert process.stderr is not None
+        told = ""
+        for line in process.stderr:
+            told += line
+            if " ready " in line:
+                process.send_signal(signal.SIGTERM)
+    return Ran(process.returncode, "", told)
+
+
+def homeless(**more: str) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if key in ("PATH", "PYTHONPATH")}
+    return {**kept, **more}
+
+
+def refused(ran: Ran, *texts: str) -> None:
+    assert ran.code == 1, ran
+    assert "Traceback" not in ran.err, ran.err
+    assert ran.err.splitlines()[-2].startswith("error: "), ran.err
+    assert ran.err.splitlines()[-1].startswith("cure:  "), ran.err
+    for text in texts:
+        assert text in ran.err, ran.err
+
+
+@pytest.mark.parametrize("daemon", DAEMONS)
+def test_without_a_home(daemon: str, tmp_path: Path) -> None:
+    ran = start(*DAEMONS[daemon], env=homeless(), code=NOBODY)
+    refused(ran, "no home directory", "Set HOME, or state_dir (--state-dir)")
+    for cure in (
+        (homeless(HOME=str(tmp_path)), ()),
+        (homeless(), ("--state-dir", str(tmp_path / "own"))),
+    ):
+        ran = start(*DAEMONS[daemon], *cure[1], env=cure[0], code=NOBODY)
+        assert ran.code == 0, ran.err
+    assert list(tmp_path.rglob("lock"))
+
+
+def test_models_without_a_home(tmp_path: Path) -> None:
+    model = open_sized(tmp_path / "net.onnx")
+    add = ("models", "add", str(model), "--task", "tensor", "--size", "16x16")
+    ran = start("models", "list", env=homeless(), code=NOBODY)
+    assert ran.code == 0, ran.err
+    refused(start(*add, env=homeless(), code=NOBODY), "IMBREX_MODELS")
+    told = homeless(IMBREX_MODELS=str(tmp_path / "models"))
+    assert start(*add, env=told, code=NOBODY).code == 0
+
+
+@pytest.mark.parametrize("place", ["/proc/x", "/dev/null/x", "/dev/full", "x" * 300, "loop"])
+@pytest.mark.parametrize("daemon", DAEMONS)
+def test_an_impossible_state_directory(daemon: str, place: str, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    where = tmp_path / place  # an absolute one counts alone
+    ran = start(*DAEMONS[daemon], "--state-dir", str(where))
+    refused(ran, str(where)[:60], "(--state-dir) to a directory that this user may write")
+    assert start(*DAEMONS[daemon], "--state-dir", str(tmp_path / "new")).code == 0
+
+
+@contextmanager
+def disk(folder: Path, options: str) -> Iterator[list[str]]:
+    """The prefix of a command for which the folder is such a disk, full except for that."""
+    folder.mkdir()
+    fill = f"dd if=/dev/zero of={folder}/rest bs=1k count=64 2>/dev/null"
+    script = f'mount -t tmpfs -o {options} none {folder} && ({fill}; exec "$0" "$@")'
+    yield ["unshare", "-m", "sh", "-c", script]
+
+
+@needs_mounts
+@pytest.mark.parametrize(
+    ("options", "cure"),
+    [
+        ("size=64k", "Free some space, or set state_dir"),
+        ("size=1m,nr_inodes=2", "Free some space, or set state_dir"),
+        ("ro", "Set state_dir"),
+    ],
+)
+@pytest.mark.parametrize("daemon", DAEMONS)
+def test_a_full_and_a_read_only_disk(daemon: str, options: str, cure: str, tmp_path: Path) -> None:
+    with disk(tmp_path / "disk", options) as prefix:
+        command = [*prefix, sys.executable, "-m", "imbrex", *DAEMONS[daemon]]
+        command += ["--state-dir", str(tmp_path / "disk")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    refused(Ran(done.returncode, done.stdout, done.stderr), cure, str(tmp_path / "disk"))
+
+
+@pytest.mark.parametrize("daemon", DAEMONS)
+def test_a_wrong_host_and_a_taken_port(daemon: str, tmp_path: Path) -> None:
+    env = {**os.environ, "IMBREX_WORKER_SECRET": "x"}
+    base = [each for each in DAEMONS[daemon] if each not in ("--port", "0")]
+    state = ["--state-dir", str(tmp_path)]
+    for host in ("192.0.2.1", "nowhere.invalid"):
+        ran = start(*base, "--port", "0", "--host", host, *state, env=env)
+        refused(ran, f"{host} is not an address of this machine", "--host")
+        assert "another port" not in ran.err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ran = start(*base, "--port", port, *state, env=env)
+        refused(ran, f"port {port} is taken by", "--port")
+        assert start(*base, "--port", "0", *state, env=env).code == 0
+
+
+def test_an_open_size_is_said_as_its_command_takes_it(store: str, tmp_path: Path) -> None:
+    model = open_sized(tmp_path / "net.onnx")
+    add = ("models", "add", model, "--task", "tensor", "--name", "net")
+    ran = imbrex(*add)
+    refused(ran, "no fixed size", "--size 480x640", "@480x640")
+    assert imbrex(*add, "--size", "480x640").code == 0
+    refused(imbrex("models", "show", model), "@480x640")
+    assert imbrex("models", "show", f"{model}@480x640").code == 0
+    fixed = two_inputs(tmp_path / "fixed.onnx")
+    ran = imbrex("models", "add", fixed, "--task", "tensor", "--name", "fixed", "--size", "9x9")
+    refused(ran, "fixed", "Leave out the size (--size")
+    assert imbrex("models", "add", fixed, "--task", "tensor", "--name", "fixed").code == 0
+
+
+def test_a_second_input_that_is_missing_is_named(tmp_path: Path) -> None:
+    from models import catalogue
+
+    network = network_of(catalogue.load(two_inputs(tmp_path / "two.onnx")))
+    tensors = network.graph.tensors
+    given = {
+        name: np.zeros(tensors[name].shape, tensors[name].dtype) for name in network.graph.inputs
+    }
+    with pytest.raises(BadRequest) as caught:
+        check_feeds(network, {"images": given["images"]})
+    assert "Send sizes, too" in caught.value.cure
+    with pytest.raises(BadRequest) as caught:
+        check_feeds(network, {**given, "other": given["images"]})
+    assert "Leave out other" in caught.value.cure
+    check_feeds(network, given)
