@@ -163,17 +163,18 @@ def _fault(share: float) -> Planted:
     """
 
     def planted(own: np.ndarray) -> np.ndarray:
-        if not own.size or own.dtype.kind not in "fiu":
+        sizes = np.abs(own[np.isfinite(own)].astype(np.float64))
+        if not sizes.size or own.dtype.kind not in "fiu":
             return own
         values = own.astype(np.float64)
-        sizes = np.abs(values)
-        by = share * (float(sizes.max()) or 1.0)
-        if own.dtype.kind in "iu":
-            span = np.iinfo(own.dtype)
-            by = max(1.0, np.rint(share * (float(span.max) - float(span.min))))
-            up = np.where(values + by > span.max, values - by, values + by)
-            return np.where(sizes >= sizes.mean(), up, values).astype(own.dtype)
-        return np.where(sizes >= sizes.mean(), values + by, values).astype(own.dtype)
+        chosen = np.isfinite(values) & (np.abs(values) >= np.median(sizes))
+        if own.dtype.kind == "f":
+            by = share * (float(sizes.max()) or 1.0)
+            return np.where(chosen, values + by, values).astype(own.dtype)
+        span = np.iinfo(own.dtype)
+        by = max(1.0, np.rint(share * (float(span.max) - float(span.min))))
+        shifted = np.where(values + by > span.max, values - by, values + by)
+        return np.where(chosen, shifted, values).astype(own.dtype)
 
     return planted
 

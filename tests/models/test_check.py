@@ -105,36 +105,36 @@ def test_weights_that_are_stored_in_half_precision_are_computed_exactly() -> Non
     assert tolerance(load_graph(half)) == HALF
 
 
-def saturated() -> onnx.ModelProto:
-    """A classifier that is sure of everything."""
+def saturated(*, deep: bool) -> onnx.ModelProto:
+    """A classifier that is sure of everything; a `deep` one has a map inside that can be seen."""
+    more = [node("Conv", ["r", "v"], ["d"]), node("Relu", ["d"], ["last"])]
     return made(
         [
-            node("Relu", ["c"], ["r"]),
-            node("GlobalAveragePool", ["r"], ["p"]),
+            node("Relu", ["c"], ["r" if deep else "last"]),
+            *(more if deep else []),
+            node("GlobalAveragePool", ["last"], ["p"]),
             node("Flatten", ["p"], ["f"]),
             node("Mul", ["f", "much"], ["logits"]),
             node("Softmax", ["logits"], ["y"], axis=1),
         ],
-        [W, numpy_helper.from_array(np.array(1e4, np.float32), "much")],
+        [W, weights("v", 4, 4, 1, 1), numpy_helper.from_array(np.array(1e4, np.float32), "much")],
     )
 
 
 def test_where_outputs_hide_faults_maps_inside_are_compared() -> None:
-    report = checked(saturated())
+    report = checked(saturated(deep=True))
     assert report.verdict == "ok"
     assert report.inside
     assert report.as_json()["maps_inside"] == report.inside
-    assert checked(saturated(), fault=by_a_hundredth).verdict == "different"
+    assert checked(saturated(deep=True), fault=by_a_hundredth).verdict == "different"
 
 
 def test_a_check_that_sees_nothing_says_so() -> None:
-    """Nothing inside has a name of the model's either."""
-    model = made([node("Mul", ["c", "nothing"], ["y"])], [W])
-    model.graph.initializer.append(numpy_helper.from_array(np.zeros((), np.float32), "nothing"))
-    report = checked(model)
+    report = checked(saturated(deep=False))
     assert report.verdict == "cannot judge"
     assert not report.ok
     assert report.as_json()["verdict"] == "cannot judge"
+    assert checked(saturated(deep=False), fault=by_a_hundredth).verdict == "cannot judge"
 
 
 def ranked() -> onnx.ModelProto:
