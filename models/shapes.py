@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from models.soundness import is_numeric
+from models.soundness import is_numeric, nested
 from models.wire import Encoding, Pixels, Quantised
 from protos.errors import BadRequest
 
@@ -116,9 +116,18 @@ def light_model(
         else:
             kind = helper.np_dtype_to_tensor_dtype(array.dtype)
             light.graph.input.append(helper.make_tensor_value_info(key, kind, array.shape))
-    for output in light.graph.output:
-        output.type.tensor_type.ClearField("shape")
+    _forget_declared(light.graph)
     return light
+
+
+def _forget_declared(graph: onnx.GraphProto) -> None:
+    """Removes the shapes that a file declares of what a graph, and graphs inside it, make."""
+    for output in graph.output:
+        output.type.tensor_type.ClearField("shape")
+    for node in graph.node:
+        for inner in nested(node):
+            del inner.value_info[:]
+            _forget_declared(inner)
 
 
 def infer(
@@ -200,7 +209,7 @@ def _inferred(
     tensors: dict[str, TensorInfo] = {}
     graph = inferred.graph
     for value in (*graph.input, *graph.value_info, *graph.output):
-        if info := _static(value.name, value.type.tensor_type):
+        if info := static_info(value):
             tensors[value.name] = info
     for key, array in constants.items():
         tensors[key] = info_of(array)
@@ -239,6 +248,11 @@ def _say_axes(light: onnx.ModelProto) -> None:
     for node in light.graph.node:
         if node.op_type == _MEAN_VARIANCE and not node.attribute and node.domain in ("", "ai.onnx"):
             node.attribute.append(helper.make_attribute("axes", [0, 2, 3]))
+
+
+def static_info(value: onnx.ValueInfoProto) -> TensorInfo | None:
+    """The declared type of a tensor; None unless all of its sizes are known."""
+    return _static(value.name, value.type.tensor_type)
 
 
 def _static(name: str, kind: onnx.TypeProto.Tensor) -> TensorInfo | None:
