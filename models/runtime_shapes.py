@@ -11,7 +11,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
-from models.shapes import STEERING_ELEMENTS, TensorInfo, info_of, static_info
+from models.shapes import STEERING_ELEMENTS, TensorInfo, forget_declared, info_of, static_info
 from protos.errors import BadRequest
 
 # onnxruntime's messages begin with a place in its source and end with the reason.
@@ -36,9 +36,6 @@ def told_shapes(
     asking = _bound(model, inputs)
     given = {value.name for value in asking.graph.output}
     made = {name for node in asking.graph.node for name in node.output} - given
-    # What a file declares of an output is repeated unseen.
-    for value in asking.graph.output:
-        value.type.tensor_type.ClearField("shape")
     asking.graph.value_info.extend(
         helper.make_tensor_value_info(name, known[name].data_type, known[name].shape)
         for name in sorted(made & known.keys())
@@ -83,10 +80,11 @@ def _bound(model: onnx.ModelProto, inputs: Sequence[onnx.ValueInfoProto]) -> onn
     """A copy of the model with these inputs, and no shapes declared inside."""
     copied = onnx.ModelProto()
     copied.CopyFrom(model)
+    # What a file declares is repeated unseen.
+    forget_declared(copied.graph)
     bound = {value.name: value for value in inputs}
     for value in copied.graph.input:
         value.CopyFrom(bound.get(value.name, value))
-    del copied.graph.value_info[:]
     return copied
 
 
