@@ -36,6 +36,7 @@ _BOUNDED = BROADCASTING.union(_OPS.split())
 # Ten milliseconds.
 _MULTIPLIED = 1 << 24
 _TRANSPARENT = frozenset({"Identity", "Dropout"})
+_NO = np.array(False)
 
 
 def fold_constants(
@@ -86,7 +87,7 @@ def fold_constants(
         if outputs.intersection(node.output):
             kept.append(node)
         elif (
-            node.op_type in _TRANSPARENT
+            _is_transparent(node, known)
             and node.output[0] not in inside
             and not read.intersection(node.output[1:])
         ):
@@ -105,6 +106,12 @@ def fold_constants(
     alive = without_unread(kept, outputs)
     needed = outputs.union(*map(reads, alive))
     return alive, {k: v for k, v in known.items() if k in needed}, told
+
+
+def _is_transparent(node: onnx.NodeProto, known: Mapping[str, np.ndarray]) -> bool:
+    """Whether its first output is its first input: a Dropout's, unless it is trained."""
+    trained = known.get(node.input[2]) if node.op_type == "Dropout" and node.input[2:] else _NO
+    return node.op_type in _TRANSPARENT and trained is not None and not trained.any()
 
 
 class _Budget:

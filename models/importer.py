@@ -4,7 +4,7 @@ padding made explicit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -18,8 +18,8 @@ from models.fold import fold_constants
 from models.graph import OPSETS, Graph, Node, results_of
 from models.operators import MOST_LINES_ASKED, lines_asked, refusal
 from models.operators.arrange import DOMAIN
-from models.runtime_shapes import NodeShapes, told_shapes
-from models.shapes import TensorInfo, infer, info_of, light_model
+from models.runtime_shapes import NodeShapes, confirmed_shapes, told_shapes
+from models.shapes import TensorInfo, infer, info_of, light_model, static_info
 from models.simplify import (
     arranged,
     by_heads,
@@ -34,7 +34,7 @@ from models.simplify.draft import Draft, op_of
 from models.sizes import bind
 from models.soundness import apart, is_numeric, require_schema, sound_nodes
 from models.stored import Room, StoredModel, filled, in_memory
-from models.tail import part
+from models.tail import VALUE_SHAPED, part
 from models.windows import (
     Window,
     explicit_windows,
@@ -164,10 +164,25 @@ def _settled(
         if not unknown or (stuck and not left) or visits >= _MOST_VISITS:
             return _Settled(nodes, constants, tensors, told, light.opset_import)
         if stuck:
-            found = told_shapes(filled(model, weights), inputs, tensors, unknown)
+            whole = filled(model, weights)
+            found = told_shapes(whole, inputs, tensors, unknown)
             left = left - 1 if found.keys() - told.keys() else 0
+            if not left and (declared := _declared(model, nodes, unknown)):
+                found = confirmed_shapes(whole, inputs, declared)
         told |= found
         light = light_model(model, nodes, inputs, constants)
+
+
+def _declared(
+    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], unknown: Collection[str]
+) -> dict[str, TensorInfo]:
+    """What the file says of tensors whose shapes cannot be inferred, but for those that depend on
+    values whatever the file says.
+    """
+    free = {name for node in nodes if node.op_type in VALUE_SHAPED for name in node.output}
+    values = (*model.graph.value_info, *model.graph.output)
+    infos = {value.name: static_info(value) for value in values if value.name in unknown}
+    return {name: info for name, info in infos.items() if info is not None and name not in free}
 
 
 def graph_of(

@@ -1,5 +1,5 @@
 """Shapes behind operators that ONNX does not declare, or declares only by a function, inferred by
-onnxruntime.
+onnxruntime, and shapes that a file declares, confirmed by a run of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
-from models.shapes import STEERING_ELEMENTS, TensorInfo, info_of
+from models.shapes import STEERING_ELEMENTS, TensorInfo, forget_declared, info_of, static_info
 from protos.errors import BadRequest
 
 # onnxruntime's messages begin with a place in its source and end with the reason.
@@ -33,17 +33,9 @@ def told_shapes(
     Raises:
         BadRequest: onnxruntime cannot load the model.
     """
-    asking = onnx.ModelProto()
-    asking.CopyFrom(model)
-    bound = {value.name: value for value in inputs}
-    for value in asking.graph.input:
-        value.CopyFrom(bound.get(value.name, value))
+    asking = _bound(model, inputs)
     given = {value.name for value in asking.graph.output}
     made = {name for node in asking.graph.node for name in node.output} - given
-    # What a file declares of an output is repeated unseen.
-    for value in asking.graph.output:
-        value.type.tensor_type.ClearField("shape")
-    del asking.graph.value_info[:]
     asking.graph.value_info.extend(
         helper.make_tensor_value_info(name, known[name].data_type, known[name].shape)
         for name in sorted(made & known.keys())
@@ -54,6 +46,46 @@ def told_shapes(
         return {name: info for name, info in _inferred(asking) if name in names}
     except Exception as error:  # onnxruntime has an exception type for each error code
         raise refused(error) from error
+
+
+def confirmed_shapes(
+    model: onnx.ModelProto,
+    inputs: Sequence[onnx.ValueInfoProto],
+    declared: Mapping[str, TensorInfo],
+) -> dict[str, TensorInfo]:
+    """Those of the shapes that a file declares of its tensors which they have in one run."""
+    made = {name for node in model.graph.node for name in node.output}
+    names = [name for name in declared if name in made]
+    asking = _bound(model, inputs)
+    del asking.graph.output[:]
+    asking.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    rng = np.random.Generator(np.random.PCG64(0))
+    feeds = {}
+    for value in inputs:
+        info = static_info(value)
+        if info is None:
+            return {}
+        noise = rng.standard_normal(info.shape)
+        feeds[value.name] = (noise if info.dtype.kind == "f" else 0 * noise).astype(info.dtype)
+    try:
+        results = _session(asking).run(names, feeds)
+    except Exception:  # onnxruntime has an exception type for each error code
+        return {}
+    found = zip(names, results, strict=True)
+    shapes = {name: info_of(array) for name, array in found if isinstance(array, np.ndarray)}
+    return {name: info for name, info in shapes.items() if info == declared[name]}
+
+
+def _bound(model: onnx.ModelProto, inputs: Sequence[onnx.ValueInfoProto]) -> onnx.ModelProto:
+    """A copy of the model with these inputs, and no shapes declared inside."""
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    # What a file declares is repeated unseen.
+    forget_declared(copied.graph)
+    bound = {value.name: value for value in inputs}
+    for value in copied.graph.input:
+        value.CopyFrom(bound.get(value.name, value))
+    return copied
 
 
 class NodeShapes:
@@ -111,15 +143,18 @@ class NodeShapes:
         return {name: info for name, info in found if info is not None}
 
 
-def _inferred(model: onnx.ModelProto) -> Iterator[tuple[str, TensorInfo]]:
+def _session(model: onnx.ModelProto) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
-    session = ort.InferenceSession(
+    return ort.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    for entry in session.get_outputs():
+
+
+def _inferred(model: onnx.ModelProto) -> Iterator[tuple[str, TensorInfo]]:
+    for entry in _session(model).get_outputs():
         kind = _element_type(entry.type)
         if kind and entry.shape and all(isinstance(size, int) for size in entry.shape):
             yield entry.name, TensorInfo(tuple(entry.shape), kind)

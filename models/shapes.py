@@ -13,11 +13,11 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from models.soundness import is_numeric
+from models.soundness import is_numeric, nested
 from models.wire import Encoding, Pixels, Quantised
 from protos.errors import BadRequest
 
-_MEAN_VARIANCE = "MeanVarianceNormalization"
+_DEFAULTS = {"MeanVarianceNormalization": ("axes", [0, 2, 3]), "STFT": ("onesided", 1)}
 # Initialisers up to this many elements may steer shapes (Reshape, Slice, Resize ...).
 STEERING_ELEMENTS = 1024
 _FREE_INITIALISERS = 4
@@ -116,9 +116,19 @@ def light_model(
         else:
             kind = helper.np_dtype_to_tensor_dtype(array.dtype)
             light.graph.input.append(helper.make_tensor_value_info(key, kind, array.shape))
-    for output in light.graph.output:
-        output.type.tensor_type.ClearField("shape")
+    forget_declared(light.graph)
     return light
+
+
+def forget_declared(graph: onnx.GraphProto) -> None:
+    """Removes the shapes that a file declares of what a graph, and graphs inside it, make."""
+    del graph.value_info[:]
+    for output in graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
+    for node in graph.node:
+        for inner in nested(node):
+            forget_declared(inner)
 
 
 def infer(
@@ -135,7 +145,7 @@ def infer(
         BadRequest: an operator's inputs do not fit it or each other, or a tensor is too large.
     """
     _tell(light, told)
-    _say_axes(light)
+    _say_defaults(light)
     try:
         return _believed(light, told, _inferred(light, constants, strict=True))
     except Exception as error:  # onnx raises bare C++ exceptions of several types
@@ -200,7 +210,7 @@ def _inferred(
     tensors: dict[str, TensorInfo] = {}
     graph = inferred.graph
     for value in (*graph.input, *graph.value_info, *graph.output):
-        if info := _static(value.name, value.type.tensor_type):
+        if info := static_info(value):
             tensors[value.name] = info
     for key, array in constants.items():
         tensors[key] = info_of(array)
@@ -232,13 +242,21 @@ def _tell(light: onnx.ModelProto, told: Mapping[str, TensorInfo]) -> None:
             light.graph.value_info.append(value)
 
 
-def _say_axes(light: onnx.ModelProto) -> None:
-    """From opset 13 on, ONNX infers shapes of this operator only if its axes are given, and refuses
-    it in strict mode otherwise: sets the default axes.
+def _say_defaults(light: onnx.ModelProto) -> None:
+    """Writes out attributes whose defaults ONNX's inference does not know: without axes, it refuses
+    a MeanVarianceNormalization of opset 13 and later in strict mode; and it takes an STFT for one
+    of both sides.
     """
     for node in light.graph.node:
-        if node.op_type == _MEAN_VARIANCE and not node.attribute and node.domain in ("", "ai.onnx"):
-            node.attribute.append(helper.make_attribute("axes", [0, 2, 3]))
+        name, value = _DEFAULTS.get(node.op_type, ("", None))
+        given = {attribute.name for attribute in node.attribute}
+        if name and name not in given and node.domain in ("", "ai.onnx"):
+            node.attribute.append(helper.make_attribute(name, value))
+
+
+def static_info(value: onnx.ValueInfoProto) -> TensorInfo | None:
+    """The declared type of a tensor; None unless all of its sizes are known."""
+    return _static(value.name, value.type.tensor_type)
 
 
 def _static(name: str, kind: onnx.TypeProto.Tensor) -> TensorInfo | None:

@@ -16,6 +16,8 @@ from protos.errors import BadRequest
 
 # Elements that are not worth a task: SSD makes a list of 3,234 for each of 90 classes.
 _SMALL = 1 << 14
+# Their outputs' shapes depend on values by definition.
+VALUE_SHAPED = frozenset({"NonZero", "NonMaxSuppression", "Unique", "Compress"})
 _MULTIPLIES = ("Conv", "Gemm", "MatMul")
 # In place of a shape that is known only once its tensor is computed.
 _ONE = (1,)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
@@ -82,6 +83,12 @@ class Unit:
             return False
         if not any(splits_along(graph, node, ROWS) for node in graph.nodes[self.stop :]):
             return False
+        return self._is_slight
+
+    @cached_property
+    def _is_slight(self) -> bool:
+        """Whether all of it takes less time than another message."""
+        graph = self.graph
         touched = dict.fromkeys(name for node in self.nodes for name in node.inputs if name)
         read = sum(math.prod(graph.shape(name)) for name in touched)
         whole = (Box.whole(graph.shape(node.outputs[0])) for node in self.nodes)
@@ -175,6 +182,19 @@ class Network:
     def is_divisible(self, start: int, stop: int) -> bool:
         """Whether the block can be computed in tiles."""
         return all(unit.is_divisible for unit in self.units[start:stop])
+
+    def gathers(self, index: int) -> bool:
+        """Whether a unit that every device may compute for itself needs all rows of what takes
+        longer than a message: in a block with that, every tile would compute all of it.
+        """
+        unit, graph = self.units[index], self.graph
+        if unit.splits or not unit.is_replicable:
+            return False
+        starts = [each.start for each in self.units[:index]]
+        read = {name for node in unit.nodes for name in node.inputs if name in graph.producer}
+        makers = {graph.producer[name] for name in read if graph.size(name, ROWS) > 1}
+        before = {bisect_right(starts, maker) - 1 for maker in makers if maker < unit.start}
+        return any(not self.units[each]._is_slight for each in before)
 
 
 def block_outputs(graph: Graph, start: int, stop: int) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,10 +57,27 @@ def _build_expand(piece: Piece, program: Emitter) -> None:
     program.emit("Expand", [piece.inputs[0], label], piece.name)
 
 
+def _draws(graph: Graph, node: Node) -> str:
+    if len(node.inputs) < _TRAINED_BY or not node.inputs[_TRAINED_BY - 1]:
+        return ""
+    training = graph.constants.get(node.inputs[_TRAINED_BY - 1])
+    draws = training is None or bool(training.any())
+    return f"{node.op} may draw numbers at random, as in training" if draws else ""
+
+
+def _trains(graph: Graph, node: Node) -> str:
+    return f"{node.op} takes the statistics of its input" if node.int("training_mode", 0) else ""
+
+
+# The inputs of a Dropout with the one that says whether it is trained.
+_TRAINED_BY = 3
 _POINTWISE = Operator(Kind.POINTWISE, "elementwise", _reads, aligned=True)
 
 POINTWISE = {
     **dict.fromkeys(BROADCASTING, _POINTWISE),
-    "BatchNormalization": Operator(Kind.POINTWISE, "normalisation", _per_channel, aligned=True),
+    "Dropout": replace(_POINTWISE, refuses=_draws),
+    "BatchNormalization": Operator(
+        Kind.POINTWISE, "normalisation", _per_channel, refuses=_trains, aligned=True
+    ),
     "Expand": Operator(Kind.POINTWISE, "elementwise", _expand, build=_build_expand, aligned=True),
 }

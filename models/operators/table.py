@@ -95,6 +95,13 @@ _REFUSED: Mapping[str, Operator] = {
     if op.startswith(f"{DOMAIN}.")
 }
 
+# What onnxruntime's default level of optimisation makes of convolutions and of what is around them.
+_BLOCKED_BY = "com.microsoft.nchwc."
+_BLOCKED = (
+    "arranges channels for one kind of processor (save the file with ORT_ENABLE_EXTENDED, or use "
+    "the one that was optimised)"
+)
+
 # Planners hold two numbers for each row of each node's map; longer maps would take gigabytes. YOLO
 # has 171,360 anchors at 3840x2176.
 MOST_LINES = 1 << 18
@@ -115,10 +122,12 @@ def moves(op: str) -> bool:
 
 
 def refusal(graph: Graph, node: Node) -> str:
-    """Why a node is opaque although the table has its operator; empty if it is not."""
+    """Why a node is opaque although the table has its operator, or has one that was rewritten for
+    the processor at hand; empty if neither is so.
+    """
     declared = TABLE.get(node.op)
     if declared is None:
-        return ""
+        return f"{node.op} {_BLOCKED}" if node.op.startswith(_BLOCKED_BY) else ""
     if len(node.outputs) > 1 and declared.kind is not Kind.OPAQUE:
         return f"{node.op} has several outputs"
     return declared.refuses(graph, node)

@@ -24,6 +24,8 @@ from models.simplify.draft import attributes_of, op_of
 _Axes = Sequence[int | None]
 # How many tensors are followed to see what a list is.
 _FOLLOWED = 16
+# Dimensions of a map.
+_MAP = 4
 _OF_TOKENS = frozenset({"MatMul", "MatMulInteger", "QLinearMatMul", "Gemm", *LAYER_NORMS})
 _RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 # Operators whose output has its rows where its inputs have them, counted from the end.
@@ -35,6 +37,8 @@ _KEEPING = BROADCASTING | {
 }
 # Operators whose other inputs are scales and zero points.
 _ELEMENTWISE = LINEAR | {"DynamicQuantizeLinear"}
+# What is done to a picture before it is transposed: numbers are converted, channels exchanged.
+_KEEPING_SHAPE = BROADCASTING | _ELEMENTWISE | {"Concat", "Gather", "Slice", "Split"}
 
 
 def row_axes(
@@ -60,6 +64,10 @@ def row_axes(
         axis = found.get(name, ROWS)
         return axis if axis < len(tensors[name].shape) else None
 
+    for name in _inputs(nodes, tensors, constants):
+        axis = _turned(name, tensors[name].shape, readers)
+        if axis is not None and axis != ROWS:
+            found[name] = axis
     for node in nodes:
         made = node.output[0] if node.output else ""
         if node.domain == DOMAIN or made not in tensors or made in gathered:
@@ -84,6 +92,34 @@ def row_axes(
             like = (each for each in node.output if each and each in tensors)
             found |= {each: axis for each in like if len(tensors[each].shape) == len(out)}
     return found
+
+
+def _inputs(
+    nodes: Sequence[onnx.NodeProto], tensors: Mapping[str, TensorInfo], constants: Container[str]
+) -> list[str]:
+    """What the nodes read and none of them makes."""
+    made = {name for node in nodes for name in node.output}
+    read = dict.fromkeys(name for node in nodes for name in node.input)
+    return [name for name in read if name in tensors and name not in made and name not in constants]
+
+
+def _turned(
+    name: str, shape: Sequence[int], readers: Mapping[str, Sequence[onnx.NodeProto]]
+) -> int | None:
+    """The axis of a picture's rows that a network transposes before anything else, as one whose
+    channels come last; None if it does not.
+    """
+    names, axes = [name], set[int]()
+    for each in names:
+        for node in readers.get(each, ()):
+            if node.op_type == "Transpose" and len(shape) == _MAP:
+                perm = attributes_of(node).get("perm", ())
+                axes.add(perm[ROWS] if len(perm) == len(shape) else ROWS)
+            elif op_of(node) in _KEEPING_SHAPE and len(names) < _FOLLOWED:
+                names += node.output
+            else:
+                axes.add(ROWS)
+    return axes.pop() if len(axes) == 1 else None
 
 
 def _are_tokens(

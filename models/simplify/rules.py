@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx
+from onnx import helper
 
 from models.fitting import fitting
 from models.graph import ROWS
-from models.operators import REDUCING
+from models.operators import REDUCING, TABLE
 from models.shapes import TensorInfo
 from models.simplify.draft import Draft, attributes_of, op_of
 from models.simplify.fused import RULES as FUSED
@@ -19,6 +20,7 @@ from models.simplify.narrow import narrow_between
 from models.simplify.normalise import RULES as NORMALISATIONS
 from models.simplify.products import attention, einsum, multi_head, self_attention
 from models.simplify.rows import row_axes
+from models.soundness import reads
 from models.wire import RUNTIME
 
 Rule = Callable[[Draft, onnx.NodeProto], bool]
@@ -52,8 +54,56 @@ def simplified(
         with fitting(node.name, node.op_type):
             if rule is None or node.op_type in exact or not rule(draft, node):
                 draft.nodes.append(node)
-    narrow = narrow_between(draft.nodes, draft.outputs)
+    narrow = narrow_between(_in_chains(draft) if by_row else draft.nodes, draft.outputs)
     return narrow, draft.constants, frozenset(draft.gathered)
+
+
+def _in_chains(draft: Draft) -> list[onnx.NodeProto]:
+    """The nodes, where light ones follow what they alone read, and products of scales the scales:
+    quantisers write the chains of several products node by node in turn.
+    """
+    readers: dict[str, list[int]] = {}
+    missing: list[set[str]] = []
+    made = {name for node in draft.nodes for name in node.output if name}
+    for index, node in enumerate(draft.nodes):
+        missing.append(made.intersection(reads(node)))
+        for name in missing[index]:
+            readers.setdefault(name, []).append(index)
+    order: list[onnx.NodeProto] = []
+    placed: set[int] = set()
+
+    def followers(node: onnx.NodeProto) -> Iterator[int]:
+        for name in node.output:
+            after = readers.get(name, [])
+            for index in after:
+                missing[index].discard(name)
+                if missing[index] or not _is_light(draft.nodes[index]):
+                    continue
+                if len(after) == 1 or _is_scale(draft, draft.nodes[index]):
+                    yield index
+
+    for first in range(len(draft.nodes)):
+        waiting = [first]
+        while waiting:
+            index = waiting.pop()
+            if index not in placed:
+                placed.add(index)
+                order.append(draft.nodes[index])
+                found = sorted(set(followers(draft.nodes[index])), reverse=True)
+                waiting += sorted(found, key=lambda each: _is_scale(draft, draft.nodes[each]))
+    return order
+
+
+def _is_light(node: onnx.NodeProto) -> bool:
+    declared = TABLE.get(op_of(node))
+    return declared is not None and not declared.heavy
+
+
+def _is_scale(draft: Draft, node: onnx.NodeProto) -> bool:
+    """Whether it multiplies numbers, and constants."""
+    read = [name for name in node.input if name not in draft.constants]
+    known = all(name in draft.tensors and not draft.shape(name) for name in read)
+    return node.op_type == "Mul" and bool(read) and known
 
 
 def _fewest_outputs(node: onnx.NodeProto, opset: int, *, ours: bool) -> int:
@@ -172,29 +222,22 @@ def _product(draft: Draft, node: onnx.NodeProto) -> bool:
 
 
 def _dynamic_quantise(draft: Draft, node: onnx.NodeProto) -> bool:
-    """The extremes of each row, of these, then elementwise [ONNX, DynamicQuantizeLinear]."""
+    """The extremes of each row, whose scale and zero point are those of all, then elementwise."""
     x, made = node.input[0], node.output[0]
     axis, rank = draft.rows.get(x, ROWS), len(draft.shape(x))
-    if axis >= rank:
-        return False
     across = [each for each in range(rank) if each != axis]
-    zero = draft.constant(f"{made}__zero", np.zeros((), np.float32))
-    steps = draft.constant(f"{made}__steps", np.array(255, np.float32))
-    extremes = []
-    for op, bound in (("ReduceMin", "Min"), ("ReduceMax", "Max")):
-        each = draft.reduce(op, x, f"{made}__{bound}__rows", across) if across else x
-        found = draft.reduce(op, each, f"{made}__{bound}", [axis])
-        scalar = draft.reshape(found, f"{found}_scalar", [])
-        extremes.append(draft.emit(bound, [scalar, zero], f"{found}_bound"))
-    low, high = extremes
-    span = draft.emit("Sub", [high, low], f"{made}__span")
-    names = [*node.output, *(f"{made}__{k}" for k in range(len(node.output), 3))]
-    scale = draft.emit("Div", [span, steps], names[1])
-    shift = draft.emit("Sub", [zero, low], f"{made}__shift")
-    exact = draft.emit("Div", [shift, scale], f"{made}__exact")
-    bounded = draft.emit("Clip", [exact, zero, steps], f"{made}__bounded")
-    rounded = draft.emit("Round", [bounded], f"{made}__rounded")
-    point = draft.emit("Cast", [rounded], names[2], to=onnx.TensorProto.UINT8)
+    if axis >= rank or not across:
+        return False
+    extremes = [
+        draft.reduce(op, x, f"{made}__{bound}", across)
+        for op, bound in (("ReduceMin", "least"), ("ReduceMax", "most"))
+    ]
+    both = draft.emit("Concat", extremes, f"{made}__extremes", axis=across[len(across) > 1])
+    scale, point = [*node.output, *(f"{made}__{k}" for k in range(len(node.output), 3))][1:]
+    whole = f"{made}__whole"
+    draft.nodes.append(
+        helper.make_node("DynamicQuantizeLinear", [both], [whole, scale, point], name=whole)
+    )
     draft.emit("QuantizeLinear", [x, scale, point], made)
     return True
 

@@ -290,3 +290,20 @@ def test_what_a_shape_makes_known_is_asked_for_too(count: int) -> None:
     assert report.ok, report
     assert not report.refusals
     assert split_share(divide(load_graph(fused_layers))) == split_share(divide(load_graph(plain)))
+
+
+def test_a_layout_for_one_processor_names_its_cure(tmp_path: Path) -> None:
+    """The level of optimisation that onnxruntime takes by itself."""
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "blocked.onnx")
+    options.log_severity_level = 4
+    net = Net(1, 16, 16, 16)
+    model = net.model(net.add("Relu", net.conv("x", 16, 16, 3)))
+    ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    blocked = onnx.load(tmp_path / "blocked.onnx")
+    if not any(node.domain == f"{RUNTIME}.nchwc" for node in blocked.graph.node):
+        pytest.skip("this processor has no such layout")
+    report = checked(blocked)
+    assert report.ok, report
+    assert report.refusals
+    assert all("save the file with ORT_ENABLE_EXTENDED" in each.reason for each in report.refusals)

@@ -9,11 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
+from coordinator.planning.geometry.blocks import geometry_of
+from coordinator.planning.geometry.marks import Mark
 from models import catalogue
 from models.check import check, fused
 from models.importer import load_graph
 from models.tolerance import AVERAGED, PLAIN, tolerance
 from models.units import divide
+from tests.models.attention import Net, vit
 from tests.models.int8 import Int8, int8_networks
 from tests.models.precisions import quantised
 from tests.models.test_random_graphs import split_error
@@ -181,3 +184,56 @@ def test_a_zero_point_for_each_row_is_refused() -> None:
     graph = load_graph(product_of_integers(WEIGHTS[0], np.zeros((1, 2, 12, 1), np.uint8)))
     (refused,) = (node.refusal for node in graph.nodes if node.op == "MatMulInteger")
     assert refused == "MatMulInteger has a scale or zero point for each row"
+
+
+def pyramid() -> onnx.ModelProto:
+    """A U-Net of six levels' convolutions."""
+    net, x, skips = Net(1, 3, 64, 64), "x", []
+    channels = 3
+    for width in (8, 16, 32):
+        x = net.add("Relu", net.conv(x, channels, width, 3))
+        skips.append((x, width))
+        x, channels = net.add("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]), width
+    twice = net.constant(np.array([1, 1, 2, 2], np.float32))
+    for skip, width in reversed(skips):
+        x = net.add("Resize", x, "", twice, mode="nearest")
+        x = net.add("Concat", x, skip, axis=1)
+        x = net.add("Relu", net.conv(x, channels + width, width, 3))
+        channels = width
+    return net.model(net.conv(x, channels, 1))
+
+
+def interleaved(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same in the order of quantisers: what can be computed at the same time, side by side."""
+    depth: dict[str, int] = {}
+    for node in model.graph.node:
+        level = 1 + max((depth.get(name, 0) for name in node.input), default=0)
+        depth.update(dict.fromkeys(node.output, level))
+    nodes = sorted(model.graph.node, key=lambda node: depth[node.output[0]])
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    return model
+
+
+@pytest.mark.parametrize("network", [pyramid, vit])
+@pytest.mark.parametrize("order", [lambda model: model, interleaved])
+def test_a_dynamic_quantisation_is_one_unit_more(network, order) -> None:
+    plain = divide(load_graph(network()))
+    model = order(quantised(network(), "dynamic"))
+    count = sum(node.op_type == "DynamicQuantizeLinear" for node in model.graph.node)
+    units = divide(load_graph(model)).units
+    # The extremes of what the network itself reads are units, too.
+    assert len(units) <= len(plain.units) + count + 2
+    assert check(model, divide(load_graph(model)), (3, 1), [(0, len(units))]).ok
+
+
+def test_no_block_extends_beyond_a_quantisation_of_all_rows() -> None:
+    """Every tile would compute everything before it."""
+    network = divide(load_graph(quantised(pyramid(), "dynamic")))
+    gates = [k for k in range(len(network.units)) if network.gathers(k)]
+    assert gates
+    geometry = geometry_of(network, fine=True)
+    for gate in gates:
+        splits = geometry.splits[Mark(gate + 2)]
+        assert splits is not None
+        assert splits.lowest == gate

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 from benchmarks.exports.__main__ import split_share
 from models import fold
@@ -196,3 +199,52 @@ def test_a_roll_by_computed_rows_is_none() -> None:
         for start, stop in ((3, 8), (0, 3))
     ]
     assert checked(net.model(net.add("Concat", *parts, axis=2))).ok
+
+
+def channels_last(model: onnx.ModelProto, steps: Sequence[str]) -> onnx.ModelProto:
+    """The network of a picture of bytes (1, rows, columns, channels), converted in these steps."""
+    found, x = onnx.ModelProto(), model.graph.input[0]
+    found.CopyFrom(model)
+    shape = [size.dim_value for size in x.type.tensor_type.shape.dim]
+    mean = np.full((1, 1, 1, shape[1]), 0.1, np.float32)
+    given = {"Mul": np.array(1 / 255, np.float32), "Sub": mean}
+    nodes, last = [], "picture"
+    for step in steps:
+        made = x.name if step == steps[-1] else f"picture_{step}"
+        more = {"Cast": {"to": 1}, "Transpose": {"perm": [0, 3, 1, 2]}}.get(step, {})
+        names = [f"picture_by_{step}"] if step in given else []
+        nodes.append(helper.make_node(step, [last, *names], [made], name=made, **more))
+        last = made
+    found.graph.initializer.extend(
+        numpy_helper.from_array(given[step], f"picture_by_{step}")
+        for step in steps
+        if step in given
+    )
+    rest = list(found.graph.node)
+    del found.graph.node[:], found.graph.input[:]
+    found.graph.node.extend([*nodes, *rest])
+    last_channels = [shape[0], *shape[2:], shape[1]]
+    found.graph.input.append(
+        helper.make_tensor_value_info("picture", onnx.TensorProto.UINT8, last_channels)
+    )
+    return found
+
+
+STEPS = [("Cast", "Mul", "Sub", "Transpose"), ("Transpose", "Cast", "Mul")]
+
+
+@pytest.mark.parametrize("steps", STEPS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_picture_whose_channels_come_last_costs_nothing(
+    name: str, steps: tuple[str, ...]
+) -> None:
+    plain = divide(load_graph(NETWORKS[name]()))
+    if len(plain.graph.shape(plain.graph.inputs[0])) != 4:
+        pytest.skip("it takes no picture")
+    model = channels_last(NETWORKS[name](), steps)
+    network = divide(load_graph(model))
+    assert [len(unit.nodes) for unit in network.units[1:]] == [
+        len(unit.nodes) for unit in plain.units[1:]
+    ]
+    assert len(network.graph.joined) == len(plain.graph.joined)
+    assert check(model, network, (3, 1), fused(network)).ok

@@ -310,3 +310,32 @@ def test_a_function_of_another_opset_is_inlined() -> None:
 
     inlined = without_functions(loaded, 1000)
     assert [node.op_type for node in inlined.graph.node] == ["Conv", "Relu"]
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_a_dropout_in_training_is_not_divided_nor_removed(read: bool) -> None:
+    """It draws numbers for all of its input."""
+    given = {"ratio": np.array(0.5, np.float32), "yes": np.array(True)}
+    last = "d" if read else "y"
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Dropout", ["a", "ratio", "yes"], [last], seed=3),
+    ]
+    nodes += [helper.make_node("Neg", ["d"], ["y"])] if read else []
+    (unit,) = (
+        unit
+        for unit in divide(load_graph(network_of(nodes, given, (1, 3, 16, 16)))).units
+        if "Dropout" in [node.op for node in unit.nodes]
+    )
+    assert not unit.splits
+
+
+def test_a_spectrum_of_one_side_has_its_size() -> None:
+    given = {"step": np.array(8), "length": np.array(16)}
+    nodes = [
+        helper.make_node("STFT", ["x", "step", "", "length"], ["s"]),
+        helper.make_node("Neg", ["s"], ["y"]),
+    ]
+    made = network_of(nodes, given, (1, 64, 1))
+    assert load_graph(made).shape("y") == (1, 7, 9, 2)
+    assert error_of(made) <= 1e-5

@@ -99,3 +99,58 @@ def test_small_steps_before_the_tail_are_part_of_it() -> None:
     graph = load_graph(net.model(integers=kept))
     assert [node.op for node in graph.nodes].count("Slice") == 0
     assert checked(net.model(integers=kept)).ok
+
+
+def values(op: str, *, above: bool = True, shape: list[int] | None = None) -> onnx.ModelProto:
+    """Places of values, or a map in a shape that is computed; declared with a fixed shape."""
+    net, x = backbone()
+    if op == "NonZero":
+        made = net.add("NonZero", net.add("Relu", x))
+        model = net.model(integers=[made])
+    else:
+        zero = net.add("Sub", *[net.add("ReduceMax", x, axes=[0, 1, 2, 3], keepdims=0)] * 2)
+        sizes = net.add("Add", net.ints(1 if above else 2, -1), net.add("Cast", zero, to=7))
+        made = net.add("Reshape", x, sizes)
+        model = net.model(made)
+    for size in shape or ():
+        model.graph.output[0].type.tensor_type.shape.dim.add().dim_value = size
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "dynamic"),
+    [
+        (values("NonZero", shape=[4, 10]), True),
+        (values("Reshape", shape=[1, 4096]), False),
+        (values("Reshape", above=False, shape=[1, 4096]), True),
+    ],
+)
+def test_a_shape_that_a_file_declares_is_seen_in_a_run(
+    model: onnx.ModelProto, dynamic: bool
+) -> None:
+    graph = load_graph(model)
+    assert graph.tensors[graph.outputs[0]].is_dynamic == dynamic
+    report = checked(model)
+    assert report.ok, report
+
+
+def test_shapes_that_branches_declare_are_not_believed() -> None:
+    net, x = backbone()
+    sizes = {"then_branch": 3, "else_branch": 5}
+    branches = {
+        key: helper.make_graph(
+            [
+                helper.make_node("ConstantOfShape", [f"{key}_size"], [f"{key}_zeros"]),
+            ],
+            key,
+            [],
+            [helper.make_tensor_value_info(f"{key}_zeros", onnx.TensorProto.FLOAT, [4])],
+            [onnx.numpy_helper.from_array(np.array([size]), f"{key}_size")],
+        )
+        for key, size in sizes.items()
+    }
+    mean = net.add("ReduceMean", x, keepdims=0, axes=[0, 1, 2, 3])
+    yes = net.add("Greater", mean, net.constant(np.array(0.1, np.float32)))
+    model = net.model(net.add("If", yes, **branches))
+    assert load_graph(model).tensors[model.graph.output[0].name].is_dynamic
+    assert checked(model).ok

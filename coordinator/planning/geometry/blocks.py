@@ -176,15 +176,18 @@ def _relaid_bytes_before(sweep: WholeSweep, nodes: Sequence[int]) -> Floats:
 
 
 def _lowest(network: Network, boundaries: Sequence[int], axis: int) -> list[Mark]:
-    """For every mark, the earliest mark such that all nodes between can be split along `axis`."""
+    """For every mark, the earliest mark such that all nodes between can be split along `axis`, and
+    no tile computes all rows of what only the others need.
+    """
     lowest = [Mark(0)]
     for end, (start, stop) in enumerate(itertools.pairwise(boundaries), start=1):
+        before = Mark(end - 1) if network.gathers(start) else lowest[-1]
         splits = all(
             unit.is_replicable
             or all(splits_along(network.graph, node, axis) for node in unit.nodes)
             for unit in network.units[start:stop]
         )
-        lowest.append(lowest[-1] if splits else Mark(end))
+        lowest.append(before if splits else Mark(end))
     return lowest
 
 

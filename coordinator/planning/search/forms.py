@@ -61,7 +61,8 @@ class Forms:
     def _shares(self, start: Mark, end: Mark, form: Form, before: Stage | None) -> Shares:
         if not form.devices:
             return self._best_alone(start, end)
-        if form.how == "rows":
+        splits = self.geometry.splits[end]
+        if form.how == "rows" and splits is not None and start >= splits.lowest:
             return self._rows(end, form)
         if len(form.devices) == 1:
             return ((form.devices[0], self.stages.loads.whole(start, end)),)
