@@ -1,4 +1,4 @@
-"""Every operator of the table in each of its definitions, opset 7 to 23: split equals whole."""
+"""Every operator of the table in each of its definitions, opset 7 to 28: split equals whole."""
 
 from __future__ import annotations
 
