@@ -82,6 +82,11 @@ class ServedModel:
     sightings: Sightings = field(default_factory=Sightings, compare=False)
 
     @property
+    def takes_pictures(self) -> bool:
+        """Whether a picture can be its input."""
+        return self.sidecar is not None and self.sidecar.input is not None
+
+    @property
     def assumed(self) -> Mapping[str, str]:
         """What nobody has confirmed of it, and from what it was guessed."""
         if self.sidecar is None:

@@ -11,7 +11,7 @@ from models.check import CheckReport, check, fused
 from models.double import answer_in_double
 from models.importer import load_graph
 from models.reference import WholeModel, compare, picture_inputs
-from models.tolerance import HALF, PLAIN, tolerance
+from models.tolerance import HALF, PLAIN, SIXTEEN, tolerance
 from models.units import divide
 
 SIDE = 64
@@ -167,3 +167,60 @@ def test_what_is_ranked_is_judged_by_what_enters_the_ranking() -> None:
 def test_a_fault_in_one_tile_is_noticed_whatever_the_grid(grid: tuple[int, int]) -> None:
     model = made([node("Relu", ["c"], ["y"])], [W])
     assert checked(model, grid).noticed
+
+
+def rounded(model: onnx.ModelProto, name: str, kind: int, scale: float, zero: int = 0) -> str:
+    """A tensor that is quantised and dequantised again; its name."""
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    parts = [f"{name}_scale", f"{name}_zero"]
+    model.graph.initializer.append(numpy_helper.from_array(np.array(scale, np.float32), parts[0]))
+    model.graph.initializer.append(numpy_helper.from_array(np.array(zero, dtype), parts[1]))
+    model.graph.node.append(node("QuantizeLinear", [name, *parts], [f"{name}_q"]))
+    model.graph.node.append(node("DequantizeLinear", [f"{name}_q", *parts], [f"{name}_d"]))
+    return f"{name}_d"
+
+
+def quantised(kind: int, steps: int) -> onnx.ModelProto:
+    """Three convolutions of which each map is rounded to so many steps."""
+    model = made([], [W, weights("v", 4, 4, 3, 3), weights("u", 4, 4, 3, 3)])
+    del model.opset_import[:]
+    model.opset_import.append(helper.make_opsetid("", 21))
+    last = rounded(model, "c", kind, 4 / steps)
+    for place, name in enumerate(("v", "u")):
+        model.graph.node.append(node("Conv", [last, name], [f"m{place}"], pads=[1, 1, 1, 1]))
+        last = rounded(model, f"m{place}", kind, 8 / steps)
+    model.graph.node[-1].output[0] = "y"
+    return model
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps"), [(TensorProto.INT16, 65536), (TensorProto.UINT16, 65536)]
+)
+def test_a_network_of_sixteen_bits_may_be_a_few_steps_off(kind: int, steps: int) -> None:
+    model = quantised(kind, steps)
+    assert tolerance(load_graph(model)) == SIXTEEN
+    assert checked(model).verdict == "ok"
+    assert checked(model, fault=by_a_hundredth).verdict == "different"
+
+
+def test_a_softmax_of_quantised_numbers_is_judged_by_float64() -> None:
+    """onnxruntime computes it in integers, and is a step off, in one way or another."""
+    model = made([], [W, numpy_helper.from_array(np.array([1, 4, SIDE * SIDE]), "flat")])
+    scores = rounded(model, "c", TensorProto.UINT8, 0.02, 128)
+    model.graph.node.append(node("Reshape", [scores, "flat"], ["r"]))
+    model.graph.node.append(node("Transpose", ["r"], ["t"], perm=[0, 2, 1]))
+    model.graph.node.append(node("Softmax", ["t"], ["s"], axis=2))
+    rounded(model, "s", TensorProto.UINT8, 1 / 255)
+    model.graph.node[-1].output[0] = "y"
+    network = divide(load_graph(model))
+    feeds = picture_inputs(network.graph)
+    optimised = WholeModel(model).run(feeds)
+    assert compare(WholeModel(model, optimised=False).run(feeds), optimised).max_rel_error > 1e-3
+    exact = answer_in_double(model, feeds)
+    assert exact is not None
+    report = checked(model)
+    assert report.verdict == "ok"
+    assert (
+        checked(model, fault=lambda parts: {k: np.flip(v, -1) for k, v in parts.items()}).verdict
+        == "different"
+    )

@@ -14,13 +14,15 @@ import onnx
 import pytest
 import zmq
 import zmq.asyncio
+from onnx import TensorProto
 
 from benchmarks.store import free_port
 from coordinator.serving.frigate import messages
 from coordinator.serving.frigate.connections import Connections
 from coordinator.serving.frigate.model_folder import MOST_MODELS, ModelFolder
 from coordinator.serving.frigate.outputs import rows_of, selections_of
-from coordinator.serving.frigate.server import MOST_PARTS, _received
+from coordinator.serving.frigate.server import MOST_PARTS, _feeds, _received
+from models.importer import load_graph
 from models.reference import WholeModel
 from models.selection import dense
 from models.vision.sidecar import load as load_sidecar
@@ -28,6 +30,7 @@ from models.vision.sidecar import sidecar_path
 from models.vision.yolo_boxes import YoloBoxes
 from protos.errors import BadRequest
 from tests.cli.run_cli import imbrex
+from tests.models.test_pixels import taking
 from tests.serving.browser import browser, needs_browser, text
 from tests.serving.frigate_detector import ZEROS, Detector, save_detector
 from tests.serving.processes import Service, serving, wait
@@ -112,6 +115,21 @@ def test_a_picture_with_channels_last_is_turned(detector: Detector, model: Path)
     (crop,) = crops(1)
     rows = detector.detect(np.ascontiguousarray(crop.transpose(0, 2, 3, 1)))
     np.testing.assert_allclose(rows, expected(model, crop), atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC", "CHW", "HWC"])
+def test_a_model_takes_frigates_picture_in_any_layout(layout: str) -> None:
+    graph = load_graph(taking(layout, 3, TensorProto.UINT8))
+    crop = np.random.default_rng(1).integers(0, 256, (1, 8, 6, 3), np.uint8)
+    wanted = np.moveaxis(crop, 3, 1) if layout.endswith("W") else crop
+    wanted = wanted if "N" in layout else wanted[0]
+    for sent in (crop, crop.transpose(0, 3, 1, 2)):
+        feeds, size = _feeds(graph, sent)
+        assert size == (8, 6)
+        assert np.array_equal(feeds["x"], wanted)
+        assert feeds["x"].flags.c_contiguous
+    with pytest.raises(BadRequest, match="input_tensor and input_dtype"):
+        _feeds(graph, crop.astype(np.float32))
 
 
 def test_two_detectors_and_a_worker_that_is_killed(

@@ -22,6 +22,7 @@ from coordinator.serving.frigate.messages import DetectionRequest, ModelSent, Mo
 from coordinator.serving.frigate.model_folder import ModelFolder
 from coordinator.serving.frigate.outputs import rows_of, selections_of
 from models.graph import Graph
+from models.sizes import layout_of
 from models.vision.head import Size
 from protos.errors import BadConfiguration, BadRequest, ImbrexError
 
@@ -236,16 +237,21 @@ def _feeds(graph: Graph, tensor: np.ndarray) -> tuple[dict[str, np.ndarray], Siz
     """
     name, *others = graph.inputs
     info = graph.tensors[name]
-    if tensor.ndim == 4 and tensor.shape != info.shape:
-        turned = tensor.transpose((0, 3, 1, 2))
-        tensor = np.ascontiguousarray(turned) if turned.shape == info.shape else tensor
-    if tensor.shape != info.shape or tensor.dtype != info.dtype or len(info.shape) != 4:
+    layout = layout_of(info.shape)
+    if tensor.ndim == 4:
+        # Frigate's layout is a setting of its own.
+        turns = (tensor, tensor.transpose(0, 3, 1, 2), tensor.transpose(0, 2, 3, 1))
+        ways = (way for turn in turns for way in (turn, turn[0]))
+        tensor = np.ascontiguousarray(
+            next((way for way in ways if way.shape == info.shape), tensor)
+        )
+    if tensor.shape != info.shape or tensor.dtype != info.dtype or layout is None:
         raise BadRequest(
             cause=f"Frigate sends {tensor.dtype} {tensor.shape}, the model takes {info.dtype} "
             f"{info.shape}",
             cure="Set width, height, input_tensor and input_dtype in Frigate's `model:` section.",
         )
-    size = (info.shape[2], info.shape[3])
+    size = (info.shape[layout.index("H")], info.shape[layout.index("W")])
     feeds = {name: tensor}
     for each in others:
         if graph.tensors[each].shape == _SIZE_SHAPE:

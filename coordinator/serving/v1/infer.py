@@ -133,7 +133,7 @@ async def _inferred(
     served = await coordinator.served.get(coordinator.names.source(model))
     if min_score is not None:
         served = at_least(served, min_score)
-    if read.sent == names.NPZ or (served.sidecar is None and read.sent in ("", names.OCTETS)):
+    if read.sent == names.NPZ or (not served.takes_pictures and read.sent in ("", names.OCTETS)):
         return await _tensors(request, read.body, served, coordinator, chosen, sparse)
     pictures = _pictures(read, served)
     several = len(pictures) > 1
@@ -182,7 +182,7 @@ async def _tensors(
 def _pictures(read: _Read, served: ServedModel) -> list[bytes]:
     """The sent files, at least one."""
     sent = read.sent
-    if served.sidecar is None:
+    if not served.takes_pictures:
         raise bodies.wrong_type(sent, (f"{names.NPZ} ({served.name} takes tensors)",))
     if read.form is not None:
         return pictures_of(read.form)
