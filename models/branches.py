@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 import onnx
 from onnx import helper
 
 from models.fitting import fitting
-from models.soundness import nested, require_schema
+from models.soundness import rename, require_schema
 
 
 def taken_branch(
@@ -42,23 +42,10 @@ def _nodes(node: onnx.NodeProto, branch: onnx.GraphProto) -> list[onnx.NodeProto
     for inner in branch.node:
         copied = onnx.NodeProto()
         copied.CopyFrom(inner)
-        _rename(copied, renamed)
+        rename(copied, renamed)
         nodes.append(copied)
     for output, result in zip(node.output, branch.output, strict=True):
         if output:
             source = renamed.get(result.name, result.name)
             nodes.append(helper.make_node("Identity", [source], [output], name=node.name))
     return nodes
-
-
-def _rename(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
-    """Renames tensors in a node and in the graphs inside it: what these make may have the names of
-    what is around them.
-    """
-    node.input[:] = [renamed.get(name, name) for name in node.input]
-    node.output[:] = [renamed.get(name, name) for name in node.output]
-    for graph in nested(node):
-        for inner in graph.node:
-            _rename(inner, renamed)
-        for output in graph.output:
-            output.name = renamed.get(output.name, output.name)

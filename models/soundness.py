@@ -159,8 +159,7 @@ def apart(model: ModelProto) -> tuple[ModelProto, dict[str, str]]:
     for value in renamed.graph.value_info:
         value.name = names.get(value.name, value.name)
     for node in renamed.graph.node:
-        rename_inputs(node, names)
-        node.output[:] = [names.get(name, name) for name in node.output]
+        rename(node, names)
     return renamed, names
 
 
@@ -171,12 +170,15 @@ def _free(name: str, known: set[str]) -> str:
     return name
 
 
-def rename_inputs(node: NodeProto, names: Mapping[str, str]) -> None:
-    """Renames what a node reads, in the graphs inside it, too."""
+def rename(node: NodeProto, names: Mapping[str, str]) -> None:
+    """Renames tensors in a node and in the graphs inside it: what these make may have the names of
+    what is around them.
+    """
     node.input[:] = [names.get(name, name) for name in node.input]
+    node.output[:] = [names.get(name, name) for name in node.output]
     for inner in nested(node):
         for each in inner.node:
-            rename_inputs(each, names)
+            rename(each, names)
         for output in inner.output:
             output.name = names.get(output.name, output.name)
 

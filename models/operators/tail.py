@@ -11,7 +11,7 @@ from onnx import NodeProto
 from models.boxes import Box
 from models.operators.arrange import DOMAIN
 from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
-from models.soundness import rename_inputs
+from models.soundness import rename
 
 if TYPE_CHECKING:
     from models.graph import Graph, Node
@@ -35,7 +35,7 @@ def _build(piece: Piece, program: Emitter) -> None:
     for each in body.node:
         proto = NodeProto()
         proto.CopyFrom(each)
-        rename_inputs(proto, names)
+        rename(proto, names)
         program.append(proto)
 
 
