@@ -39,6 +39,7 @@ from protos.errors import BadRequest, ImbrexError
 
 Arrays = Mapping[str, np.ndarray]
 GRID = (2, 2)
+_FILE = "node.onnx"
 # From the best to the worst.
 _WORDS = ("exact", "rounded", "wrong")
 FAULTS = ("wrong", "crashed")
@@ -114,7 +115,7 @@ def _feeds(model: onnx.ModelProto, given: Sequence[Any]) -> Arrays | None:
 def outcome_of(case: Case, folder: Path) -> Outcome:
     """Loads, divides, runs and compares one case."""
     whole = _whole(case)
-    path = folder / "node.onnx"
+    path = folder / _FILE
     onnx.save(case.model, path)
     is_split = False
     try:
@@ -209,7 +210,7 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 def _general(reason: str) -> str:
     """A reason without the names and numbers of one model."""
-    return re.sub(r"\d+", "N", re.sub(r"'[^']*'", "'...'", reason))
+    return re.sub(r"\d+", "N", re.sub(rf"'[^']*'|\S*{_FILE}", "'...'", reason))
 
 
 def text_of(result: Mapping[str, Any]) -> str:

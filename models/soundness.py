@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 
 from onnx import (
     AttributeProto,
@@ -23,6 +24,8 @@ from onnx import (
 
 from protos.errors import BadRequest
 
+# The newest opset whose definitions the operator table and the rewritten operators follow.
+_DECLARED = 24
 _AGAIN = "Export or download the model again."
 _ADDED = re.compile("__(?=[a-z])")
 
@@ -86,6 +89,34 @@ def require_schema(node: NodeProto, opset: int) -> None:
     ):
         if not least <= len(names) <= most:
             raise _misuse(node, f"it has {len(names)} {what}")
+
+
+def is_newer(node: NodeProto) -> bool:
+    """Whether a node of ONNX's has attributes or inputs that its operator had not in any opset
+    whose operators are declared here.
+    """
+    attributes, most = _known(node.op_type)
+    if node.domain not in ("", "ai.onnx") or (not attributes and not most):
+        return False
+    return len(node.input) > most or not attributes.issuperset(each.name for each in node.attribute)
+
+
+@cache
+def _known(op: str) -> tuple[frozenset[str], int]:
+    """The attributes of an operator, and how many inputs it has at most; none if it is unknown."""
+    schemas = [each for each in _every_schema().get(op, ()) if each.since_version <= _DECLARED]
+    attributes = frozenset(name for each in schemas for name in each.attributes)
+    return attributes, max((each.max_input for each in schemas), default=0)
+
+
+@cache
+def _every_schema() -> Mapping[str, Sequence[defs.OpSchema]]:
+    """ONNX's own operators in all of their versions."""
+    found: dict[str, list[defs.OpSchema]] = {}
+    for each in defs.get_all_schemas_with_history():
+        if not each.domain:
+            found.setdefault(each.name, []).append(each)
+    return found
 
 
 def _misuse(node: NodeProto, what: str) -> BadRequest:

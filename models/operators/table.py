@@ -40,6 +40,7 @@ from models.operators.tail import TAIL
 from models.operators.transposed import TRANSPOSED
 from models.operators.whole_flop import WHOLE_FLOP
 from models.operators.windowed import WINDOWED
+from models.soundness import is_newer
 
 if TYPE_CHECKING:
     from models.graph import Graph, Node
@@ -128,6 +129,8 @@ def refusal(graph: Graph, node: Node) -> str:
     declared = TABLE.get(node.op)
     if declared is None:
         return f"{node.op} {_BLOCKED}" if node.op.startswith(_BLOCKED_BY) else ""
+    if is_newer(node.proto):
+        return f"{node.op} has a setting of a newer ONNX than is known here"
     if len(node.outputs) > 1 and declared.kind is not Kind.OPAQUE:
         return f"{node.op} has several outputs"
     return declared.refuses(graph, node)

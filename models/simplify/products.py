@@ -27,9 +27,11 @@ def einsum(draft: Draft, node: onnx.NodeProto) -> bool:
     back.
     """
     equation = attributes_of(node)["equation"].decode().replace(" ", "")
-    operands, _, result = equation.partition("->")
+    operands, arrow, result = equation.partition("->")
     labels = operands.split(",")
-    terms = _terms(labels, result)
+    if not arrow:  # those that occur once, in the order of the alphabet
+        result = "".join(sorted(each for each in {*operands} - {","} if operands.count(each) == 1))
+    terms = _terms(labels, result) if result else None
     if terms is None or any(name not in draft.tensors for name in node.input):
         return False
     shapes = [draft.shape(name) for name in node.input]

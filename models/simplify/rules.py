@@ -20,7 +20,7 @@ from models.simplify.narrow import narrow_between
 from models.simplify.normalise import RULES as NORMALISATIONS
 from models.simplify.products import attention, einsum, multi_head, self_attention
 from models.simplify.rows import row_axes
-from models.soundness import reads
+from models.soundness import is_newer, reads
 from models.wire import RUNTIME
 
 Rule = Callable[[Draft, onnx.NodeProto], bool]
@@ -52,7 +52,9 @@ def simplified(
         while len(node.output) > least and node.output[-1] not in read:
             node.output.pop()
         with fitting(node.name, node.op_type):
-            if rule is None or node.op_type in exact or not rule(draft, node):
+            if is_newer(node) or node.op_type in exact:
+                rule = None
+            if rule is None or not rule(draft, node):
                 draft.nodes.append(node)
     narrow = narrow_between(_in_chains(draft) if by_row else draft.nodes, draft.outputs)
     return narrow, draft.constants, frozenset(draft.gathered)

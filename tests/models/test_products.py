@@ -9,6 +9,7 @@ from onnx.reference import ReferenceEvaluator
 
 from models.check import check, fused
 from models.importer import load_graph
+from models.operators import TABLE
 from models.reference import random_inputs
 from models.units import divide
 from tests.models.faults import left_out
@@ -40,12 +41,14 @@ EINSUMS = {
     "ij,jk->ki": ((6, 4), (4, 5)),
     "abc,cbd->ad": ((6, 2, 4), (4, 2, 3)),
     "bhw,bhw->bh": ((1, 4, 5), (1, 4, 5)),
+    "kj,ji": ((6, 4), (4, 5)),  # to ik: the order of the alphabet
 }
 KEPT = {
     "abc,cd->d": ((2, 3, 4), (4, 5)),
     "...c,cd->...d": ((1, 6, 4), (4, 5)),
     "ii,ij->ij": ((4, 4), (4, 5)),
     "ab,cd->abcd": ((2, 3), (4, 5)),
+    "i,i": ((5,), (5,)),
 }
 
 
@@ -124,6 +127,19 @@ def test_keys_that_are_not_padding_are_left_to_the_operator() -> None:
     network = divide(load_graph(proto))
     assert "Attention" in operators(network.graph)
     assert check(proto, network, (3, 1), fused(network)).ok
+
+
+@pytest.mark.parametrize("op", ["Attention", "Softmax"])
+def test_settings_of_a_newer_definition_are_left_to_the_operator(op) -> None:
+    """As the window of opset 25's attention: what it changes is not known here."""
+    proto = attending(FOUR, opset=24)
+    node = proto.graph.node[1]
+    if op == "Softmax":
+        node = proto.graph.node[2]
+        node.op_type = op
+    node.attribute.append(helper.make_attribute("window_of_tomorrow", 3))
+    kept = [each for each in load_graph(proto).nodes if each.op == op]
+    assert any("newer ONNX" in each.refusal for each in kept) or (kept and op not in TABLE)
 
 
 # The fault of each rewrite: a step, or the place of an operand, that is left out.
