@@ -221,7 +221,7 @@ class _Judge:
         self._model, self._graph, self._values = model, graph, values
         self._fits_double = total_flop <= _MOST_FLOP_IN_DOUBLE
         self._ranked = entering(model, graph)
-        self._answers: tuple[Arrays, Arrays] | None = None
+        self._answers = both_answers(model, values)
         self._exact: dict[str, np.ndarray] | None = None
         self.tolerance = tolerance(graph)
         self.noise = 0.0
@@ -234,10 +234,7 @@ class _Judge:
             model = given(model, self._graph, ranked)
             feeds = {**feeds, **{name: run.tensors[name] for name in ranked}}
             answer = with_own(answer, run.tensors, ranked)
-        answers = self._answers
-        if ranked or answers is None:
-            answers = both_answers(model, feeds)
-            self._answers = None if ranked else answers
+        answers = both_answers(model, feeds) if ranked else self._answers
         right = reference(answers, self._graph)
         judgement, allowed = right.judge(answer), right.widest
         if judgement.excess > 1.0 and (exact := self._in_double(model, feeds, ranked)) is not None:

@@ -67,4 +67,4 @@ def test_refusals_are_counted_by_their_reason(tmp_path: Path) -> None:
     [refusal] = summary([outcome, outcome])["refusals"]
     assert (refusal["count"], refusal["example"]) == (2, "texts")
     assert refusal["onnxruntime_runs_it"]
-    assert "no number of numpy's" in refusal["reason"]
+    assert "no tensor of numbers" in refusal["reason"]
