@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -186,8 +187,11 @@ class RequestRun:
         )
 
     def _passed_barrier(self, block: int) -> bool:
-        """Whether every task of earlier blocks is done."""
-        return all(t.phase is Phase.DONE for t in self.tasks if t.spec.block < block)
+        """Whether every task of earlier blocks is done. Of these, the last ones are seen first:
+        they are the least likely to be.
+        """
+        first = bisect_left(self.tasks, block, key=lambda task: task.spec.block)
+        return all(self.tasks[k].phase is Phase.DONE for k in range(first - 1, -1, -1))
 
     def _ready_boxes(self, task: TaskRun, each: TaskInput, sent: set[tuple[str, Box]]) -> list[Box]:
         if self.direct and task.spec.direct and each.pieces[0].source is not None:
