@@ -1,5 +1,5 @@
-"""What holds for every test: models of whoever runs them are neither seen nor changed; and where
-somebody asked for tests by name, or for a browser in CI, one that cannot run has failed.
+"""What holds for every test: models and state of whoever runs them are neither seen nor changed; and
+where somebody asked for tests by name, or for a browser in CI, one that cannot run has failed.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def pytest_runtest_makereport(
 def _models_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, str(tmp_path_factory.mktemp("models") / "none"))
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         # Trials of engines would disturb the other tests, which all share a few cores.
         patch.setenv("IMBREX_WORKER_ENGINE", "onnxruntime")
         yield
