@@ -1,5 +1,5 @@
-"""What holds for every test: models and state of whoever runs them are neither seen nor changed; and
-where somebody asked for tests by name, or for a browser in CI, one that cannot run has failed.
+"""What holds for every test: models and state of whoever runs them are neither seen nor changed;
+and where somebody asked for tests by name, or for a browser in CI, one that cannot run has failed.
 """
 
 from __future__ import annotations

@@ -69,6 +69,8 @@ class Limits:
 
 # The key of a picture's `info` for its size, if it was decoded at a smaller one.
 _FULL_SIZE = "imbrex.full_size"
+# Rows and columns of a transparent picture that decide on the paper behind it.
+_LOOKED_AT = 1024
 # The coefficients of a progressive JPEG are all kept: three channels of two bytes.
 _PROGRESSIVE_BYTES, _RGB_BYTES = 6, 3
 
@@ -240,16 +242,20 @@ def _as_rgb(picture: Image.Image) -> Image.Image:
             hidden = shown.convert("RGB")
             if hidden.getcolors(1) is None:  # nobody means to send nothing
                 return hidden
-        paper = Image.new("RGB", picture.size, _paper(shown, alpha))
+        paper = Image.new("RGB", picture.size, _paper(shown))
         paper.paste(shown, mask=alpha)
         return paper
     return picture.convert("RGB")
 
 
-def _paper(shown: Image.Image, alpha: Image.Image) -> str:
-    """The colour behind a transparent picture: white, unless much of it would not be seen there."""
-    solid = alpha.point([255 * (each >= SOLID) for each in range(256)])
-    counts = np.array(shown.convert("L").histogram(solid), dtype=np.float64)
+def _paper(shown: Image.Image) -> str:
+    """The colour behind a transparent picture: white, unless much of it would not be seen there. Of
+    a large one, some pixels are looked at.
+    """
+    size = (min(shown.width, _LOOKED_AT), min(shown.height, _LOOKED_AT))
+    sample = shown.resize(size, Image.Resampling.NEAREST)
+    solid = sample.getchannel("A").point([255 * (each >= SOLID) for each in range(256)])
+    counts = np.array(sample.convert("L").histogram(solid), dtype=np.float64)
     levels = np.arange(256)
     seen = {
         colour: counts[abs(levels - level) >= _CONTRAST].sum()

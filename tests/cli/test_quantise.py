@@ -106,8 +106,8 @@ def test_where_the_objects_are_known_the_map_of_both_is_told(
         ("0 nan 0.5 0.1 0.1\n", "within 0 and 1"),
         ("0 0.5 0.5 inf 0.1\n", "within 0 and 1"),
         ("nan 0.5 0.5 0.1 0.1\n", "class nan"),
-        ("0 0.5 0.5 0.1 0.1\n" * 60_000, "characters"),
-        (b"\xff\xfe", "cannot be read"),
+        ("0 0.5 0.5 0.1 0.1\n" * 60_000, "bytes"),
+        (b"\xff\xfe0", "cannot be read"),
     ],
 )
 def test_objects_that_are_none_are_refused_by_file_and_line(
