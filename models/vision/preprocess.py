@@ -238,10 +238,10 @@ def _as_rgb(picture: Image.Image) -> Image.Image:
     if "A" in picture.mode.upper() or "transparency" in picture.info:
         shown = picture if picture.mode == "RGBA" else picture.convert("RGBA")
         alpha = shown.getchannel("A")
-        if not any(alpha.histogram()[_LEAST_ALPHA:]):
-            hidden = shown.convert("RGB")
-            if hidden.getcolors(1) is None:  # nobody means to send nothing
-                return hidden
+        levels = [shown.getchannel(place).getextrema() for place in range(3)]
+        is_one_colour = all(np.ptp(each) == 0 for each in levels)
+        if not is_one_colour and not any(alpha.histogram()[_LEAST_ALPHA:]):
+            return shown.convert("RGB")  # nobody means to send nothing
         paper = Image.new("RGB", picture.size, _paper(shown))
         paper.paste(shown, mask=alpha)
         return paper
