@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, PlainSerializer
 
-from protos.errors import ImbrexError
+from protos.errors import ImbrexError, NotFiniteAnswer
 
 if TYPE_CHECKING:  # clients import this module, too, and do not need networks
     import numpy as np
@@ -57,15 +58,27 @@ class Answer:
 
 @dataclass(slots=True)
 class Sightings:
-    """How many pictures a model has answered, and on how many of them nothing was found."""
+    """How many pictures a model has answered, and on how many of them nothing was found; and how
+    many of its answers, of pictures or not, had NaN or infinities where something was to be read.
+    """
 
     pictures: int = 0
     empty: int = 0
+    not_finite: int = 0
 
     def note(self, *, anything: bool) -> None:
         """A picture was answered."""
         self.pictures += 1
         self.empty += not anything
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Counts an answer that is not finite while it is read."""
+        try:
+            yield
+        except NotFiniteAnswer:
+            self.not_finite += 1
+            raise
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,7 +127,7 @@ class LoadStatus:
 class ModelStatus:
     """A row of the list of models; `held`: its plan was sent by a client. `version` is the public
     one, which the interfaces add. `assumed`: what nobody has confirmed of it. On `empty_pictures`
-    of the `pictures` that it answered, nothing was found.
+    of the `pictures` that it answered, nothing was found; `not_finite_answers` could not be read.
     """
 
     name: str
@@ -131,6 +144,7 @@ class ModelStatus:
     assumed: Mapping[str, str] = field(default_factory=dict)
     pictures: int = 0
     empty_pictures: int = 0
+    not_finite_answers: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from protos.errors import (
     ImbrexError,
     Infeasible,
     LostWorker,
+    NotFiniteAnswer,
     NotFound,
     PeerViolation,
     TooLittleMemory,
@@ -70,6 +71,7 @@ _KINDS = {
     kind.code: kind
     for kind in (
         BadRequest,
+        NotFiniteAnswer,
         NotFound,
         NoKey,
         NotAllowed,

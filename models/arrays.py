@@ -1,10 +1,12 @@
-"""Arrays of tensors: aligned memory, and tests for NaN and infinity."""
+"""Arrays of tensors: aligned memory, and NaN and infinities in them."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+
+from protos.errors import NotFiniteAnswer
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype, alignment: int = 64) -> np.ndarray:
@@ -26,3 +28,33 @@ def is_finite(values: np.ndarray) -> bool:
     with np.errstate(all="ignore"):
         total = values.sum()
     return bool(np.isfinite(total)) or bool(np.isfinite(values).all())
+
+
+def require_finite(values: np.ndarray, what: str, cure: str = "") -> None:
+    """Refuses NaN and infinities.
+
+    Raises:
+        NotFiniteAnswer: there are some; `cure` is another one.
+    """
+    if not is_finite(values):
+        raise _not_finite(values, what, cure)
+
+
+def require_no_nan(values: np.ndarray, what: str) -> None:
+    """Refuses NaN; infinities are values like any other.
+
+    Raises:
+        NotFiniteAnswer: there are some.
+    """
+    if np.isnan(values).any():
+        raise _not_finite(values, what)
+
+
+def _not_finite(values: np.ndarray, what: str, cure: str = "") -> NotFiniteAnswer:
+    seen = {"NaN": np.isnan(values).any(), "infinities": np.isinf(values).any()}
+    kinds = " and ".join(kind for kind, is_there in seen.items() if is_there)
+    return NotFiniteAnswer(
+        cause=f"the model's answer has {kinds} in {what}",
+        cure="If it computes in half precision (float16), try its float32 form (f32)"
+        + (f"; or {cure}" if cure else ""),
+    )

@@ -18,7 +18,8 @@ from models.boxes import Box, Span
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Of the entries along `axis` those whose best score is at least `least`, which is positive.
+    """Of the entries along `axis` those whose best score is at least `least`, which is positive,
+    or NaN.
     Along `across` lie an entry's values: `scores` among them, each multiplied by the value at
     `factor` if there is one. All other dimensions are 1.
     """
@@ -48,13 +49,14 @@ class Selection:
         values = values.reshape(values.shape[-2:]).astype(np.float32, copy=False)
         scores = values[self.scores.start : self.scores.stop]
         if self.factor is not None:
-            scores = values[self.factor] * scores
+            with np.errstate(all="ignore"):
+                scores = values[self.factor] * scores
         best: NDArray[np.float32] = scores.max(axis=0)
         return best
 
     def chosen(self, array: np.ndarray) -> NDArray[np.int64]:
         """The entries of a part that it fits, in ascending order."""
-        return np.flatnonzero(self.best(array) >= self.least)
+        return np.flatnonzero(~(self.best(array) < self.least))
 
 
 def as_read(

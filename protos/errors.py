@@ -105,6 +105,12 @@ class RequestAtFault(ImbrexError):
     code: ClassVar[str] = "request_at_fault"
 
 
+class NotFiniteAnswer(ImbrexError):
+    """A model's answer has NaN or infinities where something is read from it: the model's fault."""
+
+    code: ClassVar[str] = "not_finite_answer"
+
+
 class BadConfiguration(ImbrexError):
     """A setting, a file or a port of this machine is wrong; its owner must correct it."""
 

@@ -17,6 +17,7 @@ from protos.errors import (
     ImbrexError,
     Infeasible,
     LostWorker,
+    NotFiniteAnswer,
     NotFound,
     PeerViolation,
     Unavailable,
@@ -33,6 +34,7 @@ _STATUS: dict[type[ImbrexError], grpc.StatusCode] = {
     Infeasible: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Unavailable: grpc.StatusCode.UNAVAILABLE,
     LostWorker: grpc.StatusCode.UNAVAILABLE,
+    NotFiniteAnswer: grpc.StatusCode.FAILED_PRECONDITION,
     BadConfiguration: grpc.StatusCode.FAILED_PRECONDITION,
 }
 _CLASSES = {kind.code: kind for kind in _STATUS}

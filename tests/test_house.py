@@ -61,7 +61,6 @@ SHORT = {
     "coordinator/serving/common/state.py": "every interface imports it, and it imports none",
     "coordinator/serving/v1/errors.py": "one table",
     "imbrex/__main__.py": _PROGRAM,
-    "models/arrays.py": "both daemons use it, and nothing else is about numpy's arrays",
     "models/operators/sample.py": "one family of operators per file",
     "models/zoo/alexnet.py": _NETWORK,
     "models/zoo/espcn.py": _NETWORK,

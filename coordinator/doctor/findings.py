@@ -57,9 +57,16 @@ def of_models(awaited: Mapping[str, Mapping[str, str]], problems: Sequence[str])
 
 
 def of_heads(statuses: Iterable[ModelStatus]) -> list[Finding]:
-    """What was assumed of models and nobody has confirmed, and those that find nothing at all."""
+    """What was assumed of models and nobody has confirmed, and those that find nothing at all or
+    whose answers are not finite.
+    """
     findings: list[Finding] = []
     for each in statuses:
+        if each.not_finite_answers:
+            cause = f"{each.not_finite_answers} answers of {each.name} had NaN or infinities where "
+            cause += "something was to be read"
+            cure = "If it computes in half precision (float16), try its float32 form (f32)"
+            findings.append(Finding("not_finite_answers", "warning", "", cause, cure))
         if each.pictures >= LEAST_PICTURES and each.empty_pictures == each.pictures:
             cause = (
                 f"{each.name} has found nothing on any of {each.pictures} pictures: it may be no "

@@ -179,4 +179,5 @@ class Served:
             assumed=served.assumed if served else {},
             pictures=served.sightings.pictures if served else 0,
             empty_pictures=served.sightings.empty if served else 0,
+            not_finite_answers=served.sightings.not_finite if served else 0,
         )

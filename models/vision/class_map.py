@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
+from models.arrays import require_finite, require_no_nan
 from models.documents import DOCUMENT, Number, Text
 from models.vision.head import ANY, Outputs, Reader, Shapes, Size, Task, View, first
 
@@ -79,8 +80,10 @@ class ClassMap(Reader):
         rows, columns, covers = view.placement.on_map(output.shape[2], output.shape[3], view.size)
         values = output[0][:, rows, columns]
         if self.type == "argmax":
+            require_finite(values.max(axis=0), "its map of classes")
             masks = values.argmax(axis=0)[None] == np.arange(len(view.labels))[:, None, None]
         else:
+            require_no_nan(values, "its map of classes")
             masks = values > self.threshold
         found = [
             _segment(label, index, masks[index], covers)

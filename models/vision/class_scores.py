@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from models.arrays import require_finite, require_no_nan
 from models.documents import DOCUMENT, Integer
 from models.vision.head import Outputs, Reader, Shapes, Size, Task, Values, View, first
 
@@ -46,13 +47,17 @@ class ClassScores(Reader):
         """The `top` likeliest classes."""
         values = outputs[first(outputs)].reshape(-1)
         scores = softmax(values) if self.type == "logits" else values
+        require_no_nan(scores, "the scores of its classes")
         order = np.argsort(-scores, kind="stable")[: self.top]
+        require_finite(scores[order], "the scores of its classes")
         return [
             Classification(view.labels[index], int(index), float(scores[index])) for index in order
         ]
 
 
 def softmax(values: Values) -> Values:
-    """exp(x) / sum exp(x) along the last axis, shifted so that the largest exponent is 0."""
+    """exp(x) / sum exp(x) along the last axis, shifted so that the largest exponent is 0; NaN where
+    the largest value is not finite.
+    """
     powers = np.exp(values - values.max(axis=-1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True), dtype=np.float32)

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from models.arrays import require_finite, require_no_nan
 from models.vision.class_map import Overlay
 from models.vision.head import Outputs, Reader, Size, Task, Values, View
 from models.vision.placement import Boxes
@@ -114,11 +115,20 @@ class Detector(Reader):
 
 
 def best(candidates: Candidates, min_score: float) -> Candidates:
-    """Those of at least `min_score`, best first, at most `MOST_CANDIDATES`; NaN never qualifies."""
+    """Those of at least `min_score`, best first, at most `MOST_CANDIDATES`.
+
+    Raises:
+        NotFiniteAnswer: a score is NaN, or one of these has no finite score, place or more.
+    """
     scores = candidates.scores
+    require_no_nan(scores, "the scores of its boxes")
     enough = np.flatnonzero(scores >= min_score)
     order = np.argsort(-scores[enough], kind="stable")[:MOST_CANDIDATES]
-    return candidates.take(enough[order])
+    found = candidates.take(enough[order])
+    require_finite(found.scores, "the scores of its boxes")
+    require_finite(found.boxes, "its boxes")
+    require_finite(found.more, "its boxes")
+    return found
 
 
 def suppressed(
@@ -157,6 +167,16 @@ def likeliest(centre: Values, size: Values, scores: Values) -> Candidates:
         scores.argmax(axis=-1).ravel(),
         scores.max(axis=-1).ravel(),
     )
+
+
+def numbered(
+    boxes: Boxes, classes: Values, scores: Values, more: Values | None = None
+) -> Candidates:
+    """Boxes (N, 4) whose classes are numbers; one whose class is not finite has no place either."""
+    known = np.isfinite(classes)
+    places = np.where(known[:, None], boxes, np.nan).astype(np.float32)
+    index = np.rint(np.where(known, classes, 0)).astype(np.int64)
+    return Candidates(places, index, scores.astype(np.float32), *(() if more is None else (more,)))
 
 
 def grown(raw: Values) -> Values:

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from models.boxes import Span
 from models.documents import DOCUMENT, Share
 from models.selection import Selection, Selections
-from models.vision.detection import Candidates, Detector
+from models.vision.detection import Candidates, Detector, numbered
 from models.vision.head import ANY, Outputs, Shapes, Size, Values, first
 
 # Values of a finished box: its place, its score and its class.
@@ -45,6 +45,5 @@ def finished(rows: Values, classes: int) -> Candidates:
     else is known of them; those outside `classes` are not boxes.
     """
     index = np.rint(rows[:, 5])
-    rows = rows[(index >= 0) & (index < classes)]
-    index = np.rint(rows[:, 5]).astype(np.int64)
-    return Candidates(rows[:, :4].astype(np.float32), index, rows[:, 4], rows[:, FINISHED:])
+    rows = rows[~np.isfinite(index) | ((index >= 0) & (index < classes))]
+    return numbered(rows[:, :4], rows[:, 5], rows[:, 4], rows[:, FINISHED:])

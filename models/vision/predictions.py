@@ -55,13 +55,15 @@ def predictions(sidecar: Sidecar, outputs: Outputs, placement: Placement) -> lis
 
     Raises:
         OutputMismatch: the outputs are not of the shape that the sidecar's head needs.
+        NotFiniteAnswer: what the head reads has NaN, or infinities that mean nothing.
     """
     check_outputs(sidecar, {name: output.shape for name, output in outputs.items()})
     if sidecar.head is None:
         return [Tensor(name, output) for name, output in outputs.items()]
     values = {name: output.astype(np.float32, copy=False) for name, output in outputs.items()}
     view = View(sidecar.labels, sidecar.picture.size, placement)
-    return [*sidecar.head.read(values, view)]
+    with np.errstate(all="ignore"):  # heads refuse what becomes NaN
+        return [*sidecar.head.read(values, view)]
 
 
 def check_outputs(sidecar: Sidecar, shapes: Mapping[str, Sequence[int]]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic.dataclasses import dataclass
 
+from models.arrays import require_finite
 from models.documents import DOCUMENT, Number, Positive
 from models.vision.head import ANY, Outputs, Reader, Shapes, Size, Task, View, first
 
@@ -53,7 +54,8 @@ class Repainted(Reader):
         output = outputs[first(outputs)]
         rows, columns, _ = view.placement.on_map(output.shape[2], output.shape[3], view.size)
         values = output[0][:, rows, columns] * self.scale + self.offset
-        pixels = np.clip(np.nan_to_num(np.rint(values)), 0, 255).astype(np.uint8)
+        require_finite(values, "the pixels of its picture")
+        pixels = np.clip(np.rint(values), 0, 255).astype(np.uint8)
         if len(pixels) == 1:
             pixels = np.repeat(pixels, 3, axis=0)
         return [Repainting(Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0))))]

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from models.arrays import require_no_nan
 from models.boxes import Span
 from models.documents import DOCUMENT, MOST_ITEMS, Flag, Integer, Share, Text
 from models.selection import Selection, Selections
@@ -99,9 +100,10 @@ class YoloSegments(_Columns):
         _, high, wide = prototypes.shape
         rows, columns, covers = view.placement.on_map(high, wide, view.size)
         shown = prototypes[:, rows, columns]
-        sums = np.tensordot(np.nan_to_num(found.more), shown, axes=1)
+        sums = np.tensordot(found.more, shown, axes=1)
         boxes = view.placement.to_image(found.boxes)
         inside = _inside(boxes, covers, (shown.shape[1], shown.shape[2]))
+        require_no_nan(sums[inside], "the masks of its boxes")
         masks = (sums > 0) & inside
         return [
             replace(each, mask=Overlay(covers, masks[k]))
@@ -130,7 +132,7 @@ class YoloPose(_Columns):
         places = view.placement.points_to_image(each_point[..., :2])
         sure = np.ones(places.shape[:2], np.float32)
         if self.visible:
-            sure = np.clip(np.nan_to_num(each_point[..., 2]), 0, 1)
+            sure = np.clip(each_point[..., 2], 0, 1)
         return [
             replace(
                 each,
@@ -163,7 +165,7 @@ class YoloRotated(_Columns):
         turned = np.concatenate((places, found.more), axis=1)
         corners = corners_of(turned)
         bounds = np.concatenate((corners.min(axis=1), corners.max(axis=1)), axis=1)
-        bounds[~np.isfinite(turned).all(axis=1)] = np.nan  # which is dropped
+        bounds[~np.isfinite(turned).all(axis=1)] = np.nan
         return replace(found, boxes=bounds.astype(np.float32), more=turned)
 
     def overlap(self, found: Candidates) -> Values:

@@ -21,6 +21,7 @@ from models.vision.detection import (
 from models.vision.head import View
 from models.vision.placement import Placement
 from models.vision.yolov2 import YoloV2
+from protos.errors import NotFiniteAnswer
 
 HEAD = YoloV2("yolov2", ((1.5, 2.0), (3.0, 4.5)), stride=16, min_score=0.3, nms_iou=0.45)
 LABELS = ("a", "b", "c")
@@ -89,14 +90,16 @@ def test_the_comparison_notices_swapped_rows_and_columns() -> None:
     assert not np.allclose(swapped.boxes, expected, rtol=1e-4, atol=1e-2)
 
 
-def test_huge_and_undefined_values_stay_quiet_and_find_nothing_undefined() -> None:
+def test_huge_values_stay_quiet_and_undefined_ones_are_refused() -> None:
     grid = random_grid(0)
     grid[0, :, 0, 0] = 1e30
     grid[0, :, 1, 1] = -1e30
-    grid[0, 4, 2, 2] = np.nan
     found = read(grid, WHOLE)
     assert found
     assert all(math.isfinite(value) for item in found for value in (item.score, *item.box))
+    grid[0, 4, 2, 2] = np.nan
+    with pytest.raises(NotFiniteAnswer):
+        read(grid, WHOLE)
 
 
 def test_an_extreme_logit_saturates() -> None:

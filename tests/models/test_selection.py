@@ -21,6 +21,7 @@ from models.vision.ssd import Ssd
 from models.vision.yolo_boxes import YoloBoxes
 from models.vision.yolo_parts import YoloPose, YoloRotated
 from models.vision.yolox import YoloX
+from protos.errors import NotFiniteAnswer
 from tests.models.test_heads import LABELS, sidecar
 
 LEAST = 0.25
@@ -41,19 +42,22 @@ HEADS: dict[str, tuple[Head, tuple[int, ...]]] = {
 
 
 def output(seed: int, kind: str) -> np.ndarray:
-    """Random values, with scores at the threshold, ties, and values that are not finite."""
+    """Random values, with scores at the threshold, ties, and now and then one of NaN."""
     rng, shape = np.random.default_rng(seed), HEADS[kind][1]
     values = rng.choice([0, LEAST, np.nextafter(np.float32(LEAST), 0), 0.5, 1, 30], shape)
     values = np.where(rng.random(shape) < 0.5, rng.random(shape) * 2, values)
-    values[rng.random(shape) < 0.01] = np.nan
+    values[rng.random(shape) < rng.choice([0, 0.001])] = np.nan
     return values.astype(np.float32)
 
 
-def read(kind: str, values: np.ndarray) -> list[Any]:
+def read(kind: str, values: np.ndarray) -> list[Any] | str:
     described = sidecar("detection", HEADS[kind][0])
     described = replace(described, input=replace(described.input, size=(64, 64)))
     outputs = {"places": PLACES, "y": values} if kind == "ssd" else {"y": values}
-    return [each.as_json() for each in predictions(described, outputs, VIEW)]
+    try:
+        return [each.as_json() for each in predictions(described, outputs, VIEW)]
+    except NotFiniteAnswer as error:
+        return str(error)
 
 
 def narrowed(selection: Selection, values: np.ndarray) -> np.ndarray:

@@ -130,10 +130,15 @@ def asked_of(body: bytes, served: ServedModel) -> RequestInput:
 
 
 def found_by(served: ServedModel, asked: RequestInput, answer: Answer) -> list[Prediction]:
-    """What the model found, best first; the raw outputs if no picture was sent."""
+    """What the model found, best first; the raw outputs if no picture was sent.
+
+    Raises:
+        NotFiniteAnswer: as `predictions`; it is counted.
+    """
     if served.sidecar is None or asked.placement is None:
         return [Tensor(name, output) for name, output in answer.outputs.items()]
-    found = predictions(served.sidecar, answer.outputs, asked.placement)
+    with served.sightings.reading():
+        found = predictions(served.sidecar, answer.outputs, asked.placement)
     served.sightings.note(anything=bool(found))
     return found
 

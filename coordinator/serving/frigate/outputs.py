@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from coordinator.serving.frigate.messages import COLUMNS, ROWS, ModelType
 from models.boxes import Span
 from models.selection import NO_SELECTION, Selection, Selections
-from models.vision.detection import Candidates, best, iou, likeliest, suppressed
+from models.vision.class_scores import softmax
+from models.vision.detection import Candidates, best, iou, likeliest, numbered, suppressed
 from models.vision.head import Shapes, Size
 from models.vision.yolox import YoloX
 from protos.errors import BadRequest
@@ -40,9 +41,11 @@ def rows_of(kind: ModelType, outputs: Outputs, size: Size) -> Array:
 
     Raises:
         BadRequest: the outputs are not those of this kind of model.
+        NotFiniteAnswer: as `best`.
     """
     try:
-        candidates = _KINDS[kind](outputs, size)
+        with np.errstate(all="ignore"):  # `best` refuses what becomes NaN
+            candidates = _KINDS[kind](outputs, size)
     except (ValueError, IndexError, TypeError) as error:
         shapes = ", ".join("x".join(map(str, each.shape)) for each in outputs)
         raise BadRequest(
@@ -114,15 +117,14 @@ def _yolonas(outputs: Outputs, size: Size) -> Candidates:
     """(boxes, 7) after suppression: picture, x_min, y_min, x_max, y_max in pixels, score, class."""
     del size
     rows = _two(outputs[0].reshape(-1, outputs[0].shape[-1]), columns=7)
-    rows = rows[rows[:, 6] >= 0]
+    rows = rows[~(rows[:, 6] < 0)]
     return _candidates(rows[:, 1:5], rows[:, 6], rows[:, 5])
 
 
 def _rfdetr(outputs: Outputs, size: Size) -> Candidates:
     """Boxes (1, n, 4) as shares of the input, and logits (1, n, 1 + classes): the first is none."""
     boxes, logits = _two(outputs[0][0], columns=4), _two(outputs[1][0])
-    shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    shares = (shares / shares.sum(axis=-1, keepdims=True))[:, 1:]
+    shares = softmax(logits)[:, 1:]
     height, width = size
     pixels = boxes * np.array([width, height, width, height], np.float32)
     return likeliest(pixels[:, 0:2], pixels[:, 2:4], shares)
@@ -143,7 +145,7 @@ def _ssd(outputs: Outputs, size: Size) -> Candidates:
     scale = np.array([width, height, width, height], np.float32)
     if len(outputs) == 1:
         rows = _two(outputs[0].reshape(-1, outputs[0].shape[-1]), columns=7)
-        rows = rows[rows[:, 0] >= 0]
+        rows = rows[~(rows[:, 0] < 0)]
         return _candidates(rows[:, 3:7] * scale, rows[:, 1], rows[:, 2])
     boxes, classes, scores = outputs[0][0], outputs[1][0], outputs[2][0]
     return _candidates(_two(boxes, columns=4)[:, [1, 0, 3, 2]] * scale, classes, scores)
@@ -162,7 +164,7 @@ _KINDS: Mapping[ModelType, Callable[[Outputs, Size], Candidates]] = {
 def _candidates(boxes: np.ndarray, classes: np.ndarray, scores: np.ndarray) -> Candidates:
     if not len(boxes) == len(classes) == len(scores):
         raise ValueError(f"{len(boxes)} boxes, {len(classes)} classes, {len(scores)} scores")
-    return Candidates(boxes.astype(np.float32), classes.astype(np.int64), scores.astype(np.float32))
+    return numbered(boxes, classes, scores)
 
 
 def _two(array: np.ndarray, columns: int = 0) -> np.ndarray:

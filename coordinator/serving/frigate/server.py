@@ -182,7 +182,8 @@ class FrigateServer:
         selections = selections_of(picture.model_type, graph.output_shapes)
         answer = await self._coordinator.infer(served, feeds, selections=selections)
         outputs = [answer.outputs[name] for name in graph.outputs]
-        return await asyncio.to_thread(rows_of, picture.model_type, outputs, size)
+        with served.sightings.reading():
+            return await asyncio.to_thread(rows_of, picture.model_type, outputs, size)
 
     async def _served(self) -> ServedModel:
         """The model in use; after a restart of the coordinator, the latest that was sent."""

@@ -184,7 +184,8 @@ async def _inferred(
     settings = service.coordinator.settings
     parts = split(body, request.headers.get(HEADER_LENGTH), settings.max_json_bytes)
     answer = await service.infer(name, version, partial(read_request, *parts))
-    written, header_length = await asyncio.to_thread(write_answer, answer)
+    with answer.sightings.reading():
+        written, header_length = await asyncio.to_thread(write_answer, answer)
     headers = {}
     if header_length is not None:
         headers[HEADER_LENGTH] = str(header_length)

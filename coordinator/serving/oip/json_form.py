@@ -112,7 +112,7 @@ def write_answer(answer: InferAnswer) -> tuple[bytes, int | None]:
     """The body of the answer, and the length of its JSON if raw tensors follow it.
 
     Raises:
-        BadRequest: an output has values that JSON cannot represent.
+        NotFiniteAnswer: an output has values that JSON cannot represent.
     """
     outputs: list[dict[str, Any]] = []
     raw: list[bytes] = []

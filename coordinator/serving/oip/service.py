@@ -118,16 +118,18 @@ class Service:
 
         Raises:
             BadRequest, NotFound, Unavailable: as `Coordinator.infer`.
+            NotFiniteAnswer: classes were asked for, and their scores are none.
         """
         served = await self.model(name, version)
         read_it = partial(read, served.network.graph)
         request, answer, _ = await answered(self.coordinator, served, read_it)
         outputs = []
-        for each in request.wanted:
-            labels = self._labels(served, each.name)
-            outputs.append((each, wanted(answer.outputs, each, labels)))
+        with served.sightings.reading():
+            for each in request.wanted:
+                labels = self._labels(served, each.name)
+                outputs.append((each, wanted(answer.outputs, each, labels)))
         answered_by = self.coordinator.names.public(served.source)[1]
-        return InferAnswer(request.id, name, answered_by, tuple(outputs))
+        return InferAnswer(request.id, name, answered_by, tuple(outputs), served.sightings)
 
     def _labels(self, served: ServedModel, output: str) -> tuple[str, ...]:
         """Names of the classes, if the output's elements are classes."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from models.arrays import require_finite, require_no_nan
 from models.shapes import TensorInfo
 from protos.errors import BadRequest
 
@@ -102,15 +103,11 @@ def to_values(name: str, array: np.ndarray) -> list[Any]:
     """A tensor's elements for JSON, flat.
 
     Raises:
-        BadRequest: JSON cannot represent some of them.
+        NotFiniteAnswer: JSON cannot represent some of them.
     """
     if array.dtype.kind == "O":
         return [each.decode("utf-8", "replace") for each in array.ravel()]
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise BadRequest(
-            cause=f"the output {name!r} has values that JSON cannot represent (infinite or NaN)",
-            cure="Ask for it as binary data",
-        )
+    require_finite(array, f"{name!r}, which JSON cannot represent", "ask for it as binary data")
     values: list[Any] = array.ravel().tolist()
     return values
 
@@ -123,9 +120,14 @@ def name_of(array: np.ndarray) -> str:
 def classes(array: np.ndarray, count: int, labels: Sequence[str]) -> np.ndarray:
     """The classification extension: the `count` largest elements, largest first, as
     `value:index` or `value:index:label` (objects, shape (count,)).
+
+    Raises:
+        NotFiniteAnswer: one is NaN, or the largest is infinite.
     """
-    flat = array.ravel()
-    best = np.argsort(-flat.astype(np.float64), kind="stable")[:count]
+    flat = array.ravel().astype(np.float64)
+    require_no_nan(flat, "the scores of its classes")
+    best = np.argsort(-flat, kind="stable")[:count]
+    require_finite(flat[best[:1]], "the scores of its classes")
     told = np.empty(len(best), object)
     for row, index in enumerate(best):
         label = f":{labels[index]}" if index < len(labels) else ""

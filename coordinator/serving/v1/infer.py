@@ -9,7 +9,6 @@ from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any
 
-import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
@@ -35,7 +34,7 @@ from coordinator.serving.common.tensors import read_tensors, write_tensors
 from coordinator.serving.v1.answers import Inference, Inferences, Trace
 from coordinator.serving.v1.errors import ERRORS
 from coordinator.serving.v1.plans import Chosen
-from protos.errors import BadRequest
+from models.arrays import require_finite
 
 router = APIRouter(responses=ERRORS)
 
@@ -203,13 +202,12 @@ async def _all(asking: list[Any]) -> list[tuple[RequestInput, Answer, float]]:
 def _document(
     served: ServedModel, asked: RequestInput, answer: Answer, decode_s: float
 ) -> dict[str, Any]:
-    if asked.picture is None and not all(
-        np.isfinite(each).all() for each in answer.outputs.values()
-    ):
-        raise BadRequest(
-            cause="the answer has values that JSON cannot represent (infinite or NaN)",
-            cure=f"Accept {names.NPZ}",
-        )
+    if asked.picture is None:
+        with served.sightings.reading():
+            for name, output in answer.outputs.items():
+                require_finite(
+                    output, f"{name!r}, which JSON cannot represent", f"accept {names.NPZ}"
+                )
     seen = [each.as_json() for each in found_by(served, asked, answer)]
     return {**_origin(served, answer, decode_s), "predictions": seen}
 
