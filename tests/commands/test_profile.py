@@ -108,7 +108,7 @@ def test_what_observation_corrected_is_saved(measured: Live, tmp_path: Path) -> 
 class Stranger:
     """A coordinator that names a file outside."""
 
-    url = "http://stranger"
+    url = shown = "http://stranger"
 
     def cluster_files(self, stem: str) -> ClusterFiles:
         return ClusterFiles(file="", profiles={"../../escape.json": "{}"})
