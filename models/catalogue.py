@@ -19,7 +19,7 @@ from onnx import ModelProto
 
 from models.guess import written_size
 from models.installed import Store
-from models.model_file import read_model
+from models.model_file import file_at, read_model
 from models.sizes import Size, bind, inputs_of, open_axes, split_name
 from models.stored import StoredModel
 from models.vision.head import Task
@@ -236,6 +236,7 @@ def _is_path(text: str) -> bool:
 
 
 def _load_file(path: Path) -> LoadedModel:
+    path = file_at(path)
     stored = read_model(path)
     beside = sidecar_path(path)
     sidecar = load_sidecar(beside) if beside.is_file() else None

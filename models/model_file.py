@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +27,14 @@ from protos.errors import BadRequest, NotFound
 MAX_MODEL_BYTES = 2**31 - 1
 # The deepest CNNs in use have some thousands; planning time grows with the square.
 MAX_NODES = 10_000
+
+
+def file_at(path: Path) -> Path:
+    """The model at a path: the file, or the one of its name in a folder, as Triton keeps a model
+    with external data.
+    """
+    inside = path / path.name
+    return inside if os.path.isfile(inside) else path
 
 
 def read_model(path: Path) -> StoredModel:
@@ -56,7 +65,11 @@ def _parse(path: Path) -> tuple[ModelProto, dict[str, Extent]]:
         if not path.exists():
             raise NotFound(cause=f"there is no file {path}", cure="Check the path of the model.")
         if not path.is_file():
-            raise BadRequest(cause=f"{path} is not a file", cure="Give the path of an .onnx file.")
+            there = sorted(path.glob("*.onnx")) if path.is_dir() else []
+            known = ", for example " + str(there[0]) if there else ""
+            raise BadRequest(
+                cause=f"{path} is not a file", cure=f"Give the path of an .onnx file{known}."
+            )
         size = path.stat().st_size
         if size > MAX_MODEL_BYTES:
             raise too_large(path, size, MAX_MODEL_BYTES)

@@ -16,6 +16,7 @@ from google.protobuf import text_format
 
 from models.documents import Problem
 from models.label_file import labels_of
+from models.model_file import file_at
 from protos import inference_pb2 as pb
 from protos.errors import BadConfiguration
 from protos.files import read_text
@@ -108,7 +109,7 @@ def _versions(folder: Path, config: pb.ModelConfig, every: bool) -> dict[str, Pa
     numbers = sorted(
         int(each.name)
         for each in folder.iterdir()
-        if each.name.isdecimal() and int(each.name) > 0 and _file_in(each / file).is_file()
+        if each.name.isdecimal() and int(each.name) > 0 and file_at(each / file).is_file()
     )
     policy = config.version_policy
     if every and not config.HasField("version_policy"):
@@ -120,14 +121,7 @@ def _versions(folder: Path, config: pb.ModelConfig, every: bool) -> dict[str, Pa
             f"there is no file {folder.name}/1/{file}, or its policy excludes it; there is "
             + (", ".join(there) or "nothing")
         )
-    return {str(number): _file_in(folder / str(number) / file) for number in chosen}
-
-
-def _file_in(path: Path) -> Path:
-    """The model at a path: the file, or the one of its name in a folder, as Triton keeps a model
-    with external data.
-    """
-    return path / path.name if path.is_dir() else path
+    return {str(number): file_at(folder / str(number) / file) for number in chosen}
 
 
 def _chosen(numbers: list[int], policy: pb.ModelVersionPolicy) -> list[int]:

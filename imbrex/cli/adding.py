@@ -19,7 +19,7 @@ from models.graph import Graph
 from models.guess import Guess, guess, metadata, written_size
 from models.importer import graph_of
 from models.label_file import labels_of
-from models.model_file import read_model
+from models.model_file import file_at, read_model
 from models.precision import Precision
 from models.sizes import Size, bind, inputs_of, open_axes
 from models.units import divide
@@ -71,6 +71,7 @@ class NotSaid(BadRequest):
 
 def add(file: Path, said: Said, *, default: bool, as_json: bool) -> int:
     """Copies a model into the store, with its sidecar."""
+    file = file_at(file)
     name = said.name or file.stem
     if name in catalogue.names():
         raise BadRequest(

@@ -11,6 +11,7 @@ from onnx.external_data_helper import convert_model_to_external_data
 
 from models import catalogue
 from protos.errors import BadRequest
+from tests.cli.run_cli import imbrex
 from tests.models.model_files import saved, tiny
 
 
@@ -147,3 +148,18 @@ def test_external_weights_of_nested_graphs_are_guarded(tmp_path):
     )
     with pytest.raises(BadRequest, match=r"'hidden'.*outside the model's folder"):
         catalogue.load(saved(tmp_path, model))
+
+
+def test_triton_s_folder_of_a_model_is_read(tmp_path, store):
+    """`tiny.onnx/` holds `tiny.onnx` and its weights."""
+    path = external(tmp_path)
+    folder = tmp_path / "there" / path.name
+    folder.mkdir(parents=True)
+    for each in (path, tmp_path / "weights.bin"):
+        each.rename(folder / each.name)
+    whole = tiny().graph.initializer[0].raw_data
+    for given in (folder, f"{folder}/"):
+        loaded = catalogue.load(given)
+        assert (loaded.name, loaded.proto.graph.initializer[0].raw_data) == ("tiny", whole)
+    assert imbrex("models", "add", f"{folder}/", "--task", "tensor", "--name", "kept").code == 0
+    assert catalogue.load("kept").proto.graph.initializer[0].raw_data == whole

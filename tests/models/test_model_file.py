@@ -24,6 +24,11 @@ def test_missing_file_is_not_found(tmp_path):
 def test_folder_is_refused(tmp_path):
     with pytest.raises(BadRequest, match="is not a file"):
         catalogue.load(tmp_path)
+    saved(tmp_path, tiny())
+    with pytest.raises(BadRequest, match=r"for example .*\.onnx\.$") as caught:
+        catalogue.load(tmp_path)
+    named = caught.value.cure.removeprefix("Give the path of an .onnx file, for example ")
+    assert catalogue.load(named.removesuffix("."))
 
 
 def test_every_truncation_is_refused(tmp_path):

@@ -81,7 +81,7 @@ def test_every_head_refuses_an_answer_of_nan_and_reads_a_finite_one(name: str) -
             found(task, head, *outputs)
 
 
-@pytest.mark.parametrize("name", set(CASES) - {"threshold", "yolov3", "ssd", "pixels"})
+@pytest.mark.parametrize("name", sorted(set(CASES) - {"threshold", "yolov3", "ssd", "pixels"}))
 def test_infinities_everywhere_say_nothing(name: str) -> None:
     task, head, _ = CASES[name]
     outputs = [np.full_like(each, inf) for each in answer(name)]
