@@ -27,7 +27,7 @@ from models.usual import PIXELS, About, described, head_for, takes_pictures
 from models.vision.head import Task
 from models.vision.heads import TASKS
 from models.vision.image_input import Resize
-from models.vision.predictions import check_outputs
+from models.vision.predictions import OutputMismatch, check_outputs
 from models.vision.sidecar import LABELLESS, Assumable, Sidecar, sidecar_path
 from models.vision.sidecar import load as load_sidecar
 from models.vision.yolov2 import YoloV2
@@ -89,7 +89,16 @@ def add(file: Path, said: Said, *, default: bool, as_json: bool) -> int:
         is_open = any(map(open_axes, inputs_of(stored.proto)))
         graph = _graph(file, said.size or (written_size(stored.proto) if is_open else None))
         sidecar = _described(graph, metadata(stored.proto), name, said, file)
-    check_outputs(sidecar, {each: graph.shape(each) for each in graph.outputs})
+    try:
+        check_outputs(sidecar, {each: graph.shape(each) for each in graph.outputs})
+    except OutputMismatch as error:
+        if said.sidecar or beside.is_file():
+            raise
+        raise BadRequest(
+            cause=f"what was said of {name} does not fit it: {error.problem}",
+            cure="Give as many labels as it has classes (--labels), or another --task; --task "
+            "tensor returns its outputs as they are",
+        ) from error
     with terminal.waiting("trying whether it can be split"):
         require_programs(divide(graph))
     if said.precision is not None:
@@ -275,7 +284,12 @@ def _read_labels(text: str) -> tuple[str, ...]:
         return tuple(each.strip() for each in text.split(",") if each.strip())
     try:
         return labels_of(read_text(file))
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise BadRequest(
+            cause=f"the labels {text} cannot be read ({error.strerror})",
+            cure="Check the path after --labels, or list the labels: --labels a,b,c",
+        ) from error
+    except UnicodeDecodeError as error:
         raise BadRequest(
             cause=f"the labels {text} cannot be read ({error})",
             cure="Write one label per line, in UTF-8",

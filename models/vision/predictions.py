@@ -85,7 +85,7 @@ def check_outputs(sidecar: Sidecar, shapes: Mapping[str, Sequence[int]]) -> None
         if not _fits(tuple(shape), wanted[name]):
             told = tuple("any" if size == ANY else size for size in wanted[name])
             raise _unfit(
-                sidecar, f"output {name!r} has shape {tuple(shape)}, but the sidecar says {told}"
+                sidecar, f"output {name!r} has shape {tuple(shape)}, where its head reads {told}"
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -13,13 +14,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from typer.testing import CliRunner
 
 from coordinator.runtime.feeds import check_feeds
+from imbrex.cli.app import app
 from models.loading import network_of
-from protos.errors import BadRequest
+from models.vision.preprocess import BadImage, decode_image
+from models.vision.sidecar import dump
+from protos.errors import BadRequest, ImbrexError
 from tests.cli.run_cli import Ran, imbrex
 from tests.models.model_files import open_sized, two_inputs
+from tests.serving.in_place import SIDECAR, picture, tiny_model
 
 DAEMONS = {
     "worker": ["worker", "--no-mdns", "--port", "0"],
@@ -175,3 +182,160 @@ def test_a_second_input_that_is_missing_is_named(tmp_path: Path) -> None:
         check_feeds(network, {**given, "other": given["images"]})
     assert "Leave out other" in caught.value.cure
     check_feeds(network, given)
+
+
+def failed(*arguments: object) -> ImbrexError:
+    """The error of a command, run in this process."""
+    error = CliRunner().invoke(app, list(map(str, arguments))).exception
+    assert isinstance(error, ImbrexError), error
+    return error
+
+
+def works(*arguments: object) -> str:
+    """What a command prints that succeeds, run in this process."""
+    ran = CliRunner().invoke(app, list(map(str, arguments)))
+    assert ran.exit_code == 0, (arguments, ran.exception, ran.output)
+    return ran.output
+
+
+@pytest.fixture
+def net(store: str, tmp_path: Path) -> Path:
+    """A classifier of three classes in a file, with nothing said of it."""
+    path = tmp_path / "net.onnx"
+    onnx.save(tiny_model(), path)
+    return path
+
+
+CLASSIFIER = ("--task", "classification", "--pixels", "unit")
+CLUSTER = Path(__file__).parents[2] / "docs" / "clusters" / "four-pi4.toml"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "cure", "right"),
+    [
+        (("--name", "digits", "--task", "tensor"), "--name", ("--name", "own", "--task", "tensor")),
+        (("--name", "a b", "--task", "tensor"), "letters, digits, dots", ("--name", "a-b")),
+        (CLASSIFIER[:2], "--task tensor", ("--task", "tensor")),
+        (
+            (*CLASSIFIER[:2], "--labels", "a,b,c"),
+            "these options",
+            (*CLASSIFIER, "--labels", "a,b,c"),
+        ),
+        ((*CLASSIFIER, "--labels", "a,b"), "as many labels", (*CLASSIFIER, "--labels", "a,b,c")),
+        ((*CLASSIFIER, "--labels", "a,b"), "--task tensor", ("--task", "tensor")),
+        (
+            (*CLASSIFIER, "--labels", "gone.txt"),
+            "Check the path after --labels, or list the labels: --labels a,b,c",
+            (*CLASSIFIER, "--labels", "a,b,c"),
+        ),
+        (
+            ("--task", "detection", "--labels", "a,b,c", "--pixels", "unit"),
+            "--task tensor returns",
+            ("--task", "tensor"),
+        ),
+        (("--size", "9x9", "--task", "tensor"), "Leave out the size (--size", ("--task", "tensor")),
+    ],
+)
+def test_options_of_models_add(
+    net: Path, wrong: tuple[str, ...], cure: str, right: tuple[str, ...]
+) -> None:
+    error = failed("models", "add", net, *wrong)
+    assert cure in error.cure
+    assert "sidecar of" not in error.cause
+    works("models", "add", net, *right)
+
+
+def test_files_of_labels(net: Path, tmp_path: Path) -> None:
+    labels, add = tmp_path / "labels.txt", ("models", "add", net, *CLASSIFIER, "--labels")
+    labels.write_bytes("ä\nb\nc\n".encode("latin-1"))
+    assert "in UTF-8" in failed(*add, labels).cure
+    labels.write_text("ä\nb\nc\n", encoding="utf-8")
+    works(*add, labels)
+    labels.write_text("0 a\nb\n2 c\n")
+    assert "NUMBER: LABEL on every line" in failed(*add, labels).cure
+    labels.write_text("0: a\n1: b\n2: c\n")
+    works(*add, labels)
+
+
+def test_sidecars(net: Path, tmp_path: Path) -> None:
+    sidecar = tmp_path / "other.json"
+    add, right = ("models", "add", net, "--sidecar", sidecar), dump(SIDECAR)
+    sidecar.write_text(right.replace('"stretch"', '"nix"'))
+    (value, *_) = re.findall(r"'([a-z-]+)'", failed(*add).cure)
+    sidecar.write_text(right.replace('"stretch"', f'"{value}"'))
+    works(*add)
+    sidecar.write_text(right.replace('"cat"', '"cat", "dog"'))
+    assert "Correct labels" in failed(*add).cure
+    assert "move it away" in failed(*add, "--task", "tensor").cure
+    sidecar.unlink()
+    works("models", "add", net, "--task", "tensor")
+
+
+def test_models_that_are_not_there(net: Path) -> None:
+    for wrong in (("default",), ("remove",), ("confirm",), ("show",)):
+        error = failed("models", *wrong, "nett")
+        assert "imbrex models " in error.cure
+    works("models", "list")
+    works("models", "add", net, *CLASSIFIER, "--labels", "a,b,c")
+    assert "Did you mean 'net'" in failed("models", "show", "nett").cure
+    works("models", "show", "net")
+    error = failed("models", "remove", "net", "--version", "7")
+    works("models", "remove", "net", "--version", error.cure.removeprefix("It has "))
+    assert "imbrex models add FILE.onnx" in failed("models", "pull", "nothing").cure
+    works("models", "add", net, *CLASSIFIER, "--labels", "a,b,c")
+
+
+def test_cluster_files_strategies_and_places(net: Path, tmp_path: Path) -> None:
+    works("models", "add", net, "--task", "tensor")
+    mine = tmp_path / "mine.toml"
+    plan = ("plan", "net", "--strategy", "ofl", "--cluster")
+    assert "Check its path" in failed(*plan, mine).cure
+    mine.write_text(CLUSTER.read_text().replace("[[device]]", "[[devices]]"))
+    assert "docs/cluster-files.md" in failed(*plan, mine).cure
+    mine.write_text(CLUSTER.read_text())
+    works(*plan, mine)
+    error = failed("plan", "net", "--cluster", mine, "--strategy", "nix")
+    for name in ("single", "lw", "fused", "auto"):
+        assert name in error.cure
+        works("plan", "net", "--cluster", mine, "--strategy", name)
+    gone = tmp_path / "gone" / "plan.json"
+    assert "in a folder that you may write to" in failed(*plan, mine, "--save", gone).cure
+    works(*plan, mine, "--save", tmp_path / "plan.json")
+
+
+def test_authorities_and_keys(tmp_path: Path) -> None:
+    where = ("--state-dir", tmp_path / "state")
+    assert "`imbrex cluster init`" in failed("cluster", "list", *where).cure
+    works("cluster", "init", *where)
+    works("cluster", "list", *where)
+    works("cluster", "key", "phone", *where)
+    assert "`imbrex cluster revoke phone`" in failed("cluster", "key", "phone", *where).cure
+    works("cluster", "key", "tablet", *where)
+    works("cluster", "revoke", "phone", *where)
+    works("cluster", "key", "phone", *where)
+    works("cluster", "backup", tmp_path / "backup", *where)
+    restore = ("cluster", "restore", tmp_path / "backup", *where)
+    assert "move that folder away" in failed(*restore).cure
+    (tmp_path / "state").rename(tmp_path / "away")
+    works(*restore)
+
+
+def test_settings(tmp_path: Path) -> None:
+    file = tmp_path / "coordinator.toml"
+    start = ("coordinator", "--config", file)
+    assert "leave it out" in failed(*start).cure
+    file.write_text("prot = 0")
+    assert "Did you mean 'port'" in failed(*start).cure
+    file.write_text("port = 99999")
+    assert "0: any free one" in failed(*start).cure
+    file.write_text("port = 0\nmodel_repository = '/nowhere/at/all'")
+    error = failed(*start, "--state-dir", tmp_path / "state", "--no-mdns", "--grpc-port", "0")
+    assert "NAME/1/model.onnx" in error.cure
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
+def test_pictures(kind: str) -> None:
+    with pytest.raises(BadImage) as caught:
+        decode_image(b"a letter")
+    assert "JPEG" in caught.value.cure
+    assert decode_image(picture(kind=kind)).size == (40, 30)

@@ -73,10 +73,12 @@ class Keys:
             if name in entries:
                 raise BadRequest(
                     cause=f"there is already a key called {name!r}",
-                    cure="Remove it, or choose another name",
+                    cure=f"Revoke it (`imbrex cluster revoke {name}`), or choose another name",
                 )
             if len(entries) >= MAX_KEYS:
-                raise Infeasible(cause=f"there are {MAX_KEYS} keys", cure="Remove one")
+                raise Infeasible(
+                    cause=f"there are {MAX_KEYS} keys", cure="Revoke one: `imbrex cluster revoke`"
+                )
             entries[name] = {"sha256": secret_hash(secret), "role": role.value}
 
         self._state.change((KEYS,), put)
