@@ -15,6 +15,7 @@ from models.vision.predictions import predictions
 from models.vision.preprocess import place
 from models.vision.sidecar import Sidecar, load, sidecar_path
 from models.zoo.builder import NetworkBuilder, square
+from protos.errors import NotFiniteAnswer
 from tests.cli.run_cli import imbrex, refused
 
 SIDE = 64
@@ -98,10 +99,16 @@ def test_rows_with_more_than_a_box_are_refused(store: str, tmp_path: Path, wide:
     assert "the form of the boxes" in refused("models", "add", file).err
 
 
-def test_a_class_that_has_no_label_and_a_score_that_is_no_number_are_nothing() -> None:
+def test_a_class_that_has_no_label_is_nothing() -> None:
     rows = ROWS.copy()
     rows[0, 5] = 7
-    rows[1, 4] = np.nan
-    rows[2] = (0, 0, 8, 8, 0.5, np.nan)
-    found = EndToEnd("end2end", 0.25).candidates({"output0": rows[None]}, 1, (SIDE, SIDE))
+    found = EndToEnd("end2end", 0.25).candidates({"output0": rows[:1][None]}, 1, (SIDE, SIDE))
     assert len(best(found, 0.25).scores) == 0
+
+
+@pytest.mark.parametrize("row", [(0, 0, 8, 8, np.nan, 0), (0, 0, 8, 8, 0.5, np.nan)])
+def test_a_score_or_class_that_is_no_number_is_said(row: tuple[float, ...]) -> None:
+    outputs = {"output0": np.array([[row]], np.float32)}
+    found = EndToEnd("end2end", 0.25).candidates(outputs, 1, (SIDE, SIDE))
+    with pytest.raises(NotFiniteAnswer):
+        best(found, 0.25)
