@@ -15,8 +15,8 @@ from pathlib import Path
 from google.protobuf import text_format
 
 from models.documents import Problem
-from models.label_file import labels_of
 from models.model_file import file_at
+from models.vision.label_file import labels_of
 from protos import inference_pb2 as pb
 from protos.errors import BadConfiguration
 from protos.files import read_text

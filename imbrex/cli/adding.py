@@ -18,7 +18,6 @@ from models.documents import Problem
 from models.graph import Graph
 from models.guess import Guess, guess, metadata, written_size
 from models.importer import graph_of
-from models.label_file import labels_of
 from models.model_file import file_at, read_model
 from models.precision import Precision
 from models.sizes import Size, bind, inputs_of, open_axes
@@ -27,6 +26,7 @@ from models.usual import PIXELS, About, described, head_for, takes_pictures
 from models.vision.head import Task
 from models.vision.heads import TASKS
 from models.vision.image_input import Resize
+from models.vision.label_file import labels_of
 from models.vision.predictions import OutputMismatch, check_outputs
 from models.vision.sidecar import LABELLESS, Assumable, Sidecar, sidecar_path
 from models.vision.sidecar import load as load_sidecar

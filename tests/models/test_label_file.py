@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from models.documents import Problem
-from models.label_file import labels_of
+from models.vision.label_file import labels_of
 
 PETS = ("cat", "dog", "bird")
 
