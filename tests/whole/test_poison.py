@@ -18,6 +18,7 @@ from models.usual import About, described
 from models.vision.sidecar import dump, sidecar_path
 from protos.errors import RequestAtFault
 from tests.models.test_pixels import taking
+from tests.waiting import until
 from tests.whole.cluster import assert_right, question, ready, settled
 
 MODEL = "digits"
@@ -138,9 +139,7 @@ async def test_a_request_that_workers_refuse_fails_at_the_second_and_they_stay(
         ended.set()
         assert await others
         assert set(losses(host)) == {"stream_refused"}
-        async with asyncio.timeout(30):
-            while ready(host) < WORKERS:
-                await asyncio.sleep(0.05)
+        await until(lambda: ready(host) == WORKERS)
         assert_right(await host.infer(MODEL, feeds), whole)
 
 
