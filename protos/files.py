@@ -17,7 +17,7 @@ import platformdirs
 from protos.errors import BadConfiguration
 
 # What a daemon needs of a disk to start: an identity, keys, a list of members.
-_LEAST_ROOM_BYTES = 64 << 10
+_LEAST_ROOM_BYTES = 16 << 10
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
