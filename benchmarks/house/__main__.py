@@ -1,8 +1,13 @@
-"""How large the house is, and how much of it one `POST /v1/models/digits/infer` passes.
+"""How large the house is, how it is divided, and how much of it one `POST /v1/models/digits/infer`
+passes.
 
-A worker and a coordinator are started, which note what they call. Counted are the functions that
-each of several requests called, on the coordinator or on the worker, and the files that these are
-in, without what goes on beside requests or after their answers.
+Workers and a coordinator are started, which note what they call. Counted are the functions (with
+lambdas) that each of several requests called, on the coordinator or on a worker, and the files that
+these are in, without what goes on beside requests or after their answers. This is done with one
+worker, and with two that compute a plan of `halo`.
+
+What is counted in the sources must not get worse: a test compares it with the results that are
+stored (`-o benchmarks/results/house.json`).
 """
 
 from __future__ import annotations
@@ -18,14 +23,22 @@ from typing import Any
 
 import httpx
 
-from benchmarks.house.counts import loose_files, package_cycles, product_lines
+from benchmarks.house.counts import core_lines, loose_files, package_cycles, product_lines
+from benchmarks.house.names import (
+    callables_handed_over,
+    defined_twice,
+    file_circles,
+    importers_of_optional_rooms,
+    private_reads,
+    protocols_of_one,
+    statements,
+)
 from benchmarks.house.traced import CALLED, SIGNALS
 from benchmarks.report import command_line, emit
 from coordinator.cluster.children import Child, start, stop, wait_until
 from models.digits.examples import examples
 
 LOOPBACK = "127.0.0.1"
-WORKERS = 1
 REQUESTS = 10
 WARM_UP = 5
 START_S = 60.0
@@ -39,47 +52,80 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = command_line(__doc__)
     parser.add_argument("--list", action="store_true", help="the functions, too")
     given = parser.parse_args(arguments)
-    passed = passed_by_requests()
-    cycles = package_cycles()
+    alone, halo = passed_by_requests(1), passed_by_requests(2)
+    counts, lists = counted()
     result: dict[str, Any] = {
-        "files_per_request": len({file for file, _ in passed}),
-        "functions_per_request": len(passed),
-        "product_lines": product_lines(),
-        "loose_files": loose_files(),
-        "package_cycles": len(cycles),
-        "cycles": cycles,
+        "files_per_request": len({file for file, _ in alone}),
+        "functions_per_request": len(alone),
+        "files_per_halo_request": len({file for file, _ in halo}),
+        "functions_per_halo_request": len(halo),
+        **counts,
     }
-    lines = [f"{key:24} {value}" for key, value in result.items()]
+    lines = [f"{key:28} {value}" for key, value in result.items()]
     if given.list:
-        result["passed"] = sorted(f"{file}: {name}" for file, name in passed)
-        lines += result["passed"]
+        lists["passed"] = sorted(f"{file}: {name}" for file, name in alone)
+        lines += [f"{key}: {entry}" for key, entries in lists.items() for entry in entries]
+        result |= lists
     emit(result, given, "\n".join(lines))
     return 0
 
 
-def passed_by_requests() -> Passed:
-    """Functions that every request calls."""
+def counted() -> tuple[dict[str, int], dict[str, Any]]:
+    """What is counted in the sources, and what was counted."""
+    lists: dict[str, Any] = {
+        "defined_twice": defined_twice(),
+        "handed_over": callables_handed_over(),
+        "protocols_of_one": protocols_of_one(),
+        "file_circles": file_circles(),
+        "room_circles": package_cycles(),
+        "private_reads": private_reads(),
+        "importers_of_optional_rooms": importers_of_optional_rooms(),
+    }
+    loose = {f"loose_in_{room}": count for room, count in loose_files().items()}
+    counts = {
+        "lines": product_lines(),
+        "core_lines": core_lines(),
+        "statements": statements(),
+        "names_defined_twice": len(lists["defined_twice"]),
+        "callables_handed_over": len(lists["handed_over"]),
+        "protocols_of_one_class": len(lists["protocols_of_one"]),
+        **loose,
+        "circles_of_files": len(lists["file_circles"]),
+        "circles_of_rooms": len(lists["room_circles"]),
+        "private_reads_in_tests": sum(lists["private_reads"].values()),
+        "imports_of_optional_rooms": len(lists["importers_of_optional_rooms"]),
+    }
+    return counts, lists
+
+
+def passed_by_requests(workers: int) -> Passed:
+    """Functions that every request calls, by so many workers. Several are so slow that the work is
+    divided.
+    """
     with TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
-        folders = [folder / f"worker{number}" for number in range(WORKERS)]
-        workers = [stack.enter_context(_traced(each, _worker(each.name))) for each in folders]
+        pace = "0.02" if workers > 1 else "1"
+        folders = [folder / f"worker{number}" for number in range(workers)]
+        children = [
+            stack.enter_context(_traced(each, _worker(each.name, pace))) for each in folders
+        ]
         folders.append(folder / "coordinator")
-        arguments = _coordinator([_told(each)["address"] for each in workers])
+        arguments = _coordinator([_told(each)["address"] for each in children])
         host = stack.enter_context(_traced(folders[-1], arguments))
         url = _told(host)["url"] + URL
-        _ask(url, [*workers, host])
+        _ask(url, [*children, host])
         stack.close()
         called = [json.loads((each / CALLED).read_text()) for each in folders]
     return {(file, name) for each in called for file, name in each}
 
 
-def _worker(name: str) -> list[str]:
-    return ["worker", "--name", name, "--no-mdns"]
+def _worker(name: str, pace: str) -> list[str]:
+    return ["worker", "--name", name, "--no-mdns", "--pace", pace]
 
 
 def _coordinator(addresses: Sequence[str]) -> list[str]:
     options = ["--no-host-computes", "--no-profile", "--no-mdns", "--model", "digits"]
-    return ["coordinator", *options, *(f"--worker={each}" for each in addresses)]
+    return ["coordinator", *options, "--strategy=halo", *(f"--worker={each}" for each in addresses)]
 
 
 @contextmanager

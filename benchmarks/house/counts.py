@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from benchmarks.report import ROOT
 
 ROOMS = ("protos", "models", "worker", "coordinator", "imbrex")
+# What can be taken away: nothing imports it but a registry.
+OPTIONAL = (
+    "coordinator/planning/papers",
+    "coordinator/several",
+    "coordinator/serving/oip",
+    "coordinator/serving/deepstack",
+    "coordinator/serving/frigate",
+    "coordinator/serving/page",
+    "models/zoo",
+    "models/quantise",
+    "imbrex/watch",
+    "imbrex/demo",
+)
 _GENERATED = ("_pb2.py", "_pb2_grpc.py")
+
+
+def parsed(file: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return _parsed(file.read_text(encoding="utf-8"))
+
+
+@cache
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
 
 
 def product() -> list[Path]:
@@ -24,20 +48,38 @@ def product_lines() -> int:
     return sum(len(file.read_text(encoding="utf-8").splitlines()) for file in product())
 
 
-def loose_files() -> int:
-    """Files of `coordinator/` that are in none of its packages."""
-    return sum(file.name != "__init__.py" for file in (ROOT / "coordinator").glob("*.py"))
+def core_lines() -> int:
+    """Lines without the optional rooms."""
+    optional = tuple(f"{room}/" for room in OPTIONAL)
+    return sum(
+        len(file.read_text(encoding="utf-8").splitlines())
+        for file in product()
+        if not str(file.relative_to(ROOT)).startswith(optional)
+    )
+
+
+def loose_files() -> dict[str, int]:
+    """Files of these rooms that are in none of their packages."""
+    return {
+        room: sum(file.name != "__init__.py" for file in (ROOT / room).glob("*.py"))
+        for room in ("models", "worker", "coordinator")
+    }
 
 
 def package_cycles() -> list[list[str]]:
     """Groups of rooms each of which imports, in the end, all others of its group."""
-    left = arrows()
+    return circles(arrows())
+
+
+def circles(arrows: Mapping[str, set[str]]) -> list[list[str]]:
+    """Groups of names each of which leads, in the end, to all others of its group."""
+    left = dict(arrows)
     cycles = []
-    while (found := _cycle(left)) is not None:
-        reach = {name: _reached(left, name) for name in left}
-        group = sorted(n for n in left if found in reach[n] and n in reach[found])
+    while (name := _cycle(left)) is not None:
+        reach = {start: _reached(left, start) for start in left}
+        group = sorted(start for start in left if name in reach[start] and start in reach[name])
         cycles.append(group)
-        left = {name: targets - set(group) for name, targets in left.items() if name not in group}
+        left = {own: targets - set(group) for own, targets in left.items() if own not in group}
     return cycles
 
 
@@ -64,20 +106,28 @@ def arrows() -> dict[str, set[str]]:
     """Rooms and those that they import, as paths. A package is a room, and so is a file that lies
     beside packages of `coordinator`, `models` or `imbrex`.
     """
+    rooms: dict[str, set[str]] = {}
+    for file, targets in imports().items():
+        own = _room(file)
+        rooms.setdefault(own, set()).update(map(_room, targets))
+        rooms[own].discard(own)
+    return rooms
+
+
+def imports() -> dict[Path, set[Path]]:
+    """Files of the product and those that they import, wherever in the file that is."""
     files = product()
-    modules = {_module(file): file for file in files}
-    found: dict[str, set[str]] = {}
-    for file in files:
-        targets = found.setdefault(_room(file), set())
-        for names in _imported(file):
-            used = next((modules[name] for name in names if name in modules), None)
-            if used is not None:
-                targets.add(_room(used))
-        targets.discard(_room(file))
-    return found
+    modules = {module_name(file): file for file in files}
+    targets = {file: {_found(names, modules) for names in _imported(file)} for file in files}
+    return {file: {each for each in found if each} - {file} for file, found in targets.items()}
 
 
-def _module(file: Path) -> str:
+def _found(names: Sequence[str], modules: Mapping[str, Path]) -> Path | None:
+    return next((modules[name] for name in names if name in modules), None)
+
+
+def module_name(file: Path) -> str:
+    """How it is imported."""
     return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -89,7 +139,7 @@ def _room(file: Path) -> str:
 
 def _imported(file: Path) -> Iterator[tuple[str, ...]]:
     """The names that each import may mean, the innermost first."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Import):
             yield from ((alias.name,) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -19,6 +19,7 @@ from benchmarks.report import ROOT
 
 _INSTALLED = f"{ROOT}/.venv"
 CALLED, SIGNALS = "called.json", "signals"
+LAMBDA = "<lambda>"
 
 # What runs beside requests, or after them: what these call does not count.
 ASIDE = frozenset(
@@ -61,13 +62,19 @@ class Recorder:
         """
         common = set[CodeType].intersection(*self.windows) if self.windows else set[CodeType]()
         found = {
-            (str(Path(code.co_filename).relative_to(ROOT)), code.co_qualname)
+            (str(Path(code.co_filename).relative_to(ROOT)), _name(code))
             for code in common
             if code.co_filename.startswith(f"{ROOT}/")
             and not code.co_filename.startswith(_INSTALLED)
-            and not code.co_name.startswith("<")
+            and (not code.co_name.startswith("<") or code.co_name == LAMBDA)
         }
         return sorted(each for each in found if not each[0].startswith("benchmarks/"))
+
+
+def _name(code: CodeType) -> str:
+    """Lambdas are told apart by their lines."""
+    line = f":{code.co_firstlineno}" if code.co_name == LAMBDA else ""
+    return f"{code.co_qualname}{line}"
 
 
 def _is_aside(frame: FrameType) -> bool:

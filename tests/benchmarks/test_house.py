@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.house import counts
+from benchmarks.house import counts, names
 
 
 @pytest.fixture
@@ -26,18 +26,67 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(counts, "ROOT", tmp_path)
+    monkeypatch.setattr(names, "ROOT", tmp_path)
     return tmp_path
 
 
 def test_lines_and_loose_files_are_counted(house: Path) -> None:
     assert counts.product_lines() == 1 + 5 + 1 + 1
-    assert counts.loose_files() == 1
+    assert counts.loose_files() == {"models": 1, "worker": 1, "coordinator": 1}
 
 
 def test_rooms_that_import_each_other_are_found(house: Path) -> None:
     assert counts.package_cycles() == [["models/a", "worker"]]
     (house / "worker/b.py").write_text("import protos.c\n")
     assert counts.package_cycles() == []
+
+
+def test_names_with_two_meanings_are_found(house: Path) -> None:
+    (house / "models/a.py").write_text("Sizes = tuple[int, ...]\nMOST = 3\n\nclass Own: ...\n")
+    (house / "protos/c.py").write_text("from x import Own\n\nclass Sizes: ...\nMOST = 3\n")
+    assert names.defined_twice() == {"Sizes": ["models/a.py", "protos/c.py"]}
+
+
+def test_callables_are_found_behind_aliases_and_without_clocks_and_tables(house: Path) -> None:
+    (house / "models/a.py").write_text(
+        "Heard = Callable[[str], None]\n"
+        "class A:\n"
+        "    def __init__(self, clock: Callable[[], float], table: Mapping[str, Heard]): ...\n"
+        "    async def start(self, heard: Heard | None): ...\n"
+        "    def ask(self, heard: Heard): ...\n"
+    )
+    (house / "protos/c.py").write_text(
+        "from models.a import Heard\nclass B:\n    field: Heard\n    b: Other\n"
+    )
+    assert names.callables_handed_over() == ["models/a.py: A(heard)", "protos/c.py: B(field)"]
+
+
+def test_protocols_of_one_class_are_found(house: Path) -> None:
+    (house / "models/a.py").write_text(
+        "class P(Protocol):\n    def f(self): ...\n"
+        "class Q(Protocol[T]):\n    def g(self): ...\n"
+        "class A:\n    def f(self): ...\n    def g(self): ...\n"
+        "class B:\n    def g(self): ...\n"
+    )
+    assert names.protocols_of_one() == ["P"]
+
+
+def test_circles_of_files_and_importers_of_optional_rooms_are_found(house: Path) -> None:
+    assert names.file_circles() == [["models/a.py", "worker/b.py"]]
+    (house / "models/zoo").mkdir()
+    (house / "models/zoo/vgg.py").write_text("")
+    (house / "worker/b.py").write_text("from models.zoo.vgg import x\n")
+    assert names.file_circles() == []
+    assert names.importers_of_optional_rooms() == ["worker/b.py imports models/zoo/vgg.py"]
+
+
+def test_reads_of_private_members_in_tests_are_counted(house: Path) -> None:
+    (house / "tests").mkdir()
+    (house / "tests/test_a.py").write_text(
+        "class Own:\n    def f(self):\n        self._mine = other._theirs\n"
+        "        return a.__doc__ + own._mine\n"
+    )
+    assert names.private_reads() == {"tests/test_a.py": 1}
 
 
 @pytest.mark.slow

@@ -1,0 +1,208 @@
+"""What can be counted in the syntax of the sources: names with two meanings, callables that are
+handed over, protocols of one class, circles of imports, and what tests read of others' insides.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from benchmarks.house.counts import OPTIONAL, circles, imports, module_name, parsed, product
+from benchmarks.report import ROOT
+
+# What a clock or a source of chance returns.
+_NUMBERS = frozenset({"float", "int"})
+_TABLES = frozenset({"Mapping", "dict", "Sequence", "tuple", "list"})
+_HANDED_TO = frozenset({"__init__", "start"})
+# Their instances are the rows of a table: of operators, of calls, of the catalogue, of candidates.
+_ROWS_OF_TABLES = frozenset({"Operator", "Call", "Built", "Entry", "Candidate"})
+
+
+def statements() -> int:
+    """Statements of the product, docstrings among them."""
+    return sum(isinstance(node, ast.stmt) for file in product() for node in ast.walk(parsed(file)))
+
+
+def defined_twice() -> dict[str, list[str]]:
+    """Public classes and type aliases of more than one module, and these modules."""
+    places = defaultdict(set)
+    for file in product():
+        for name in _definitions(parsed(file)):
+            places[name].add(_path(file))
+    return {name: sorted(files) for name, files in sorted(places.items()) if len(files) > 1}
+
+
+def _definitions(module: ast.Module) -> Iterator[str]:
+    for node in module.body:
+        if isinstance(node, ast.ClassDef):
+            name = node.name
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            name = node.target.id if "TypeAlias" in ast.unparse(node.annotation) else "_"
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id if _is_alias(node.value) else "_"
+        else:
+            continue
+        if not name.startswith("_"):
+            yield name
+
+
+def _is_alias(value: ast.expr) -> bool:
+    """Whether an assignment names a type: `A = B[C]` or `A = B | C` of types."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr):
+        return _is_type(value.left) and _is_type(value.right)
+    return isinstance(value, ast.Subscript) and _is_type(value.value)
+
+
+def _is_type(value: ast.expr) -> bool:
+    if isinstance(value, ast.Subscript | ast.BinOp):
+        return _is_alias(value)
+    if isinstance(value, ast.Constant):
+        return value.value is None
+    name = value.attr if isinstance(value, ast.Attribute) else getattr(value, "id", "")
+    return (name[:1].isupper() and not name.isupper()) or name in ("dict", "list", "tuple", "set")
+
+
+def callables_handed_over() -> list[str]:
+    """Those that constructors, fields and `start` take, without clocks, chance, and tables."""
+    defined = {module_name(file): _callable_aliases(parsed(file)) for file in product()}
+    handed_over = []
+    for file in product():
+        known = {"Callable"} | defined[module_name(file)] | _imported_aliases(file, defined)
+        handed_over += [
+            f"{_path(file)}: {owner.name}({name})"
+            for owner in ast.walk(parsed(file))
+            if isinstance(owner, ast.ClassDef) and owner.name not in _ROWS_OF_TABLES
+            for name, annotation in _handed_to(owner)
+            if _is_callable(annotation, known)
+        ]
+    return handed_over
+
+
+def _handed_to(owner: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
+    for member in owner.body:
+        if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef) and member.name in _HANDED_TO:
+            for argument in (*member.args.args, *member.args.kwonlyargs):
+                if argument.annotation is not None:
+                    yield argument.arg, argument.annotation
+        elif isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name):
+            yield member.target.id, member.annotation
+
+
+def _callable_aliases(module: ast.Module) -> set[str]:
+    """Names of types that are called: aliases of `Callable`, protocols of `__call__`."""
+    aliases = set()
+    for node in module.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            is_type = isinstance(target, ast.Name) and _is_alias(node.value)
+            if is_type and _is_callable(node.value, {"Callable"}):
+                aliases.add(ast.unparse(target))
+        elif isinstance(node, ast.ClassDef) and _methods(node) == {"__call__"}:
+            aliases.add(node.name)
+    return aliases
+
+
+def _imported_aliases(file: Path, defined: Mapping[str, set[str]]) -> set[str]:
+    return {
+        alias.asname or alias.name
+        for node in ast.walk(parsed(file))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.name in defined.get(node.module or "", ())
+    }
+
+
+def _is_callable(annotation: ast.expr, aliases: set[str]) -> bool:
+    if isinstance(annotation, ast.BinOp):
+        return any(_is_callable(side, aliases) for side in (annotation.left, annotation.right))
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        return _is_callable(ast.parse(annotation.value, mode="eval").body, aliases)
+    if isinstance(annotation, ast.Subscript):
+        name = ast.unparse(annotation.value)
+        if name in _TABLES:
+            return False
+        if name == "Callable" and isinstance(annotation.slice, ast.Tuple):
+            arguments, result = annotation.slice.elts
+            is_number = ast.unparse(result) in _NUMBERS
+            return not (is_number and isinstance(arguments, ast.List) and not arguments.elts)
+        return name in aliases
+    return isinstance(annotation, ast.Name) and annotation.id in aliases
+
+
+def protocols_of_one() -> list[str]:
+    """Protocols that one class of the product has all methods of, or none."""
+    classes = [
+        node
+        for file in product()
+        for node in ast.walk(parsed(file))
+        if isinstance(node, ast.ClassDef)
+    ]
+    protocols = [node for node in classes if "Protocol" in map(_base, node.bases)]
+    others = [_methods(node) for node in classes if node not in protocols]
+    return sorted(
+        protocol.name
+        for protocol in protocols
+        if sum(_methods(protocol) <= methods for methods in others) <= 1
+        and _methods(protocol) != {"__call__"}
+    )
+
+
+def _base(node: ast.expr) -> str:
+    return ast.unparse(node.value if isinstance(node, ast.Subscript) else node)
+
+
+def _methods(owner: ast.ClassDef) -> set[str]:
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {member.name for member in owner.body if isinstance(member, functions)}
+
+
+def file_circles() -> list[list[str]]:
+    """Groups of files each of which imports, in the end, all others of its group."""
+    return circles(
+        {_path(own): {_path(file) for file in targets} for own, targets in imports().items()}
+    )
+
+
+def importers_of_optional_rooms() -> list[str]:
+    """Imports of an optional room's files from outside it."""
+    return sorted(
+        f"{_path(own)} imports {_path(file)}"
+        for own, files in imports().items()
+        for file in files
+        for room in OPTIONAL
+        if _path(file).startswith(f"{room}/") and not _path(own).startswith(f"{room}/")
+    )
+
+
+def private_reads() -> dict[str, int]:
+    """How often each file of tests reads a private member of something that is not its own."""
+    counts = {}
+    for file in sorted((ROOT / "tests").rglob("*.py")):
+        own = set(_private_names(parsed(file)))
+        reads = [
+            node
+            for node in ast.walk(parsed(file))
+            if isinstance(node, ast.Attribute)
+            and node.attr.startswith("_")
+            and not node.attr.startswith("__")
+            and node.attr not in own
+            and ast.unparse(node.value) not in ("self", "cls")
+        ]
+        if reads:
+            counts[_path(file)] = len(reads)
+    return counts
+
+
+def _private_names(module: ast.Module) -> Iterator[str]:
+    """Those that a file defines itself."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+
+
+def _path(file: Path) -> str:
+    return str(file.relative_to(ROOT))
