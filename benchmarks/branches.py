@@ -25,11 +25,11 @@ from coordinator.costs.rates import RateCosts
 from coordinator.planning.planners.branches import by_branches
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
-from models.catalogue import load
-from models.importer import load_graph
-from models.units import Network, divide
-from models.zoo import builder
-from protos.facts import DeviceId
+from models.catalogue.catalogue import load
+from models.cut.units import Network, divide
+from models.onnx_file import builder
+from models.onnx_file.importer import load_graph
+from protos.wire.facts import DeviceId
 
 GFLOPS = 1.85
 MBPS = (93.7, 940.0)

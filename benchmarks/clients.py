@@ -13,7 +13,7 @@ import numpy as np
 
 from coordinator.serving.common import names
 from imbrex import Client
-from models.reference import EQUAL, Comparison, compare
+from models.run.reference import EQUAL, Comparison, compare
 from protos.errors import ImbrexError
 
 

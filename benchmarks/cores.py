@@ -27,13 +27,13 @@ import onnxruntime as ort
 
 from benchmarks.report import command_line, emit
 from coordinator.planning.planners.spread import parts
-from models import catalogue
-from models.cutter import cut
-from models.importer import load_graph
-from models.program import BlobSource
-from models.tiles import MapTile, grid, tile_boxes
-from models.units import Network, divide
-from worker.cores import measured
+from models.catalogue import catalogue
+from models.cut.cutter import cut
+from models.cut.program import BlobSource
+from models.cut.tiles import MapTile, grid, tile_boxes
+from models.cut.units import Network, divide
+from models.onnx_file.importer import load_graph
+from worker.compute.cores import measured
 from worker.engines.base import Place
 from worker.engines.onnxruntime import OnnxRuntime
 from worker.engines.ort_session import make_session, options

@@ -25,15 +25,15 @@ from benchmarks.lab.pictures import short_name
 from benchmarks.report import command_line, emit
 from coordinator.costs.regression import Profile, RegressionCosts, errors
 from coordinator.costs.sampling import Sampling
-from models import catalogue
-from models.boxes import Span
-from models.cutter import cut
-from models.geometry import extent
-from models.importer import load_graph
-from models.program import BlobSource, Program
-from models.tiles import MapTile, even_spans, map_size, tile_boxes
-from models.units import Network, divide
-from models.work import Work, works
+from models.catalogue import catalogue
+from models.cut.cutter import cut
+from models.cut.program import BlobSource, Program
+from models.cut.tiles import MapTile, even_spans, map_size, tile_boxes
+from models.cut.units import Network, divide
+from models.onnx_file.importer import load_graph
+from models.operators.geometry import extent
+from models.operators.work import Work, works
+from models.tensors.boxes import Span
 from worker.engines.ort_session import BLOCKED_LAYOUT, make_session
 
 NETWORKS = "vgg16-conv,yolov2,resnet50,digits"

@@ -15,10 +15,10 @@ from pathlib import Path
 from PIL import Image
 
 from benchmarks.report import command_line, emit
+from models.catalogue.installed import Store
 from models.digits import MODEL
 from models.digits.ink import Part
 from models.digits.sheets import FORMATS, SHEETS, sheet
-from models.installed import Store
 from training.digits.evaluate import measure
 
 NAME = "digits-int8"

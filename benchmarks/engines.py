@@ -28,15 +28,15 @@ import numpy as np
 from benchmarks.exports.files import exported
 from benchmarks.lab.tables import between_marks
 from benchmarks.report import ROOT, command_line, emit
-from models.boxes import Box
-from models.catalogue import load
-from models.cutter import cut
-from models.graph import Graph
-from models.loading import network_of
-from models.precision import WIRES, Precision
-from models.program import BlobSource, Program
-from models.reference import compare, random_inputs
-from models.tolerance import of_engine
+from models.catalogue.catalogue import load
+from models.catalogue.loading import network_of
+from models.check.tolerance import of_engine
+from models.cut.cutter import cut
+from models.cut.program import BlobSource, Program
+from models.graph.graph import Graph
+from models.run.reference import compare, random_inputs
+from models.tensors.boxes import Box
+from models.tensors.precision import WIRES, Precision
 from protos.errors import ImbrexError
 from worker.engines.base import Place, Runnable
 from worker.engines.choice import GAIN

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coordinator.planning.graphsearch.elimination import CostGraph, Edge
-from coordinator.planning.graphsearch.minsum import MAX_ENTRIES, Floats
+from coordinator.planning.papers.min_sum_elimination import CostGraph, Edge
+from coordinator.planning.papers.minsum import MAX_ENTRIES, Floats
 
 
 @dataclass(frozen=True, slots=True)

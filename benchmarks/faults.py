@@ -36,8 +36,8 @@ from benchmarks.workers import (
 from coordinator.service import Coordinator
 from coordinator.tasks.plan import Plan
 from coordinator.tasks.runs import Phase
-from models.reference import compare
-from protos.facts import DeviceId
+from models.run.reference import compare
+from protos.wire.facts import DeviceId
 
 WORKERS = 4
 # Together less than a core, so that nobody waits for this machine.

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from models import catalogue
-from models.geometry import extent
-from models.importer import load_graph
-from models.tiles import grid, tile_boxes, whole_map
-from models.units import Network, divide
-from models.work import Work, tile_works, works
+from models.catalogue import catalogue
+from models.cut.tiles import grid, tile_boxes, whole_map
+from models.cut.units import Network, divide
+from models.onnx_file.importer import load_graph
+from models.operators.geometry import extent
+from models.operators.work import Work, tile_works, works
 
 MODEL = "vgg16-256-conv"
 GRIDS = ((2, 2), (2, 4), (4, 4))

@@ -26,27 +26,27 @@ from onnx import TensorProto, helper
 
 from benchmarks.messages import GAP_S, awake, seldom, worker
 from benchmarks.report import command_line, emit
-from coordinator.execution.messages import task_item
 from coordinator.planning.cluster_file import parse_cluster
 from coordinator.planning.planners.halo import halo
+from coordinator.requests.messages import task_item
 from coordinator.tasks.events import Assign, Cancelled, Joined, RequestId, Submitted
 from coordinator.tasks.graph import outline_plan
 from coordinator.tasks.scheduler import Scheduler
-from models import catalogue
-from models.boxes import Box
-from models.loading import network_of
-from models.program import Program
+from models.catalogue import catalogue
+from models.catalogue.loading import network_of
+from models.cut.program import Program
+from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
-from protos.channels import HOST, Caller
-from protos.client import ExchangeStream, WorkerClient
-from protos.convert import box_message
-from protos.frames import decode, encode
+from protos.rpc.channels import HOST, Caller
+from protos.rpc.client import ExchangeStream, WorkerClient
+from protos.wire.convert import box_message
+from protos.wire.frames import decode, encode
+from worker.compute.sessions import Sessions
 from worker.engines.base import Place
 from worker.engines.onnxruntime import OnnxRuntime
 from worker.programs.store import BlobStore
-from worker.sessions import Sessions
 from worker.tasks.state import Tasks
-from worker.wire import task_spec
+from worker.tasks.task_items import task_spec
 
 SHAPES = ((1, 64, 1, 16), (1, 64, 1, 256), (1, 256, 2, 256))
 # What the first task reads and makes, and the second.

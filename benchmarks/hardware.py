@@ -21,8 +21,8 @@ from coordinator.planning.planners.auto import auto
 from imbrex.cli.chart import speedup_svg
 from imbrex.demo.emulation.clusters import cluster_of, cluster_text
 from imbrex.demo.emulation.presets import load_kind
-from models.catalogue import load
-from models.loading import network_of
+from models.catalogue.catalogue import load
+from models.catalogue.loading import network_of
 
 KINDS = {
     "pi3b-ort": "Raspberry Pi 3, 100 Mbit/s Ethernet",

@@ -23,12 +23,12 @@ import numpy as np
 import openvino as ov
 
 from benchmarks.report import command_line, emit
-from models.boxes import Box, Span
-from models.catalogue import load
-from models.cutter import cut
-from models.loading import network_of
-from models.program import BlobSource
-from models.reference import compare, random_inputs
+from models.catalogue.catalogue import load
+from models.catalogue.loading import network_of
+from models.cut.cutter import cut
+from models.cut.program import BlobSource
+from models.run.reference import compare, random_inputs
+from models.tensors.boxes import Box, Span
 from worker.engines.base import Place
 from worker.engines.openvino import OpenVino
 from worker.programs.store import BlobStore

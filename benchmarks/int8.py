@@ -43,13 +43,13 @@ from coordinator.planning.published import equal_cluster
 from coordinator.runtime.planners import strategy as planner_of
 from coordinator.tasks.plan import Plan
 from imbrex.demo.cluster import WORKER
-from models import loading
-from models.boxes import Span
-from models.catalogue import load
-from models.graph import Graph
-from models.importer import load_graph
-from models.reference import WholeModel, random_inputs
-from models.units import Network
+from models.catalogue import loading
+from models.catalogue.catalogue import load
+from models.cut.units import Network
+from models.graph.graph import Graph
+from models.onnx_file.importer import load_graph
+from models.run.reference import WholeModel, random_inputs
+from models.tensors.boxes import Span
 
 NETWORK = "resnet50"
 AUTO = "auto"

@@ -33,10 +33,10 @@ from coordinator.tasks.graph import compile_plan
 from coordinator.tasks.plan import Plan
 from imbrex.demo.emulation.clusters import cluster_of
 from imbrex.demo.emulation.presets import load_kind
-from models import catalogue
-from models.loading import network_of
-from models.program import BlobSource, Program
-from models.units import Network
+from models.catalogue import catalogue
+from models.catalogue.loading import network_of
+from models.cut.program import BlobSource, Program
+from models.cut.units import Network
 from worker.engines.ort_session import BLOCKED_LAYOUT, make_session, options
 from worker.engines.processor import settle_thread
 from worker.programs.graphs import embed_weight

@@ -24,9 +24,9 @@ from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.simulate.simulator import simulate
 from imbrex.demo.emulation import presets
 from imbrex.demo.emulation.clusters import cluster_of
-from models import catalogue
-from models.loading import network_of
-from models.units import Network
+from models.catalogue import catalogue
+from models.catalogue.loading import network_of
+from models.cut.units import Network
 from protos.errors import Infeasible
 
 DEVICES = 8

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.members import make_members
-from coordinator.cluster import children
+from coordinator.devices import children
 from coordinator.service import Coordinator
 from coordinator.settings import CoordinatorSettings
 

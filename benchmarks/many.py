@@ -27,8 +27,8 @@ from typing import Any
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from benchmarks.report import command_line, emit
-from coordinator.cluster import children
-from coordinator.cluster.link_file import LINKS_FILE
+from coordinator.devices import children
+from coordinator.devices.link_file import LINKS_FILE
 from imbrex import Client, ImbrexError
 from models.digits.examples import examples
 

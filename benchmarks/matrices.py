@@ -26,7 +26,7 @@ from typing import Literal
 
 import numpy as np
 
-from coordinator.planning.graphsearch.kcut import Operation
+from coordinator.planning.papers.kcut_search import Operation
 
 ROWS, COLUMNS, REPLICATED, PARTIAL = range(4)
 TILINGS = 3

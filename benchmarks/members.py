@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from coordinator.cluster.authority import Authority
-from coordinator.cluster.trust import Trust
-from protos.channels import HOST, Caller
-from protos.facts import DeviceId
-from protos.identity import Identity, device_name, keep_identity, new_key, now_utc, signing_request
-from worker.identity import device_id
-from worker.membership import IDENTITY_FILE
+from coordinator.trust.authority import Authority
+from coordinator.trust.trust import Trust
+from protos.rpc.channels import HOST, Caller
+from protos.trust.identity import (
+    Identity,
+    device_name,
+    keep_identity,
+    new_key,
+    now_utc,
+    signing_request,
+)
+from protos.wire.facts import DeviceId
+from worker.machine.identity import device_id
+from worker.trust.certificate import IDENTITY_FILE
 
 
 def make_members(coordinator: Path, workers: Sequence[Path]) -> Caller:

@@ -15,7 +15,7 @@ import psutil
 
 from benchmarks.local import local_cluster
 from benchmarks.report import command_line, emit
-from models.reference import random_inputs
+from models.run.reference import random_inputs
 
 # Model, workers, and the most megabytes (1e6 bytes) that one of them may keep.
 CASES = (("digits", 1, 250.0), ("digits", 4, 250.0), ("vgg16-conv", 4, 400.0))

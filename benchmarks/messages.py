@@ -32,23 +32,30 @@ import numpy as np
 import uvloop
 
 from benchmarks.report import command_line, emit
-from coordinator.cluster import children
-from coordinator.cluster.authority import Authority
-from coordinator.cluster.trust import Trust
-from models.boxes import Box
+from coordinator.devices import children
+from coordinator.trust.authority import Authority
+from coordinator.trust.trust import Trust
+from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
-from protos.channels import CHANNEL_OPTIONS, HOST, Caller
-from protos.client import ExchangeStream, WorkerClient
-from protos.convert import box_message, data_type_of
-from protos.credentials import Credentials
-from protos.endpoint import Endpoint
-from protos.facts import DeviceId
-from protos.frames import encode
-from protos.identity import certified, device_name, keep_identity, new_key, now_utc, signing_request
-from protos.serving import EXCHANGE
-from worker.data.link import Link, connect
-from worker.membership import IDENTITY_FILE
+from protos.rpc.channels import CHANNEL_OPTIONS, HOST, Caller
+from protos.rpc.client import ExchangeStream, WorkerClient
+from protos.rpc.serving import EXCHANGE
+from protos.trust.credentials import Credentials
+from protos.trust.identity import (
+    certified,
+    device_name,
+    keep_identity,
+    new_key,
+    now_utc,
+    signing_request,
+)
+from protos.wire.convert import box_message, data_type_of
+from protos.wire.endpoint import Endpoint
+from protos.wire.facts import DeviceId
+from protos.wire.frames import encode
+from worker.peers.link import Link, connect
 from worker.tasks.actions import Piece, SendToPeer, TaskKey
+from worker.trust.certificate import IDENTITY_FILE
 
 # Halos of common networks, and the tile of one.
 SHAPES = ((1, 64, 1, 16), (1, 64, 1, 256), (1, 256, 2, 256))

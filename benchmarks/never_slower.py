@@ -24,8 +24,8 @@ from benchmarks.report import command_line, emit
 from benchmarks.speedup import LEAST_REPEAT, Wish, run
 from coordinator.costs import Medium
 from imbrex.demo.emulation.presets import names as presets
-from models import catalogue
-from models.check import TOLERANCE
+from models.catalogue import catalogue
+from models.check.check import TOLERANCE
 
 MOST_DEVICES = 8
 NOISE = 0.03

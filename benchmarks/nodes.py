@@ -26,15 +26,15 @@ from onnx import numpy_helper
 from onnx.backend.test import loader
 
 from benchmarks.report import command_line, emit
-from models import catalogue
-from models.check import Blocking, fused
-from models.loading import network_of
-from models.program import BlobSource
-from models.reference import WholeModel
-from models.run_tiles import TileRun
-from models.tiles import grid
-from models.tolerance import tolerance
-from models.units import Network
+from models.catalogue import catalogue
+from models.catalogue.loading import network_of
+from models.check.check import Blocking, fused
+from models.check.tolerance import tolerance
+from models.cut.program import BlobSource
+from models.cut.tiles import grid
+from models.cut.units import Network
+from models.run.reference import WholeModel
+from models.run.run_tiles import TileRun
 from protos.errors import BadRequest, ImbrexError
 
 Arrays = Mapping[str, np.ndarray]

@@ -19,9 +19,9 @@ import onnxruntime as ort
 
 from benchmarks.busy import busy_core
 from benchmarks.report import command_line, emit
-from models.catalogue import load
-from models.importer import graph_of
-from models.reference import Arrays, random_inputs
+from models.catalogue.catalogue import load
+from models.onnx_file.importer import graph_of
+from models.run.reference import Arrays, random_inputs
 from worker.engines.ort_session import AFFINITIES, cores_of_pool, make_session, options
 
 NETWORKS = ("resnet50", "mobilenetv2", "yolov8n")

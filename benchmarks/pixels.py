@@ -22,7 +22,7 @@ from benchmarks.report import command_line, emit
 from coordinator.answers import Answer
 from coordinator.service import Coordinator
 from models.digits.examples import examples
-from models.reference import EQUAL, compare
+from models.run.reference import EQUAL, compare
 from models.vision.image_input import ImageInput
 from models.vision.preprocess import decode_image, image_to_pixels
 

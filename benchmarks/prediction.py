@@ -27,8 +27,8 @@ from coordinator.planning.planners.propose import propose
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.graph import TaskGraph, compile_plan
-from models.quantised_inputs import as_they_travel
-from models.reference import random_inputs
+from models.run.quantised_inputs import as_they_travel
+from models.run.reference import random_inputs
 from protos.errors import Infeasible
 
 MODELS = ("vgg16-conv", "resnet50", "yolov2", "digits")

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from protos.logs import log_to_stderr
+from protos.daemon.logs import log_to_stderr
 
 ROOT = Path(__file__).parent.parent
 RESULTS = "benchmarks/results"

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 from PIL import Image
 
-from coordinator.cluster import children
+from coordinator.devices import children
 from imbrex.demo.cluster import ClusterForm, DemoCluster
 from imbrex.demo.likeness import likeness
 from imbrex.demo.measure import wait_until_profiled

@@ -34,12 +34,12 @@ from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Plan
 from imbrex.cli.app import YOUNG_OBJECTS
-from models import catalogue
-from models.importer import load_graph
-from models.loading import network_of
-from models.units import Network, divide
-from models.zoo.builder import NetworkBuilder as Builder
-from models.zoo.builder import square
+from models.catalogue import catalogue
+from models.catalogue.loading import network_of
+from models.cut.units import Network, divide
+from models.onnx_file.builder import NetworkBuilder as Builder
+from models.onnx_file.builder import square
+from models.onnx_file.importer import load_graph
 
 CLUSTER = """
 [host]

@@ -34,7 +34,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from benchmarks.cgroup import MB, Cap, capped, missing
 from benchmarks.clients import asking
 from benchmarks.report import command_line, emit
-from coordinator.cluster import children
+from coordinator.devices import children
 from coordinator.library.naming import public_name
 from coordinator.planning.baseline import computing_s
 from coordinator.planning.groups import service
@@ -44,10 +44,10 @@ from coordinator.serving.common.tensors import write_tensors
 from imbrex import Client, ImbrexError
 from imbrex.demo.emulation.clusters import cluster_of
 from imbrex.demo.emulation.presets import load_kind
-from models.catalogue import load
-from models.importer import graph_of
-from models.loading import network_of
-from models.reference import WholeModel, compare, random_inputs
+from models.catalogue.catalogue import load
+from models.catalogue.loading import network_of
+from models.onnx_file.importer import graph_of
+from models.run.reference import WholeModel, compare, random_inputs
 from protos.errors import TooLittleMemory
 
 LOOPBACK = "127.0.0.1"

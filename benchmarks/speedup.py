@@ -40,7 +40,7 @@ from benchmarks.lab.unplug import unplugged
 from benchmarks.report import ROOT, provenance
 from imbrex import terminal
 from imbrex.demo.emulation.presets import load_kind, names
-from models.check import TOLERANCE
+from models.check.check import TOLERANCE
 from protos.errors import ImbrexError
 
 RESULTS = ROOT / "benchmarks" / "results"

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import nats
 
-from coordinator.cluster.authority import Authority
-from coordinator.cluster.children import wait_until
-from coordinator.cluster.store import BUCKET, KEY
-from protos.identity import keep_identity, now_utc
+from coordinator.devices.children import wait_until
+from coordinator.trust.authority import Authority
+from coordinator.trust.nats_store import BUCKET, KEY
+from protos.trust.identity import keep_identity, now_utc
 
 SERVER = shutil.which("nats-server") or ""
 START_S = 60.0

@@ -20,9 +20,9 @@ from benchmarks.local import local_cluster
 from benchmarks.report import command_line, emit
 from coordinator.control.choice import Choice
 from coordinator.service import Coordinator
-from models.catalogue import load
-from models.importer import load_graph
-from models.reference import random_inputs
+from models.catalogue.catalogue import load
+from models.onnx_file.importer import load_graph
+from models.run.reference import random_inputs
 
 MODELS = ("digits", "vgg16-conv", "resnet50")
 WORKERS = 3

@@ -21,13 +21,13 @@ from benchmarks.training import DATA_PARALLEL, MODEL_PARALLEL, FixedCut, Percept
 from benchmarks.training_layers import Machine, Training
 from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts
-from coordinator.planning.graphsearch.elimination import CostGraph, Edge, find_strategy
-from coordinator.planning.graphsearch.kcut import k_cut
-from coordinator.planning.planners.elimination import elimination
-from models import catalogue
-from models.importer import load_graph
-from models.units import divide
-from protos.facts import DeviceId
+from coordinator.planning.papers.elimination import elimination
+from coordinator.planning.papers.kcut_search import k_cut
+from coordinator.planning.papers.min_sum_elimination import CostGraph, Edge, find_strategy
+from models.catalogue import catalogue
+from models.cut.units import divide
+from models.onnx_file.importer import load_graph
+from protos.wire.facts import DeviceId
 
 Row = dict[str, Any]
 

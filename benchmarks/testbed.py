@@ -23,10 +23,10 @@ from coordinator.planning.planners.propose import propose
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Plan
 from imbrex.described import load_cluster
-from models import catalogue
-from models.importer import load_graph
-from models.units import Network, divide
-from protos.facts import DeviceId
+from models.catalogue import catalogue
+from models.cut.units import Network, divide
+from models.onnx_file.importer import load_graph
+from protos.wire.facts import DeviceId
 
 CALIBRATIONS = ("a", "b")
 MEASURES = ("cost", "simulated")

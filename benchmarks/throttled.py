@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import FrameType
 
 from imbrex.cli.app import main as imbrex
-from worker.compute import RealClock, T, Throttle, Timed
+from worker.compute.compute import RealClock, T, Throttle, Timed
 from worker.engines.base import Ready
 
 SLOWER = 3.0

@@ -16,12 +16,12 @@ from typing import Any
 
 from benchmarks.costs import fused_tile, run_s
 from benchmarks.report import command_line, emit
-from models import catalogue
-from models.boxes import Span
-from models.importer import load_graph
-from models.program import BlobSource
-from models.tiles import even_spans, map_size
-from models.units import Network, divide
+from models.catalogue import catalogue
+from models.cut.program import BlobSource
+from models.cut.tiles import even_spans, map_size
+from models.cut.units import Network, divide
+from models.onnx_file.importer import load_graph
+from models.tensors.boxes import Span
 
 NETWORKS = ("vgg16-256-conv", "yolov2", "resnet50")
 DEVICES = 8

@@ -20,8 +20,8 @@ from typing import Any
 from benchmarks.local import LocalCluster, local_cluster
 from benchmarks.messages import cpu_s
 from benchmarks.report import command_line, emit
-from coordinator.cluster.pool import Pool
-from models.reference import random_inputs
+from coordinator.devices.pool import Pool
+from models.run.reference import random_inputs
 
 MODEL = "digits"
 WORKERS = 2

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from coordinator.planning.geometry.box_arrays import Ints, common
-from coordinator.planning.graphsearch.elimination import CostGraph, Edge
-from coordinator.planning.layerwise.layered import Floats, LayoutBoxes
-from models.boxes import Box
-from models.graph import Graph, Node
+from coordinator.planning.papers.layered import Floats, LayoutBoxes
+from coordinator.planning.papers.min_sum_elimination import CostGraph, Edge
+from models.cut.tiles import even_spans
+from models.graph.graph import Graph, Node
 from models.operators import Kind, operator
-from models.tiles import even_spans
-from models.work import node_work
+from models.operators.work import node_work
+from models.tensors.boxes import Box
 
 _LAYERS = frozenset({"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "Gemm", "Concat"})
 _FLOAT_BYTES = 4

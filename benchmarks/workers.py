@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.cluster import children
+from coordinator.devices import children
 from coordinator.service import Coordinator
 from coordinator.settings import CoordinatorSettings
-from models.catalogue import load
-from models.importer import load_graph
-from models.reference import WholeModel, random_inputs
+from models.catalogue.catalogue import load
+from models.onnx_file.importer import load_graph
+from models.run.reference import WholeModel, random_inputs
 
 START_S = 60.0
 _POLL_S = 0.02

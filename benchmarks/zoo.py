@@ -26,7 +26,7 @@ import onnx
 
 from benchmarks import light
 from benchmarks.report import command_line, emit
-from models import catalogue
+from models.catalogue import catalogue
 
 GRIDS = ("2x2", "1x3", "4x1")
 LEAST_SHARE = 0.9

@@ -18,8 +18,8 @@ if TYPE_CHECKING:  # clients import this module, too, and do not need networks
     from coordinator.costs.regression import Profile
     from coordinator.tasks.plan import TrafficBytes
     from coordinator.tasks.timeline import Timing
-    from models.selection import Selections
-    from models.units import Network
+    from models.cut.units import Network
+    from models.tensors.selection import Selections
     from models.vision.sidecar import Sidecar
 
 
@@ -39,7 +39,7 @@ Known = Annotated[
 Severity = Literal["error", "warning", "note"]
 State = Literal["ok", "error", "warning", "note"]
 
-# As `protos.facts` declares them.
+# As `protos.wire.facts` declares them.
 Fact = str | bool | int | float | Mapping[str, tuple[str, ...]] | None
 
 
@@ -161,7 +161,7 @@ class DeviceStatus:
     0 means unknown. `unreachable` names devices that it cannot send halos to, `shared_with` other
     coordinators that it works for, outside of this cluster; `others_share` is the share of its time
     in which it computes for coordinators other than this one. `facts` is all that the device says
-    of itself (`protos.facts`). Fields that only the device knows are empty while it is not
+    of itself (`protos.wire.facts`). Fields that only the device knows are empty while it is not
     connected.
     """
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 import uvicorn
 
-from coordinator.cluster.host_worker import Hardware
+from coordinator.devices.host_worker import Hardware
 from coordinator.runtime.runtime import WEIGHTS_FOLDER
 from coordinator.service import Coordinator
 from coordinator.serving.app import create_app
@@ -27,11 +27,11 @@ from coordinator.serving.common.tls import WebTls
 from coordinator.serving.frigate.server import FrigateServer
 from coordinator.serving.oip.rpc import RpcServer
 from coordinator.settings import GRPC_PORT, CoordinatorSettings
-from models.mapped import remove_leftovers
-from protos.files import alone_in, write_atomically
-from protos.heap import keep_buffers
-from protos.ports import cannot_listen
-from protos.supervision import serving
+from models.onnx_file.mapped import remove_leftovers
+from protos.daemon.files import alone_in, write_atomically
+from protos.daemon.heap import keep_buffers
+from protos.daemon.ports import cannot_listen
+from protos.daemon.supervision import serving
 
 READY_FILE = "ready.json"
 # Requests in flight may finish within this time; then connections are closed.

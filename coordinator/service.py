@@ -9,21 +9,21 @@ from dataclasses import replace
 from typing import Any
 
 from coordinator.answers import Answer, DeviceStatus, ProfileStatus, ServedModel
-from coordinator.cluster.host_worker import Hardware
-from coordinator.cluster.roster import Member
 from coordinator.control.choice import IN_FORCE, Choice
-from coordinator.execution.trace import chrome_trace
+from coordinator.devices.host_worker import Hardware
+from coordinator.requests.input_variants import Arrays, Entrances, Reading, read_feeds
+from coordinator.requests.journal import Ended
+from coordinator.requests.trace import chrome_trace
 from coordinator.runtime.describe import Described, describe
 from coordinator.runtime.doctor import Doctor
-from coordinator.runtime.feeds import Arrays, Entrances, Reading, read_feeds
-from coordinator.runtime.journal import Ended
 from coordinator.runtime.runtime import Runtime
 from coordinator.runtime.served_plans import ServedPlans
 from coordinator.runtime.statuses import status_of
 from coordinator.settings import CoordinatorSettings
-from models.selection import NO_SELECTION, Selections
+from coordinator.trust.roster import Member
+from models.tensors.selection import NO_SELECTION, Selections
 from protos.errors import BadRequest, ImbrexError
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 
 class Coordinator:

@@ -9,9 +9,9 @@ import psutil
 from pydantic import BeforeValidator, Field, model_validator
 
 from coordinator.costs import Medium
-from models.precision import Wire
-from protos.files import own_folder
-from protos.settings import DaemonSettings, Port
+from models.tensors.precision import Wire
+from protos.daemon.files import own_folder
+from protos.daemon.settings import DaemonSettings, Port
 
 HTTP_PORT = 8460
 GRPC_PORT = 8461

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from coordinator.planning.plan_json import PlanFile as Plan
     from imbrex.client import AsyncClient, Client, NoCoordinator
     from imbrex.library import Predicted, Refused, check, load_cluster, plan, simulate
-    from models.check import CheckReport
+    from models.check.check import CheckReport
     from protos.errors import ImbrexError
 
 _HOMES = {
     "AsyncClient": ("imbrex.client", "AsyncClient"),
-    "CheckReport": ("models.check", "CheckReport"),
+    "CheckReport": ("models.check.check", "CheckReport"),
     "Choice": ("coordinator.control.choice", "Choice"),
     "Client": ("imbrex.client", "Client"),
     "Cluster": ("coordinator.costs.devices", "Cluster"),

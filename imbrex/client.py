@@ -21,6 +21,7 @@ from coordinator.serving.common import names
 from coordinator.serving.common.keys import NoKey, NotAllowed
 from imbrex import calls
 from imbrex.calls import Call
+from protos.daemon.urls import shown
 from protos.errors import (
     BadConfiguration,
     BadRequest,
@@ -33,7 +34,6 @@ from protos.errors import (
     TooLittleMemory,
     Unavailable,
 )
-from protos.urls import shown
 
 URL = "http://127.0.0.1:8460"
 CONNECT_TIMEOUT_S = 5.0

@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from protos.daemon.files import read_text
 from protos.errors import BadConfiguration, BadRequest
-from protos.files import read_text
 
 if TYPE_CHECKING:
     from coordinator.costs.devices import Cluster
-    from models.units import Network
+    from models.cut.units import Network
 
 
 def network_of(model: str) -> Network:
     """The network of a catalogue name or an `.onnx` file."""
-    from models import catalogue, loading
+    from models.catalogue import catalogue, loading
 
     return loading.network_of(catalogue.load(model))
 

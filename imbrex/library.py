@@ -13,20 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.costs.devices import Cluster, Planner, fastest
+from coordinator.planning.papers.aofl import aofl
 from coordinator.planning.plan_json import PlanFile, plan_json
-from coordinator.planning.planners.aofl import aofl
 from coordinator.planning.planners.propose import propose
 from coordinator.planning.published import equal_cluster
 from coordinator.runtime import planners as strategies
 from coordinator.tasks.plan import TrafficBytes
 from imbrex import described
 from imbrex.described import network_of
-from models import catalogue, loading
-from models.check import Blocking, CheckReport
-from models.check import check as run_check
-from models.precision import Wire
-from models.reference import picture_inputs
-from models.units import Network
+from models.catalogue import catalogue, loading
+from models.check.check import Blocking, CheckReport
+from models.check.check import check as run_check
+from models.cut.units import Network
+from models.run.reference import picture_inputs
+from models.tensors.precision import Wire
 from protos.errors import ImbrexError
 
 ALL = "all"

@@ -24,7 +24,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from protos.limits import Limits
+from protos.wire.limits import Limits
 
 # A pipe has no width; tables must not be folded for programs that read them.
 PIPE_WIDTH = 160

@@ -10,8 +10,8 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import settings
 
-from models.installed import VARIABLE
-from protos.logs import log_to_stderr
+from models.catalogue.installed import VARIABLE
+from protos.daemon.logs import log_to_stderr
 
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("untimed", deadline=None)

@@ -19,34 +19,34 @@ import structlog
 import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from models.memory import tensors_cap_bytes, weights_cap_bytes
-from protos.channels import Caller, make_gate, make_server, require_proof
-from protos.files import alone_in, write_atomically
-from protos.heap import keep_buffers
-from protos.logs import log_to_stderr
-from protos.memory import cap_memory
-from protos.ports import listen
-from protos.serving import SERVICE, register
-from protos.supervision import serving
-from worker.advertise import Advertisement
-from worker.compute import Compute
-from worker.cores import settled
-from worker.data.listener import Listener
-from worker.data.offers import Offers
+from models.tensors.memory import tensors_cap_bytes, weights_cap_bytes
+from protos.daemon.files import alone_in, write_atomically
+from protos.daemon.heap import keep_buffers
+from protos.daemon.logs import log_to_stderr
+from protos.daemon.memory_in_use import cap_memory
+from protos.daemon.ports import listen
+from protos.daemon.supervision import serving
+from protos.rpc.channels import Caller, make_gate, make_server, require_proof
+from protos.rpc.serving import SERVICE, register
+from worker.compute.compute import Compute
+from worker.compute.cores import settled
+from worker.compute.measure import Measurer
+from worker.compute.sessions import Sessions
 from worker.engines.base import Engine, Place
 from worker.engines.checked import Checked
-from worker.exchange import Exchange
-from worker.hardware import Hardware
-from worker.hosts import Hosts
-from worker.identity import device_id, facts
-from worker.machine import Machine
-from worker.measure import Measurer
-from worker.membership import Membership, credentials_in, watch_clock
+from worker.exchange.exchange import Exchange
+from worker.machine.advertise import Advertisement
+from worker.machine.hardware import Hardware
+from worker.machine.identity import device_id, facts
+from worker.machine.machine import Machine
+from worker.peers.listener import Listener
+from worker.peers.offers import Offers
 from worker.programs.store import BlobStore
 from worker.service import Parts, Service
-from worker.sessions import Sessions
 from worker.settings import WorkerSettings
 from worker.tasks.state import Tasks
+from worker.trust.certificate import Membership, credentials_in, watch_clock
+from worker.trust.coordinators_seen import Hosts
 
 READY_FILE = "ready.json"
 

@@ -15,28 +15,28 @@ import grpc.aio
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import structlog
 
-from models.memory import megabytes
-from models.program import Program
+from models.cut.program import Program
+from models.tensors.memory import megabytes
 from protos import imbrex_pb2 as pb
-from protos import versions
-from protos.channels import COORDINATOR_KEY, HOST, SENDER_KEY
-from protos.direct import Direct, offer
-from protos.endpoint import Endpoint
 from protos.errors import BadRequest, ImbrexError, LostWorker, PeerViolation
-from protos.facts import Facts
-from protos.frames import Buffer
-from protos.serving import Context
+from protos.rpc.channels import COORDINATOR_KEY, HOST, SENDER_KEY
+from protos.rpc.direct import Direct, offer
+from protos.rpc.serving import Context
 from protos.status import STREAM_ENDED, fail, own_cancellation
-from worker.data.offers import Offers
+from protos.wire import versions
+from protos.wire.endpoint import Endpoint
+from protos.wire.facts import Facts
+from protos.wire.frames import Buffer
+from worker.compute.measure import Measurer, input_shape
+from worker.compute.sessions import Sessions
 from worker.engines.processor import settle_thread
-from worker.exchange import Exchange
-from worker.hosts import Hosts
-from worker.measure import Measurer, input_shape
-from worker.membership import Membership
-from worker.outbox import Outbox
+from worker.exchange.exchange import Exchange
+from worker.exchange.outbox import Outbox
+from worker.peers.offers import Offers
 from worker.programs.graphs import checked_model, program_of
 from worker.programs.store import BlobStore
-from worker.sessions import Sessions
+from worker.trust.certificate import Membership
+from worker.trust.coordinators_seen import Hosts
 
 # One chunk of a blob is 1 MB; a message is 64 MB at most.
 _MAX_BLOB_BYTES = 8 << 30
@@ -88,7 +88,7 @@ def _answers(method: Call) -> Call:
 
 
 class Service:
-    """Implements `protos.serving.WorkerService`."""
+    """Implements `protos.rpc.serving.WorkerService`."""
 
     def __init__(self, parts: Parts, nice: int = 0) -> None:
         self._parts = parts

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 import psutil  # type: ignore[import-untyped, unused-ignore]
 from pydantic import Field, ValidationInfo, field_validator
 
-from protos.files import own_folder
-from protos.settings import DaemonSettings, Port
+from protos.daemon.files import own_folder
+from protos.daemon.settings import DaemonSettings, Port
 from worker.engines import AUTO
 
 DEFAULT_PORT = 8470

@@ -45,9 +45,9 @@ from benchmarks.workers import Tensors, questions
 from coordinator.control.choice import Choice
 from coordinator.serving.common import names
 from coordinator.serving.common.tensors import write_tensors
-from models.reference import compare
-from protos.convert import data_type_of
+from models.run.reference import compare
 from protos.errors import BadRequest, ImbrexError
+from protos.wire.convert import data_type_of
 
 MODEL = "digits"
 WORKERS = 6

@@ -18,7 +18,7 @@ from coordinator.control.choice import Choice
 from coordinator.serving.common import names
 from coordinator.serving.common.tensors import write_tensors
 from coordinator.settings import CoordinatorSettings
-from models.reference import compare
+from models.run.reference import compare
 
 WORKERS = 3
 STRATEGIES = ("halo", "ofl", "lw")

@@ -12,7 +12,7 @@ from benchmarks.lab.cuts import cut, cut_peers
 from benchmarks.pair.machines import COORDINATORS, House
 from benchmarks.pair.processes import START_S
 from benchmarks.workers import until
-from coordinator.cluster import children
+from coordinator.devices import children
 
 EVERY_S = (3.0, 8.0)
 FOR_S = (0.3, 8.0)

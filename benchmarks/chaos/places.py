@@ -15,7 +15,7 @@ from benchmarks.lab.namespace import inside
 from benchmarks.lab.network import HOST, Network, Wiring, remove_leftovers, require_tools
 from benchmarks.pair.machines import FRONT, SHARED, THIRD, House, house
 from benchmarks.workers import WorkerProcess, running, until
-from coordinator.cluster import children
+from coordinator.devices import children
 from imbrex.client import Client
 
 LOOPBACK = "127.0.0.1"

@@ -32,13 +32,13 @@ from benchmarks.report import ROOT, command_line, emit
 from coordinator.planning.planners.auto import auto
 from imbrex.demo.emulation.clusters import cluster_of
 from imbrex.demo.emulation.presets import load_kind
-from models import catalogue
-from models.boxes import Box
-from models.check import check, fused
-from models.loading import network_of
-from models.tiles import grid, tile_boxes, whole_map
-from models.units import Network, Unit, divide
-from models.work import tile_works
+from models.catalogue import catalogue
+from models.catalogue.loading import network_of
+from models.check.check import check, fused
+from models.cut.tiles import grid, tile_boxes, whole_map
+from models.cut.units import Network, Unit, divide
+from models.operators.work import tile_works
+from models.tensors.boxes import Box
 
 PAGE = ROOT / "docs" / "networks.md"
 RESULTS = ROOT / "benchmarks" / "results" / "exports"

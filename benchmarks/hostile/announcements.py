@@ -10,8 +10,8 @@ from zeroconf._protocol.outgoing import DNSOutgoing
 from zeroconf.const import _FLAGS_AA, _FLAGS_QR_RESPONSE
 
 from benchmarks.hostile.attacks import Happened, Target, attack, comes_true
-from coordinator.cluster import children
-from coordinator.cluster.discovery import SERVICE_TYPE
+from coordinator.devices import children
+from coordinator.devices.discovery import SERVICE_TYPE
 
 COUNT = 1000
 FOUND_S = 10.0

@@ -14,9 +14,9 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from benchmarks.hostile.attacks import LATE, MB, Happened, Target, attack, comes_true
 from benchmarks.store import free_port
-from coordinator.cluster import children
-from coordinator.cluster.authority import Authority
-from protos.identity import now_utc
+from coordinator.devices import children
+from coordinator.trust.authority import Authority
+from protos.trust.identity import now_utc
 
 FOLDER, KEY = "cluster", "authority.key.pem"
 FAKETIME = "libfaketime.so.1"

@@ -19,9 +19,9 @@ from benchmarks.hostile.attacks import LATE, LIE, MODELS, Target, comes_true
 from benchmarks.hostile.poison import save_networks
 from benchmarks.members import make_members
 from benchmarks.store import free_port
-from coordinator.cluster import children
-from coordinator.cluster.state import Files
+from coordinator.devices import children
 from coordinator.serving.common.keys import Keys, Role
+from coordinator.trust.state import Files
 
 START_S = 120.0
 PACE = 0.3

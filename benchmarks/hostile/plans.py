@@ -11,9 +11,9 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from benchmarks.hostile.attacks import Happened, Target, attack, comes_true
 from coordinator.serving.common.names import NPZ
 from coordinator.serving.common.tensors import write_tensors
-from models.catalogue import load
-from models.importer import load_graph
-from models.reference import random_inputs
+from models.catalogue.catalogue import load
+from models.onnx_file.importer import load_graph
+from models.run.reference import random_inputs
 
 MODEL = "vgg16"
 PLANS = 6

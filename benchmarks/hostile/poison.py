@@ -19,9 +19,9 @@ import zmq
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.hostile.attacks import MODELS, Happened, Target, attack
-from models.importer import load_graph
-from models.installed import Store
-from models.usual import About, described
+from models.catalogue.installed import Store
+from models.onnx_file.importer import load_graph
+from models.vision.usual import About, described
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from benchmarks.hostile.attacks import MB, Happened, Target, attack, comes_true
-from coordinator.cluster import children
+from coordinator.devices import children
 
 SEEN_S = 60.0
 

@@ -14,12 +14,12 @@ import numpy as np
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from benchmarks.hostile.attacks import MB, Happened, Target, attack
-from models.boxes import Box
-from protos.channels import Caller
-from protos.direct import PREFACE, TOKEN_BYTES
+from models.tensors.boxes import Box
 from protos.errors import LostWorker
-from worker.data.link import connect
-from worker.data.packets import WELCOME, greeting, packets
+from protos.rpc.channels import Caller
+from protos.rpc.direct import PREFACE, TOKEN_BYTES
+from worker.peers.link import connect
+from worker.peers.packets import WELCOME, greeting, packets
 from worker.tasks.actions import Piece, TaskKey
 
 _SILENT, _STREAMS, _PACKETS, _FORGED = 200, 40, 50, 10

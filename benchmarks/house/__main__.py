@@ -35,7 +35,7 @@ from benchmarks.house.names import (
 )
 from benchmarks.house.traced import CALLED, SIGNALS
 from benchmarks.report import command_line, emit
-from coordinator.cluster.children import Child, start, stop, wait_until
+from coordinator.devices.children import Child, start, stop, wait_until
 from models.digits.examples import examples
 
 LOOPBACK = "127.0.0.1"

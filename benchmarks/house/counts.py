@@ -20,7 +20,7 @@ OPTIONAL = (
     "coordinator/serving/frigate",
     "coordinator/serving/page",
     "models/zoo",
-    "models/quantise",
+    "models/quantise/quantise",
     "imbrex/watch",
     "imbrex/demo",
 )
@@ -104,7 +104,7 @@ def _reached(arrows: Mapping[str, set[str]], start: str) -> set[str]:
 
 def arrows() -> dict[str, set[str]]:
     """Rooms and those that they import, as paths. A package is a room, and so is a file that lies
-    beside packages of `coordinator`, `models` or `imbrex`.
+    beside packages, but in `protos`.
     """
     rooms: dict[str, set[str]] = {}
     for file, targets in imports().items():
@@ -133,7 +133,7 @@ def module_name(file: Path) -> str:
 
 def _room(file: Path) -> str:
     path = file.relative_to(ROOT)
-    is_loose = path.parts[0] in ("coordinator", "models", "imbrex") and len(path.parts) == 2
+    is_loose = path.parts[0] in ("coordinator", "imbrex", "models", "worker") and len(path.parts) == 2
     return str(path.with_suffix("") if is_loose and path.stem != "__init__" else path.parent)
 
 

@@ -23,7 +23,7 @@ from coordinator.control.choice import Choice
 from imbrex.calls import plain
 from imbrex.cli.rounds import PlanSamples, Rounds
 from imbrex.demo.emulation.presets import names
-from models.check import TOLERANCE
+from models.check.check import TOLERANCE
 from protos.errors import ImbrexError
 
 _REPEAT = 3

@@ -21,14 +21,14 @@ import uvloop
 from benchmarks.lab import probes
 from benchmarks.lab.cluster import Lab
 from benchmarks.lab.network import HOST as HOST_ADDRESS
-from coordinator.cluster import children
+from coordinator.devices import children
 from imbrex.demo.emulation.computer import Computer
 from imbrex.demo.emulation.link import SlowEndpoint
 from imbrex.demo.emulation.presets import Preset, server
 from imbrex.demo.emulation.rate import Core
 from imbrex.demo.emulation.settings import command
-from protos.channels import HOST, Caller
 from protos.errors import Unavailable
+from protos.rpc.channels import HOST, Caller
 
 TOLERANCE = 0.1
 _START_S = 60.0

@@ -18,14 +18,14 @@ from benchmarks.lab.guard import guarded
 from benchmarks.lab.namespace import inside
 from benchmarks.lab.network import HOST, Network, Wiring, remove_leftovers, require_tools
 from benchmarks.members import make_members
-from coordinator.cluster import children
+from coordinator.devices import children
 from imbrex.client import ANSWER_TIMEOUT_S, Client
 from imbrex.demo.emulation.computer import Computer, settings_file
 from imbrex.demo.emulation.presets import Preset
 from imbrex.demo.emulation.settings import command
-from models.installed import VARIABLE, Store
-from protos.channels import HOST as HOST_ID
-from protos.channels import Caller
+from models.catalogue.installed import VARIABLE, Store
+from protos.rpc.channels import HOST as HOST_ID
+from protos.rpc.channels import Caller
 
 COORDINATOR = "coordinator"
 SECRET = "lab"  # noqa: S105 - of a cluster that nobody else can reach

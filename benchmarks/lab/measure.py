@@ -14,19 +14,19 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from benchmarks.lab.cluster import Lab, Say
 from benchmarks.lab.pictures import installed, short_name
 from benchmarks.lab.where import where
-from coordinator.cluster.programs import Programs, program_message
 from coordinator.control.choice import Choice
+from coordinator.devices.programs import Programs, program_message
 from coordinator.library.loaded import Loaded
 from coordinator.library.loaded import load as load_whole
 from coordinator.runtime.planners import strategy
 from coordinator.serving.common.tensors import write_tensors
 from imbrex.calls import plain
 from imbrex.cli.rounds import WARM_UP, PlanSamples, Rounds, Sample
-from models import catalogue
-from models.pixels import as_values
-from models.reference import WholeModel, random_inputs
+from models.catalogue import catalogue
+from models.run.reference import WholeModel, random_inputs
+from models.vision.pixels import as_values
 from protos import imbrex_pb2 as pb
-from protos.client import WorkerClient
+from protos.rpc.client import WorkerClient
 
 # What the coordinator had found out about each device when it planned.
 BELIEVED = ("name", "gflops", "mbps", "correction")

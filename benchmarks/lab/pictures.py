@@ -12,19 +12,19 @@ from pathlib import Path
 
 import numpy as np
 
-from models import catalogue
-from models.catalogue import LoadedModel
-from models.graph import Graph
-from models.guess import guess, metadata
-from models.importer import load_graph
-from models.installed import Store
-from models.loading import network_of
-from models.pixels import as_values
-from models.reference import WholeModel, random_inputs
-from models.usual import head_for, image_input, takes_pictures
+from models.catalogue import catalogue
+from models.catalogue.catalogue import LoadedModel
+from models.catalogue.guess import guess, metadata
+from models.catalogue.installed import Store
+from models.catalogue.loading import network_of
+from models.graph.graph import Graph
+from models.onnx_file.importer import load_graph
+from models.run.reference import WholeModel, random_inputs
 from models.vision.end_to_end import EndToEnd
+from models.vision.pixels import as_values
 from models.vision.rtdetr import RtDetr
 from models.vision.sidecar import Sidecar
+from models.vision.usual import head_for, image_input, takes_pictures
 from models.vision.yolo_boxes import YoloBoxes
 
 PASSING = 0.01

@@ -12,17 +12,17 @@ from contextlib import closing, contextmanager
 from functools import cache
 
 from benchmarks.lab.namespace import inside
-from coordinator.cluster.pings import Pinger
-from coordinator.cluster.programs import program_message
+from coordinator.devices.pings import Pinger
+from coordinator.devices.programs import program_message
 from imbrex.demo.emulation.rate import GFLOP, SIDE
-from models.boxes import Box
-from models.cutter import cut
-from models.importer import load_graph
-from models.program import BlobSource, Program
-from models.zoo.vgg import vgg16
+from models.catalogue.vgg import vgg16
+from models.cut.cutter import cut
+from models.cut.program import BlobSource, Program
+from models.onnx_file.importer import load_graph
+from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
-from protos.channels import Caller
-from protos.client import WorkerClient
+from protos.rpc.channels import Caller
+from protos.rpc.client import WorkerClient
 
 _DEVICE_RUNS = 5
 _PINGS, _LARGE_PINGS = 60, 3

@@ -12,14 +12,14 @@ import httpx
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from benchmarks.pair.processes import START_S, Member, Pair
-from coordinator.cluster import roster
-from coordinator.cluster.state import DEVICES, Files
-from coordinator.cluster.trust import Certified, Trust
-from coordinator.sharing.store import SharedStore, open_store
+from coordinator.several.shared_store import SharedStore, open_store
+from coordinator.trust import roster
+from coordinator.trust.state import DEVICES, Files
+from coordinator.trust.trust import Certified, Trust
+from models.catalogue.installed import MODEL_FILE, Store
 from models.digits import MODEL
-from models.installed import MODEL_FILE, Store
-from protos.facts import DeviceId
-from protos.identity import now_utc
+from protos.trust.identity import now_utc
+from protos.wire.facts import DeviceId
 
 _LOOK_S = 0.02
 _NOBODY = DeviceId("f" * 16)

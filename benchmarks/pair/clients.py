@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import numpy as np
 
-from models.catalogue import load
-from models.importer import load_graph
-from models.reference import WholeModel, compare, random_inputs
+from models.catalogue.catalogue import load
+from models.onnx_file.importer import load_graph
+from models.run.reference import WholeModel, compare, random_inputs
 
 CLIENTS = 8
 TIMEOUT_S = 120.0

@@ -27,12 +27,12 @@ from benchmarks.pair.clients import CLIENTS, TOLERANCE, Seen
 from benchmarks.pair.processes import CONFIGURATION, HAPROXY, START_S, Member
 from benchmarks.store import Store, Where, replaced, stored
 from benchmarks.workers import WorkerProcess
-from coordinator.cluster import children
-from coordinator.cluster.authority import Authority
+from coordinator.devices import children
+from coordinator.trust.authority import Authority
 from imbrex.client import Client
-from models.catalogue import load
-from models.importer import load_graph
-from models.reference import WholeModel, compare, random_inputs
+from models.catalogue.catalogue import load
+from models.onnx_file.importer import load_graph
+from models.run.reference import WholeModel, compare, random_inputs
 from protos.errors import ImbrexError
 
 KEEPALIVED = shutil.which("keepalived") or ""

@@ -18,11 +18,11 @@ import httpx
 
 from benchmarks.members import make_members
 from benchmarks.store import Store, free_port, replaced, stored
-from coordinator.cluster import children
-from coordinator.cluster.authority import Authority
-from coordinator.cluster.joining import join, move
-from coordinator.cluster.trust import Trust
-from models.installed import VARIABLE
+from coordinator.devices import children
+from coordinator.several.joining import join, move
+from coordinator.trust.authority import Authority
+from coordinator.trust.trust import Trust
+from models.catalogue.installed import VARIABLE
 
 HAPROXY = shutil.which("haproxy") or ""
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "haproxy" / "pair.cfg"

@@ -10,11 +10,11 @@ import numpy as np
 
 from coordinator.serving.common.names import NPZ
 from coordinator.serving.common.tensors import load_tensors, write_tensors
-from models import catalogue
+from models.catalogue import catalogue
+from models.check.tolerance import PLAIN
 from models.digits.examples import examples
-from models.importer import load_graph
-from models.reference import WholeModel, compare, random_inputs
-from models.tolerance import PLAIN
+from models.onnx_file.importer import load_graph
+from models.run.reference import WholeModel, compare, random_inputs
 
 PICTURES = "digits"
 

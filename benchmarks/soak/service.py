@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 
 from benchmarks.workers import WorkerProcess, running, until
-from coordinator.cluster import children
+from coordinator.devices import children
 
 READY_S = 120.0
 POLL_S = 0.1

@@ -9,8 +9,8 @@ import threading
 
 from coordinator.audit.case import Case
 from coordinator.audit.job import Job, OutputDifference, Weight, receive, send
-from models.mapped import location_of
-from models.program import BlobSource, Program, WeightRef
+from models.cut.program import BlobSource, Program, WeightRef
+from models.onnx_file.mapped import location_of
 from protos.errors import ImbrexError
 
 # Bounds the time for one task: a Raspberry Pi 3 takes ten seconds for VGG-16's largest block.

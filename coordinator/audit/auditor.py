@@ -19,10 +19,10 @@ from coordinator.audit.case import Case, Peers, case_of, tasks_by_device
 from coordinator.audit.collector import Collector
 from coordinator.audit.sampling import AuditSampling
 from coordinator.audit.verdict import Verdict
-from coordinator.execution.flight import Flight
+from coordinator.requests.flight import Flight
 from coordinator.tasks.events import RequestId
 from protos.errors import ImbrexError
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 log = structlog.get_logger(__name__)
 

@@ -14,19 +14,19 @@ from typing import Protocol
 import numpy as np
 
 from coordinator.audit.job import ReceivedOutput
-from coordinator.execution.flight import Flight
-from coordinator.execution.messages import output_message
+from coordinator.requests.flight import Flight
+from coordinator.requests.messages import output_message
 from coordinator.tasks.events import RequestId
 from coordinator.tasks.graph import TaskGraph, TaskInput, TaskOutput
-from models.boxes import Box
-from models.mapped import location_of
-from models.program import BlobSource, Program
-from models.selection import fitting
-from models.tolerance import ACROSS
+from models.check.tolerance import ACROSS
+from models.cut.program import BlobSource, Program
+from models.onnx_file.mapped import location_of
+from models.tensors.boxes import Box
+from models.tensors.selection import fitting
 from protos import imbrex_pb2 as pb
-from protos.convert import box_message
-from protos.facts import DeviceId
-from protos.frames import Payload
+from protos.wire.convert import box_message
+from protos.wire.facts import DeviceId
+from protos.wire.frames import Payload
 
 # Weights that may be copied, such as the part of a fully connected layer that reads some rows of a
 # map, whose columns are not contiguous in the file.

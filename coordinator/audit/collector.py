@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from coordinator.audit.case import Case
-from coordinator.execution.outbox import Sender
+from coordinator.devices.outbox import Sender
 from coordinator.tasks.events import RequestId
-from models.boxes import Box
+from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
-from protos.convert import ranges
 from protos.errors import LostWorker
-from protos.facts import DeviceId
+from protos.wire.convert import ranges
+from protos.wire.facts import DeviceId
 
 
 class Collector:

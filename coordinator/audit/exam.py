@@ -21,21 +21,21 @@ from coordinator.audit.case import Case, Peers, RequestedBox, can_be_judged, tol
 from coordinator.audit.collector import Collector
 from coordinator.audit.job import OutputDifference, ReceivedOutput, relative
 from coordinator.audit.verdict import Verdict
-from coordinator.execution.outbox import Sender
+from coordinator.devices.outbox import Sender
 from coordinator.tasks.events import RequestId
 from coordinator.tasks.graph import TaskGraph
-from models.boxes import Box
-from models.cutter import cut
-from models.importer import load_graph
-from models.program import BlobSource, Program
-from models.reference import ProgramRunner, seeded
-from models.tolerance import PLAIN
-from models.zoo.builder import NetworkBuilder, square
+from models.check.tolerance import PLAIN
+from models.cut.cutter import cut
+from models.cut.program import BlobSource, Program
+from models.onnx_file.builder import NetworkBuilder, square
+from models.onnx_file.importer import load_graph
+from models.run.reference import ProgramRunner, seeded
+from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
-from protos.channels import HOST
-from protos.convert import box_message, data_type_of, dtype_of
-from protos.facts import DeviceId
-from protos.frames import Payload, pieces
+from protos.rpc.channels import HOST
+from protos.wire.convert import box_message, data_type_of, dtype_of
+from protos.wire.facts import DeviceId
+from protos.wire.frames import Payload, pieces
 
 ENTRANCE = "the entrance exam"
 # A Raspberry Pi 3 takes milliseconds for the entrance exam, and seconds for a block of VGG-16.

@@ -14,9 +14,9 @@ from coordinator.audit.collector import Collector
 from coordinator.audit.exam import ExamTransport, entrance, of_task, tasks_to_try
 from coordinator.audit.verdict import Verdict
 from coordinator.tasks.graph import TaskGraph
-from models.tolerance import PLAIN
+from models.check.tolerance import PLAIN
 from protos.errors import ImbrexError
-from protos.facts import DeviceId, Facts
+from protos.wire.facts import DeviceId, Facts
 
 log = structlog.get_logger(__name__)
 

@@ -10,9 +10,9 @@ from typing import IO
 
 import numpy as np
 
-from models.boxes import Box
-from models.mapped import ArrayLocation
-from models.selection import Selection, as_read
+from models.onnx_file.mapped import ArrayLocation
+from models.tensors.boxes import Box
+from models.tensors.selection import Selection, as_read
 
 _LENGTH = struct.Struct("<Q")
 

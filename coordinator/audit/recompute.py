@@ -26,8 +26,8 @@ from coordinator.audit.job import (
     relative,
     send,
 )
-from models.mapped import ArrayLocation
-from models.tolerance import decides_in, rounding_in, without_rounding
+from models.check.tolerance import decides_in, rounding_in, without_rounding
+from models.onnx_file.mapped import ArrayLocation
 
 # Bytes of weights above which a faster second copy for the kernels is not worth its memory.
 _REARRANGED_BYTES = 64 << 20

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 # The end of the range, in units of `every`. A check waits for the next request, the evidence and
 # the arbiter: with much other work, for 60 tasks.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from coordinator.audit.case import Case
 from coordinator.audit.job import OutputDifference
 from coordinator.tasks.events import RequestId
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 
 @dataclass(frozen=True, slots=True)

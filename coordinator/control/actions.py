@@ -11,7 +11,7 @@ from coordinator.planning.groups import Grouping
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import Plan
 from protos.errors import ImbrexError
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 
 class Action:

@@ -9,7 +9,7 @@ from protos.errors import BadRequest
 
 if TYPE_CHECKING:
     # A client of a coordinator does not need the models package, and starts sooner without it.
-    from models.precision import Wire
+    from models.tensors.precision import Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Choice:
     @classmethod
     def of(cls, strategy: str | None, devices: int | None, wire: str = "") -> Choice:
         """From what a person typed; an unknown `wire` counts as empty."""
-        from models.precision import WIRES
+        from models.tensors.precision import WIRES
 
         known = next((each for each in WIRES if each == wire), "")
         return cls(strategy or "", devices or 0, wire=cast("Wire", known))

@@ -13,7 +13,7 @@ from coordinator.control.events import Ticket, Work
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import MadeFor, Plan
 from protos.errors import ImbrexError
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 # Events that come together (four workers starting) lead to one plan.
 SETTLE_S = 0.2

@@ -26,7 +26,7 @@ from coordinator.control.turns import Group, starts
 from coordinator.planning.groups import Grouping, ServiceTimes
 from coordinator.settings import Objective
 from coordinator.tasks.graph import TaskGraph
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 # The least gain for which another grouping is taken; a switch costs only its preparation.
 WORTHWHILE_GAIN = 0.03

@@ -9,7 +9,7 @@ from coordinator.control import actions, events
 from coordinator.control.actions import Action
 from coordinator.control.events import Event
 from coordinator.control.machine import Machine
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 # A link is probed until two undisturbed probes in a row agree, at most this often. Requests,
 # weights, or processes that are still starting at either end disturb a probe.

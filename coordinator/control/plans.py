@@ -37,7 +37,7 @@ from coordinator.control.switching import Switching
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import MadeFor, Plan
 from protos.errors import ImbrexError, NotFound, TooLittleMemory, Unavailable
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 # Chosen plans that are kept with their graphs: enough to benchmark every strategy over 1 to 7
 # devices.

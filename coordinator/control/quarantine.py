@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from math import inf
 
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 # One wrong result can be a flipped bit; three within ten minutes are a fault.
 STRIKES = 3

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Set
 from dataclasses import dataclass
 
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 FIRST_S = 60.0
 LAST_S = 3600.0

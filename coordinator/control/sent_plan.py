@@ -11,9 +11,9 @@ from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.plan_json import parse_plan
 from coordinator.planning.planners.propose import made_for
 from coordinator.tasks.plan import Plan, Tile
-from models.units import Network
+from models.cut.units import Network
 from protos.errors import BadRequest, NotFound
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 # A device has one or a few tiles of a block; far more would only slow down the check.
 MOST_TILES = 256

@@ -22,7 +22,7 @@ from coordinator.control.actions import Action
 from coordinator.control.events import Event
 from coordinator.control.machine import Machine
 from coordinator.control.quarantine import Quarantine
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 # After this, unfinished work moves elsewhere: a plan that is held would never be replaced.
 PATIENCE_S = 60.0

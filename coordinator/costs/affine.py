@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from models.work import Work
+from models.operators.work import Work
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from coordinator.costs.affine import AffineCosts, Costs, LayerRates
 from coordinator.costs.regression import RegressionCosts
-from models.work import Work
+from models.operators.work import Work
 
 # About this long after a lasting change, half of it is believed.
 _TIME_CONSTANT_S = 20.0

@@ -9,10 +9,10 @@ from typing import Protocol
 from coordinator.costs import Medium
 from coordinator.costs.affine import Costs
 from coordinator.tasks.plan import Plan
-from models.units import Network
+from models.cut.units import Network
 from protos.errors import BadRequest
-from protos.facts import DeviceId
-from protos.limits import Limits
+from protos.wire.facts import DeviceId
+from protos.wire.limits import Limits
 
 __all__ = ["Cluster", "Costs", "Device", "Endpoint", "Link", "Planner"]
 

@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from coordinator.costs.affine import LayerRates
 from coordinator.costs.devices import Endpoint
 from coordinator.costs.regression import LayerFit, Profile
-from models.documents import first_problem
+from protos.daemon.documents import first_problem
+from protos.daemon.files import decoded
 from protos.errors import BadRequest
-from protos.files import decoded
 
 FORMAT = 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinator.costs.affine import AffineCosts, Costs, LayerRates
-from models.work import Work
+from models.operators.work import Work
 
 _WEIGHT_ITEM_BYTES = 4
 

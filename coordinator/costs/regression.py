@@ -20,7 +20,7 @@ from coordinator.costs.affine import AffineCosts, LayerRates
 from coordinator.costs.devices import Endpoint
 from coordinator.costs.rates import flop_per_s
 from coordinator.costs.samples import BLOCK, LAYER, Sample
-from models.work import LIGHT, Work
+from models.operators.work import LIGHT, Work
 
 Floats = NDArray[np.float64]
 # What a block or layer computes, and its seconds.

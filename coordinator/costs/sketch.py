@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from models.boxes import Box
-from models.cutter import cut
-from models.graph import Graph
-from models.importer import load_graph
-from models.program import BlobSource, Program
-from models.work import Work, tile_works
+from models.cut.cutter import cut
+from models.cut.program import BlobSource, Program
+from models.graph.graph import Graph
+from models.onnx_file.importer import load_graph
+from models.operators.work import Work, tile_works
+from models.tensors.boxes import Box
 
 _OPSET = 17
 _INPUT = "x"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from coordinator.answers import Check, Finding, State
 from coordinator.doctor.findings import Absent, Examined, Patient
-from models.memory import megabytes
+from models.tensors.memory import megabytes
 
 _WORST = ("error", "warning", "note")
 

@@ -13,19 +13,19 @@ from dataclasses import replace
 from importlib.metadata import version
 
 from coordinator.answers import Check, Diagnosis, Finding
-from coordinator.cluster.connection import Connection
-from coordinator.cluster.discovery import Heard, hear
-from coordinator.cluster.events import Source
-from coordinator.cluster.peers import RETRIED, PeerState, seconds_ago
-from coordinator.cluster.pool import Pool
+from coordinator.devices.connection import Connection
+from coordinator.devices.discovery import Heard, hear
+from coordinator.devices.events import Source
+from coordinator.devices.peers import RETRIED, PeerState, seconds_ago
+from coordinator.devices.pool import Pool
 from coordinator.doctor import machines, networks
 from coordinator.doctor.checks import checks
 from coordinator.doctor.findings import Absent, Examined, Patient
 from coordinator.doctor.frigate import InTime
 from coordinator.settings import CoordinatorSettings
+from protos.daemon.interfaces import Rank, best, own_interfaces
 from protos.errors import ImbrexError
-from protos.facts import DeviceId, Facts
-from protos.interfaces import Rank, best, own_interfaces
+from protos.wire.facts import DeviceId, Facts
 
 # How long to listen: mDNS queries are answered within a second [RFC 6762, section 6].
 LISTEN_S = 2.5

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coordinator.answers import DeviceStatus, Finding, ModelStatus
-from coordinator.cluster.events import Source
-from coordinator.cluster.others import Other
-from coordinator.cluster.state import ClusterState
+from coordinator.devices.events import Source
+from coordinator.several.other_coordinators import Other
+from coordinator.trust.state import ClusterState
 from protos import imbrex_pb2 as pb
-from protos.channels import is_loopback
-from protos.facts import DeviceId
+from protos.rpc.channels import is_loopback
+from protos.wire.facts import DeviceId
 
 # A head that finds nothing on so many pictures reads something else than what is there.
 LEAST_PICTURES = 100

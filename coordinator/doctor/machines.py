@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from coordinator.answers import Finding, Severity
 from coordinator.doctor.findings import Patient
-from models.memory import megabytes
+from models.tensors.memory import megabytes
 from protos import imbrex_pb2 as pb
 
 # Bits of the Raspberry Pi's firmware [its documentation, `vcgencmd get_throttled`]: the present

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from coordinator.answers import Finding
-from coordinator.cluster.roster import CONFIRM
 from coordinator.doctor.findings import Absent, Examined, Patient
+from coordinator.trust.roster import CONFIRM
 
 # No home has this many announced devices that cannot be used.
 A_FLOOD = 48

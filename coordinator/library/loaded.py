@@ -12,16 +12,16 @@ from pathlib import Path
 import structlog
 
 from coordinator.answers import ServedModel
-from models import catalogue
-from models.boxes import Box
-from models.catalogue import LoadedModel
-from models.cutter import CutTile, cut
-from models.loading import network_of
-from models.mapped import MappedWeights
-from models.pixels import without_pixels
-from models.program import BlobSource, Digests
-from models.sizes import split_name
-from models.stored import Room, in_memory
+from models.catalogue import catalogue
+from models.catalogue.catalogue import LoadedModel
+from models.catalogue.loading import network_of
+from models.cut.cutter import CutTile, cut
+from models.cut.program import BlobSource, Digests
+from models.graph.sizes import split_name
+from models.onnx_file.mapped import MappedWeights
+from models.onnx_file.stored import Room, in_memory
+from models.tensors.boxes import Box
+from models.vision.pixels import without_pixels
 from models.vision.predictions import check_outputs
 
 log = structlog.get_logger(__name__)

@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path, PurePath
 
 from coordinator.library.repository import Stored, read_repository
-from models import catalogue
-from models.installed import Store
-from models.sizes import split_name
+from models.catalogue import catalogue
+from models.catalogue.installed import Store
+from models.graph.sizes import split_name
 from protos.errors import NotFound, Unavailable
 
 # The version of models that are not from a repository.

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from google.protobuf import text_format
 
-from models.documents import Problem
-from models.model_file import file_at
+from models.onnx_file.model_file import file_at
 from models.vision.label_file import labels_of
 from protos import inference_pb2 as pb
+from protos.daemon.documents import Problem
+from protos.daemon.files import read_text
 from protos.errors import BadConfiguration
-from protos.files import read_text
 
 CONFIG = "config.pbtxt"
 MODEL_FILE = "model.onnx"

@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Sequence
 
 from coordinator.answers import Baseline
-from coordinator.cluster.connection import Connection
-from coordinator.cluster.programs import program_message
+from coordinator.devices.connection import Connection
+from coordinator.devices.programs import program_message
 from coordinator.library.loaded import Loaded
 from protos import imbrex_pb2 as pb
 from protos.errors import ImbrexError

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from coordinator.costs.devices import Device
 from coordinator.measuring.measured import Measured
 from coordinator.tasks.graph import TaskGraph
-from models.boxes import Box
-from models.memory import needed_bytes
-from models.program import Program
-from protos.convert import dtype_of
-from protos.facts import DeviceId
+from models.cut.program import Program
+from models.tensors.boxes import Box
+from models.tensors.memory import needed_bytes
+from protos.wire.convert import dtype_of
+from protos.wire.facts import DeviceId
 
 # Reading weights from an SD card and making a session, after the weights have arrived.
 PREPARE_S = 5.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from coordinator.costs.links import Transfer
 from coordinator.tasks.graph import TaskGraph, TaskSpec
 from coordinator.tasks.timeline import TaskTimes
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from coordinator.costs.devices import Link
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 Waits = dict[DeviceId, list[float]]
 # A task that became ready this shortly before another ended did wait for the event loop.

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
-from coordinator.cluster.connection import Connection
 from coordinator.control.switching import LINK_DRIFT, MESSAGE_DRIFT, Observed
 from coordinator.costs.affine import Costs
 from coordinator.costs.corrections import CorrectedCosts, Corrections
@@ -16,11 +15,12 @@ from coordinator.costs.endpoints import HOST_ENDPOINT, EndpointEstimate
 from coordinator.costs.links import LIVE_LOOPBACK, LinkEstimate, Transfer, fit_line, prior_link
 from coordinator.costs.rates import RateCosts, flop_per_s
 from coordinator.costs.regression import Profile, RegressionCosts
+from coordinator.devices.connection import Connection
 from coordinator.measuring.lone_transfers import lone_transfers
 from coordinator.measuring.loop_waits import LEAST_MESSAGE_S, Waits, message_waits, task_waits
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes
-from protos.facts import DeviceId, Facts
+from protos.wire.facts import DeviceId, Facts
 
 # Fitting a link takes milliseconds, so it is not done for every request.
 LINKS_EVERY_S = 1.0

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from coordinator.costs.devices import Device
 from coordinator.planning.memory import holds, weight_room_bytes
 from coordinator.tasks.plan import Block, Tile, tile_extent, tile_works
-from models.boxes import Box
+from models.cut.units import Network
 from models.operators import operator
-from models.units import Network
-from models.work import Work, node_work
+from models.operators.work import Work, node_work
+from models.tensors.boxes import Box
 from protos.errors import Infeasible
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 
 @dataclass(frozen=True, slots=True)

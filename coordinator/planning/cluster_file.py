@@ -16,9 +16,9 @@ from coordinator.costs.profile_json import parse_profile
 from coordinator.costs.rates import RateCosts, flop_per_s
 from coordinator.costs.regression import RegressionCosts
 from coordinator.planning.cluster_schema import Computer, DeviceEntry, File, Host, Network, scaled
-from models.documents import first_problem
+from protos.daemon.documents import first_problem
 from protos.errors import BadConfiguration, BadRequest
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 # Reads a profile that the file refers to.
 Read = Callable[[str], bytes]

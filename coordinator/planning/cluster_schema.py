@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from coordinator.costs.devices import Endpoint
-from protos.limits import Limits
+from protos.wire.limits import Limits
 
 # More would only slow down the search, whatever the file's origin.
 MOST_DEVICES = 256

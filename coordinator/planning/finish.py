@@ -20,9 +20,9 @@ from coordinator.tasks.plan import (
     tile_extent,
     tile_works,
 )
-from models.tiles import MapTile, tile_boxes
-from models.units import Network
-from protos.facts import DeviceId
+from models.cut.tiles import MapTile, tile_boxes
+from models.cut.units import Network
+from protos.wire.facts import DeviceId
 
 NOT_USED = "this strategy does not use it"
 # A planner's own prediction, and the bytes that it counts.

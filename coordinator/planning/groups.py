@@ -14,8 +14,8 @@ from coordinator.costs.devices import Cluster, Device
 from coordinator.planning.limited import parted
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.tasks.plan import Plan, TrafficBytes
-from models.units import Network
-from protos.facts import DeviceId
+from models.cut.units import Network
+from protos.wire.facts import DeviceId
 
 
 @dataclass(frozen=True, slots=True)

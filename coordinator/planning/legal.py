@@ -10,14 +10,14 @@ from coordinator.costs.devices import Cluster
 from coordinator.planning.memory import overfilled
 from coordinator.tasks.graph import outline_plan
 from coordinator.tasks.plan import Block, Plan, Tile, tile_extent
-from models.boxes import Box, covers_exactly
-from models.graph import COLS, ROWS
-from models.memory import megabytes
-from models.partial import summed_input
-from models.units import Network
-from models.whole import NetworkKey
+from models.cut.partial import summed_input
+from models.cut.units import Network
+from models.cut.whole import NetworkKey
+from models.graph.graph import COLS, ROWS
+from models.tensors.boxes import Box, covers_exactly
+from models.tensors.memory import megabytes
 from protos.errors import Infeasible
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 
 class IllegalPlan(Infeasible):

@@ -13,8 +13,8 @@ from coordinator.costs.devices import Cluster, Device
 from coordinator.planning.baseline import best_alone
 from coordinator.planning.legal import IllegalPlan
 from coordinator.tasks.plan import Plan, Unused
-from models.units import Network
-from models.whole import NetworkKey
+from models.cut.units import Network
+from models.cut.whole import NetworkKey
 from protos.errors import Infeasible
 
 # A planner's plan for some of the devices.

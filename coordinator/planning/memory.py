@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from coordinator.costs.devices import Cluster, Device
 from coordinator.tasks.plan import Block, Plan, Tile, tile_extent, tile_works
-from models.memory import megabytes, needed_bytes, relaid_room_bytes, weights_room_bytes
-from models.units import Network, layers_of
+from models.cut.units import Network, layers_of
+from models.tensors.memory import megabytes, needed_bytes, relaid_room_bytes, weights_room_bytes
 from protos.errors import TooLittleMemory
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 
 @dataclass(slots=True)

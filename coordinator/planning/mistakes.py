@@ -8,7 +8,7 @@ from types import CodeType
 
 from coordinator.costs.devices import Cluster, Planner
 from coordinator.tasks.plan import Plan
-from models.units import Network
+from models.cut.units import Network
 from protos.errors import BadConfiguration, ImbrexError
 
 

@@ -38,18 +38,18 @@ from coordinator.planning.memory import (
 from coordinator.planning.rooms import Room, Rooms
 from coordinator.planning.stage_groups import LEVELS, staged_in_groups
 from coordinator.tasks.plan import Block, Plan, Tile
-from models.boxes import Box
-from models.graph import CHANNELS
-from models.memory import (
+from models.cut.units import Network
+from models.graph.graph import CHANNELS
+from models.tensors.boxes import Box
+from models.tensors.memory import (
     PEAK_OVER_WEIGHTS,
     PROCESS_BYTES,
     PROGRAM_BYTES,
     megabytes,
     memory_for_bytes,
 )
-from models.units import Network
 from protos.errors import TooLittleMemory
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 # What programs need beside weights is estimated: by what is too much for a device, all get less, so
 # many times.

@@ -15,15 +15,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator.tasks.plan import Block, Exchange, MadeFor, Plan, Tile, TrafficBytes, Unused
-from models.boxes import Box, Span
-from models.documents import first_problem
-from models.graph import CHANNELS, COLS, ROWS
-from models.precision import Wire
-from models.tiles import MapTile, tile_boxes
-from models.units import Network, layers_of
+from models.cut.tiles import MapTile, tile_boxes
+from models.cut.units import Network, layers_of
+from models.graph.graph import CHANNELS, COLS, ROWS
+from models.tensors.boxes import Box, Span
+from models.tensors.precision import Wire
+from protos.daemon.documents import first_problem
+from protos.daemon.files import decoded
 from protos.errors import BadRequest
-from protos.facts import DeviceId
-from protos.files import decoded
+from protos.wire.facts import DeviceId
 
 FORMAT = 1
 # What answers tell of a plan and files do not: it is about the cluster of that moment, and versions

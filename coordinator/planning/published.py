@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 # Raspberry Pi 3s with one core at 1 GHz, on 100 Mbit/s Ethernet [Zhou et al., SEC'19].
 _GFLOPS, _BYTES_PER_S, _MESSAGE_S, _LATENCY_S = 1.85, 93.7e6 / 8, 1e-3, 2e-3

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coordinator.planning.geometry.layouts import UnitTile
-from models.memory import PROGRAM_BYTES
-from protos.facts import DeviceId
+from models.tensors.memory import PROGRAM_BYTES
+from protos.wire.facts import DeviceId
 
 
 @dataclass(slots=True)

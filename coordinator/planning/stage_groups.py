@@ -17,9 +17,9 @@ from coordinator.planning.finish import finished
 from coordinator.planning.groups import divided
 from coordinator.planning.memory import holds_tile, overfilled, weights_of
 from coordinator.tasks.plan import Block, Exchange, Plan
-from models.units import Network
+from models.cut.units import Network
 from protos.errors import Infeasible
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 # The most that a stage may hold, in equal shares.
 LEVELS = (1.05, 1.2, 1.5, 2.0, float("inf"))

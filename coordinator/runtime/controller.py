@@ -32,7 +32,7 @@ from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import Plan
 from protos.errors import ImbrexError
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 log = structlog.get_logger(__name__)
 

@@ -12,8 +12,8 @@ from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.profile_json import save_profile
 from coordinator.costs.regression import Profile, RegressionCosts
 from coordinator.planning.cluster_file import HOST, dump_cluster
-from protos.facts import DeviceId
-from protos.texts import plain_name
+from protos.daemon.texts import plain_name
+from protos.wire.facts import DeviceId
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,21 +16,6 @@ from coordinator.answers import Baseline, DeviceStatus, ProfileStatus
 from coordinator.audit.collector import Collector
 from coordinator.audit.examiner import Examiner
 from coordinator.audit.verdict import Verdict
-from coordinator.cluster.connection import Connection, Sink
-from coordinator.cluster.enrolment import Enrolment
-from coordinator.cluster.host_worker import (
-    Hardware,
-    HostWorker,
-    host_address,
-    host_settings,
-    host_token,
-)
-from coordinator.cluster.link_file import load_links, save_links
-from coordinator.cluster.pool import Pool
-from coordinator.cluster.reach import Reach
-from coordinator.cluster.roster import Member
-from coordinator.cluster.state import ClusterState
-from coordinator.cluster.trust import Trust
 from coordinator.control.plans import NO_WORKER
 from coordinator.control.retrials import Retrials
 from coordinator.control.switching import Observed
@@ -39,6 +24,18 @@ from coordinator.costs import Medium
 from coordinator.costs.corrections import CorrectedCosts
 from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.endpoints import HOST_ENDPOINT
+from coordinator.devices.connection import Connection, Sink
+from coordinator.devices.host_worker import (
+    Hardware,
+    HostWorker,
+    host_address,
+    host_settings,
+    host_token,
+)
+from coordinator.devices.link_file import load_links, save_links
+from coordinator.devices.peer_reachability import Reach
+from coordinator.devices.pool import Pool
+from coordinator.devices.transport import LiveTransport
 from coordinator.doctor.examine import examine
 from coordinator.doctor.findings import Examined
 from coordinator.library.loaded import Loaded
@@ -48,13 +45,16 @@ from coordinator.measuring.measured import Measured
 from coordinator.runtime.probing import Probing
 from coordinator.runtime.profiler import Profiler
 from coordinator.runtime.statuses import Statuses
-from coordinator.runtime.transport import LiveTransport
 from coordinator.runtime.withheld_list import WithheldList
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes
+from coordinator.trust.enrolment import Enrolment
+from coordinator.trust.roster import Member
+from coordinator.trust.state import ClusterState
+from coordinator.trust.trust import Trust
 from protos.errors import ImbrexError, Unavailable
-from protos.facts import DeviceId, Facts
+from protos.wire.facts import DeviceId, Facts
 
 log = structlog.get_logger(__name__)
 

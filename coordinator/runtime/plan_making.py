@@ -17,7 +17,7 @@ from coordinator.control.entries import are_alike
 from coordinator.control.plans import NO_WORKER
 from coordinator.control.switching import LEAST_GAIN
 from coordinator.costs.devices import Cluster, Planner, fastest
-from coordinator.execution.outbox import Preparer
+from coordinator.devices.outbox import Preparer
 from coordinator.library.loaded import Library, Loaded
 from coordinator.planning.groups import Grouping, counts, divided, grouping
 from coordinator.planning.limited import parted, without_others
@@ -27,10 +27,10 @@ from coordinator.planning.simulate.simulator import simulate
 from coordinator.settings import Objective
 from coordinator.tasks.graph import TaskGraph, compile_plan
 from coordinator.tasks.plan import Plan
-from models.precision import Wire
-from models.units import Network
+from models.cut.units import Network
+from models.tensors.precision import Wire
 from protos.errors import ImbrexError, Infeasible
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 log = structlog.get_logger(__name__)
 

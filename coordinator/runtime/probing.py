@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
 import structlog
 
-from coordinator.cluster.connection import Connection
-from coordinator.cluster.reach import Reach
 from coordinator.control import actions, events
 from coordinator.control.actions import Action
 from coordinator.control.measurements import Links
+from coordinator.devices.connection import Connection
+from coordinator.devices.peer_reachability import Reach
 from coordinator.measuring.measured import Measured
 from coordinator.runtime.stepping import Stepper
 from protos.errors import LostWorker
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 log = structlog.get_logger(__name__)
 

@@ -12,10 +12,6 @@ from pathlib import Path
 
 import structlog
 
-from coordinator.cluster.connection import Connection
-from coordinator.cluster.ledger import Entries
-from coordinator.cluster.programs import program_message
-from coordinator.cluster.state import PROFILES, ClusterState
 from coordinator.control import actions, events
 from coordinator.control.actions import Action
 from coordinator.control.measurements import Kinds
@@ -24,11 +20,15 @@ from coordinator.costs.profile_json import parse_profile, save_profile
 from coordinator.costs.regression import Profile
 from coordinator.costs.samples import Sample
 from coordinator.costs.sampling import Sampling
+from coordinator.devices.connection import Connection
+from coordinator.devices.programs import program_message
 from coordinator.runtime.stepping import Stepper
+from coordinator.trust.json_files import Entries
+from coordinator.trust.state import PROFILES, ClusterState
 from protos import imbrex_pb2 as pb
+from protos.daemon.files import write_atomically
 from protos.errors import ImbrexError, LostWorker
-from protos.facts import DeviceId, Facts
-from protos.files import write_atomically
+from protos.wire.facts import DeviceId, Facts
 
 # Time for one sample: the median of three runs, or of as many as fit.
 REPEATS = 3

@@ -12,27 +12,27 @@ import numpy as np
 from coordinator.answers import Finding
 from coordinator.audit.auditor import Auditor
 from coordinator.audit.verdict import Verdict
-from coordinator.cluster.host_worker import Hardware
-from coordinator.cluster.state import open_state
+from coordinator.devices.host_worker import Hardware
 from coordinator.doctor.findings import of_models, of_state
-from coordinator.execution.driver import Driver
-from coordinator.execution.flight import Flight
 from coordinator.library.loaded import Library
 from coordinator.library.naming import Names
+from coordinator.requests.driver import Driver
+from coordinator.requests.flight import Flight
+from coordinator.requests.journal import Ended, Journal
+from coordinator.requests.settling import Settling
 from coordinator.runtime.controller import Controller
-from coordinator.runtime.journal import Ended, Journal
 from coordinator.runtime.live import LiveCluster
 from coordinator.runtime.plan_making import Maker
 from coordinator.runtime.planners import planner_of, strategy
 from coordinator.runtime.served import Served
-from coordinator.runtime.settling import Settling
 from coordinator.runtime.withdrawal import Withdrawal
 from coordinator.settings import CoordinatorSettings
-from coordinator.sharing.follower import follower_of
+from coordinator.several.follower import follower_of
 from coordinator.tasks.events import RequestId
 from coordinator.tasks.graph import TaskGraph
+from coordinator.trust.state import open_state
 from protos import imbrex_pb2 as pb
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 # Folder in the state directory for the weights of loaded models.
 WEIGHTS_FOLDER = "weights"

@@ -15,7 +15,7 @@ from coordinator.runtime.live import LiveCluster
 from coordinator.runtime.served import Served
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import Plan
-from models.units import Network
+from models.cut.units import Network
 from protos.errors import NotFound, Unavailable
 
 

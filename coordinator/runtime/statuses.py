@@ -9,18 +9,18 @@ from dataclasses import asdict, replace
 
 from coordinator.answers import DeviceStatus
 from coordinator.audit.examiner import Examiner
-from coordinator.cluster.connection import Connection
-from coordinator.cluster.peers import SILENT, Peer, PeerState, seconds_ago
-from coordinator.cluster.pool import Pool
-from coordinator.cluster.reach import Reach
 from coordinator.control.withheld import Apart, Withheld
 from coordinator.costs.devices import Device
+from coordinator.devices.connection import Connection
+from coordinator.devices.peer_reachability import Reach
+from coordinator.devices.peers import SILENT, Peer, PeerState, seconds_ago
+from coordinator.devices.pool import Pool
 from coordinator.doctor.examine import MOST_STRANGERS
 from coordinator.measuring.measured import Measured
 from coordinator.runtime.probing import Probing
 from coordinator.runtime.profiler import Profiler
-from models.memory import megabytes
-from protos.facts import DeviceId, Facts
+from models.tensors.memory import megabytes
+from protos.wire.facts import DeviceId, Facts
 
 AsDevice = Callable[[Facts], Device]
 

@@ -11,12 +11,12 @@ import structlog
 
 from coordinator.control import actions, events
 from coordinator.control.actions import Action
-from coordinator.execution.driver import Driver
+from coordinator.requests.driver import Driver
 from coordinator.runtime.controller import Controller
 from coordinator.runtime.live import LiveCluster
 from coordinator.runtime.stepping import Stepper
 from protos.errors import ImbrexError, NotFound
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 # How often the list of devices set aside is looked at.
 _LOOK_S = 0.5

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from coordinator.cluster.ledger import Entries
-from coordinator.cluster.state import DRAINED, QUARANTINED, ClusterState
-from protos.facts import DeviceId
+from coordinator.trust.json_files import Entries
+from coordinator.trust.state import DRAINED, QUARANTINED, ClusterState
+from protos.wire.facts import DeviceId
 
 # Several times the devices of a cluster: without an authority, ids can be forged.
 MOST_QUARANTINED = 256

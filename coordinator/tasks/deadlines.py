@@ -11,7 +11,7 @@ import math
 from typing import Protocol
 
 from coordinator.tasks.graph import TaskGraph
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 # Predictions err by tens of percent and throttling halves speed; three times the time is a fault.
 HEDGE_FACTOR = 3.0

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import TypeVar
 
 from coordinator.tasks.events import Action, Assign, Send
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Literal, NewType
 
 from coordinator.tasks.graph import TaskGraph
-from models.boxes import Box
+from models.tensors.boxes import Box
 from protos.errors import ImbrexError
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 RequestId = NewType("RequestId", str)
 

@@ -11,19 +11,19 @@ from functools import cached_property
 
 from coordinator.tasks.plan import Block, Plan, Tile, tile_extent, tile_works
 from coordinator.tasks.timeline import Passed, Sketch
-from models.boxes import Box
-from models.cutter import cut
-from models.ending import Ending
-from models.graph import Joined, results_of
-from models.partial import cut_partial
-from models.program import BlobSource, Program
-from models.selection import Selection, Selections
-from models.shapes import TensorInfo
-from models.tolerance import PLAIN, between_devices
-from models.units import Network
-from models.whole import NetworkKey
-from models.work import Work
-from protos.facts import DeviceId
+from models.check.tolerance import PLAIN, between_devices
+from models.cut.cutter import cut
+from models.cut.partial import cut_partial
+from models.cut.program import BlobSource, Program
+from models.cut.units import Network
+from models.cut.whole import NetworkKey
+from models.graph.ending import Ending
+from models.graph.graph import Joined, results_of
+from models.graph.shapes import TensorInfo
+from models.operators.work import Work
+from models.tensors.boxes import Box
+from models.tensors.selection import Selection, Selections
+from protos.wire.facts import DeviceId
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class TaskSpec:
 @dataclass(frozen=True, eq=False)
 class TaskGraph:
     """A plan's tasks, as requests execute them. `tensors` are in wire form, `works` is the work of
-    each task, `tolerance` how far two devices may differ in its results (`models.tolerance`).
+    each task, `tolerance` how far two devices may differ in its results (`models.check.tolerance`).
     `whole`: the network, if its only task computes all of it, and nothing is left for an ending.
     """
 

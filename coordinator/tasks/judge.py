@@ -9,8 +9,8 @@ from weakref import WeakSet
 from coordinator.tasks.events import Received
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.runs import Attempt, RequestRun, TaskRun
-from models.boxes import Box
-from protos.facts import DeviceId
+from models.tensors.boxes import Box
+from protos.wire.facts import DeviceId
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 
 from coordinator.tasks.deadlines import Expectations
 from coordinator.tasks.runs import RequestRun, TaskRun
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 
 def place(

@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
-from models.boxes import Box
-from models.geometry import Extent
-from models.partial import partial_extent, partial_work
-from models.precision import Wire
-from models.units import Network
-from models.work import Work
-from models.worked import MOST_KEPT, Worked, block_worked
-from protos.facts import DeviceId
+from models.cut.partial import partial_extent, partial_work
+from models.cut.units import Network
+from models.cut.worked import MOST_KEPT, Worked, block_worked
+from models.operators.geometry import Extent
+from models.operators.work import Work
+from models.tensors.boxes import Box
+from models.tensors.precision import Wire
+from protos.wire.facts import DeviceId
 
 Exchange = Literal["none", "host", "peer"]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from coordinator.tasks.graph import TaskGraph, TaskInput, TaskOutput, TaskSpec
-from models.boxes import Box
-from protos.facts import DeviceId
+from models.tensors.boxes import Box
+from protos.wire.facts import DeviceId
 
 
 class Phase(Enum):

@@ -62,7 +62,7 @@ from coordinator.tasks.runs import Attempt, Phase, RequestRun, TaskRun
 from coordinator.tasks.suspicion import Suspicion, at_fault
 from coordinator.tasks.watch import Watch
 from protos.errors import ImbrexError, LostWorker, PeerViolation
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 # A task that failed this often would fail everywhere.
 MAX_FAILURES = 4

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from coordinator.tasks.deadlines import SLACK_S, Expectations, give_up_s, patience_s
 from coordinator.tasks.runs import Attempt, RequestRun, TaskRun
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 
 @dataclass(frozen=True, slots=True)

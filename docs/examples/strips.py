@@ -3,9 +3,9 @@
 from coordinator.costs.devices import Cluster
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.tasks.plan import Block, Plan, Tile
-from models.boxes import Span
-from models.tiles import MapTile, map_size, tile_boxes, weighted_spans, whole_map
-from models.units import Network
+from models.cut.tiles import MapTile, map_size, tile_boxes, weighted_spans, whole_map
+from models.cut.units import Network
+from models.tensors.boxes import Span
 
 MOST_LAYERS = 4
 

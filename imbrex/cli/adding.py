@@ -10,19 +10,17 @@ from typing import TypeVar
 
 import typer
 
-from coordinator.sharing.store import open_store
+from coordinator.several.shared_store import open_store
 from imbrex import terminal
-from models import catalogue
-from models.check import require_programs
-from models.documents import Problem
-from models.graph import Graph
-from models.guess import Guess, guess, metadata, written_size
-from models.importer import graph_of
-from models.model_file import file_at, read_model
-from models.precision import Precision
-from models.sizes import Size, bind, inputs_of, open_axes
-from models.units import divide
-from models.usual import PIXELS, About, described, head_for, takes_pictures
+from models.catalogue import catalogue
+from models.catalogue.guess import Guess, guess, metadata, written_size
+from models.check.check import require_programs
+from models.cut.units import divide
+from models.graph.graph import Graph
+from models.graph.sizes import Size, bind, inputs_of, open_axes
+from models.onnx_file.importer import graph_of
+from models.onnx_file.model_file import file_at, read_model
+from models.tensors.precision import Precision
 from models.vision.head import Task
 from models.vision.heads import TASKS
 from models.vision.image_input import Resize
@@ -30,10 +28,12 @@ from models.vision.label_file import labels_of
 from models.vision.predictions import OutputMismatch, check_outputs
 from models.vision.sidecar import LABELLESS, Assumable, Sidecar, sidecar_path
 from models.vision.sidecar import load as load_sidecar
+from models.vision.usual import PIXELS, About, described, head_for, takes_pictures
 from models.vision.yolov2 import YoloV2
 from models.vision.yolov3 import YoloV3
+from protos.daemon.documents import Problem
+from protos.daemon.files import read_text
 from protos.errors import BadRequest, NotFound
-from protos.files import read_text
 
 Choice = TypeVar("Choice", bound=str)
 

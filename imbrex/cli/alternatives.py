@@ -11,8 +11,8 @@ from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.tasks.plan import Plan
 from imbrex import terminal
-from models.precision import Wire
-from models.units import Network
+from models.cut.units import Network
+from models.tensors.precision import Wire
 from protos.errors import ImbrexError
 
 # The smallest difference worth a sentence, about the error of predictions.

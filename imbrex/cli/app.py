@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from coordinator.cluster.children import follow_parent
+from coordinator.devices.children import follow_parent
 from imbrex.cli.asking import add_asking
 from imbrex.cli.cluster import add_cluster
 from imbrex.cli.daemons import add_daemons
@@ -31,10 +31,10 @@ from imbrex.cli.options import (
 )
 from imbrex.cli.planning import add_planning
 from imbrex.cli.watching import add_watch
-from protos.ciphers import prefer_quick_cipher
+from protos.daemon.extras import line_for_extra
+from protos.daemon.texts import write_anything
 from protos.errors import BadConfiguration, ImbrexError
-from protos.extras import line_for_extra
-from protos.texts import write_anything
+from protos.trust.ciphers import prefer_quick_cipher
 
 # The modules that only extras install, by import name.
 EXTRAS = {"av": "watch", "paho": "mqtt"} | dict.fromkeys(

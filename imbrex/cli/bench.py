@@ -19,7 +19,7 @@ from imbrex.cli.provenance import provenance
 from imbrex.cli.rounds import PlanSamples
 from imbrex.client import Client
 from imbrex.described import require_writable, write
-from models.check import TOLERANCE
+from models.check.check import TOLERANCE
 
 Form = Literal["people", "json", "csv"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.sharing.store import SharedStore, open_store
+from coordinator.several.shared_store import SharedStore, open_store
 from imbrex import terminal
-from models import catalogue
+from models.catalogue import catalogue
 from models.downloads import read_manifest
 from models.vision.head import Task
 from models.vision.sidecar import load, sidecar_path

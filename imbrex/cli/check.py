@@ -8,10 +8,10 @@ from rich.text import Text
 from imbrex import terminal
 from imbrex.cli.effect import Loss, loss_report, show
 from imbrex.library import checked, planned_blocks
-from models import catalogue
-from models.check import FAULT, CheckReport
-from models.loading import network_of
-from models.tolerance import told
+from models.catalogue import catalogue
+from models.catalogue.loading import network_of
+from models.check.check import FAULT, CheckReport
+from models.check.tolerance import told
 
 
 def check(

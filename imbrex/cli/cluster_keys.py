@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coordinator.cluster.state import open_state
 from coordinator.serving.common.keys import Keys, Role
 from coordinator.settings import CoordinatorSettings
+from coordinator.trust.state import open_state
 from imbrex import terminal
 
 

@@ -7,16 +7,16 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
-from coordinator.cluster.authority import Authority
-from coordinator.cluster.backup import backup, restore
-from coordinator.cluster.roster import Member
-from coordinator.cluster.trust import Certified, Trust
 from coordinator.settings import CoordinatorSettings
+from coordinator.trust.authority import Authority
+from coordinator.trust.backup import backup, restore
+from coordinator.trust.roster import Member
+from coordinator.trust.trust import Certified, Trust
 from imbrex import terminal
-from protos.channels import ELSEWHERE, address_towards
+from protos.daemon.files import alone_in
 from protos.errors import BadConfiguration
-from protos.files import alone_in
-from protos.identity import keep_identity, now_utc
+from protos.rpc.channels import ELSEWHERE, address_towards
+from protos.trust.identity import keep_identity, now_utc
 
 
 def init(config: Path | None, state_dir: Path | None, *, replace: bool, as_json: bool) -> int:
@@ -80,8 +80,8 @@ def move_state(
     config: Path | None, state_dir: Path | None, url: str, *, replace: bool, as_json: bool
 ) -> int:
     """Moves the cluster's state."""
-    from coordinator.cluster.joining import move
-    from coordinator.cluster.store import StoreAddress
+    from coordinator.several.joining import move
+    from coordinator.trust.nats_store import StoreAddress
 
     settings = _settings(config, state_dir)
     _certified(settings).state.close()

@@ -15,7 +15,7 @@ from typer.core import TyperCommand
 from imbrex.cli.options import Config, StateDir, WireOption, known_wire
 
 if TYPE_CHECKING:
-    from protos.settings import DaemonSettings
+    from protos.daemon.settings import DaemonSettings
 
 Text = Annotated[str | None, typer.Option()]
 Number = Annotated[int | None, typer.Option()]

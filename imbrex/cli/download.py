@@ -17,10 +17,10 @@ from pathlib import Path
 
 import httpx
 
-from models.installed import SPARE_BYTES
-from models.memory import megabytes
+from models.catalogue.installed import SPARE_BYTES
+from models.tensors.memory import megabytes
+from protos.daemon.urls import shown
 from protos.errors import BadConfiguration, NotFound, PeerViolation, Unavailable
-from protos.urls import shown
 
 CONNECT_S, READ_S = 10.0, 30.0
 # Attempts in a row without progress; Wi-Fi may drop several times during hundreds of megabytes.

@@ -12,19 +12,19 @@ import numpy as np
 from PIL import Image
 from rich.console import Console
 
-from models.catalogue import LoadedModel
+from models.catalogue.catalogue import LoadedModel
+from models.check.effect import Arrays, Blocking, Differences, Effect, Encoded
+from models.cut.units import Network
 from models.digits import MODEL
 from models.digits.sheets import held_out_sheets, truth_of
-from models.effect import Arrays, Blocking, Differences, Effect, Encoded
-from models.pixels import as_values
-from models.precision import Wire
-from models.quality import MIN_SCORE, EvaluatedPicture, GroundTruth, mean_average_precision
-from models.reference import WholeModel, random_inputs
-from models.units import Network
+from models.run.reference import WholeModel, random_inputs
+from models.tensors.precision import Wire
 from models.vision.detection import Detection
+from models.vision.pixels import as_values
 from models.vision.placement import Placement
 from models.vision.predictions import predictions
 from models.vision.preprocess import image_to_pixels
+from models.vision.quality import MIN_SCORE, EvaluatedPicture, GroundTruth, mean_average_precision
 from models.vision.sidecar import Sidecar
 from models.vision.yolov2 import YoloV2
 

@@ -18,12 +18,12 @@ from imbrex import terminal
 from imbrex.calls import read_file
 from imbrex.cli.rounds import WARM_UP, PlanSamples, Rounds
 from imbrex.client import Client
-from models import catalogue, loading
-from models.agreement import both_answers
-from models.check import TOLERANCE
-from models.pixels import as_values
-from models.reference import Arrays, random_inputs
-from models.tolerance import is_quantised
+from models.catalogue import catalogue, loading
+from models.check.agreement import both_answers
+from models.check.check import TOLERANCE
+from models.check.tolerance import is_quantised
+from models.run.reference import Arrays, random_inputs
+from models.vision.pixels import as_values
 from protos.errors import BadRequest, Infeasible, Unavailable
 
 
@@ -46,7 +46,7 @@ class MeasureOptions:
 @dataclass(frozen=True, slots=True)
 class Posed:
     """A request's body, and the answers that are right besides the first one: those of the whole
-    model, if it is quantised (`models.agreement`).
+    model, if it is quantised (`models.check.agreement`).
     """
 
     body: bytes

@@ -110,7 +110,7 @@ def add(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     imbrex models add roads.onnx --task segmentation --labels road,grass,sky --pixels unit
     """
     from imbrex.cli import adding as command
-    from models.sizes import split_name
+    from models.graph.sizes import split_name
 
     wanted = split_name(f"{file}@{size}")[1] if size else None
     if size and wanted is None:

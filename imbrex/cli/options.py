@@ -14,8 +14,8 @@ URL = "http://127.0.0.1:8460"
 
 def model_names(incomplete: str) -> list[str]:
     """Shell completion of MODEL: names; the shell completes files itself."""
-    from models.catalogue import names
-    from models.installed import Store
+    from models.catalogue.catalogue import names
+    from models.catalogue.installed import Store
 
     known = (*names(), *Store().installed())
     return [each for each in known if each.startswith(incomplete)]
@@ -94,7 +94,7 @@ Save = Annotated[
 
 def known_wire(wire: str | None) -> str:
     """Validates a wire; empty means what the model allows."""
-    from models.precision import WIRES
+    from models.tensors.precision import WIRES
 
     if wire is not None and wire not in WIRES:
         raise typer.BadParameter(f"{wire!r} is not one of {', '.join(WIRES)}", param_hint="--wire")

@@ -21,11 +21,11 @@ from coordinator.serving.common.plan_picture import plan_svg
 from imbrex import terminal
 from imbrex.cli.alternatives import Situation, sentences
 from imbrex.described import find_planners_here, load_cluster, write
-from models import catalogue, loading
-from models.precision import Wire
-from models.units import Network
+from models.catalogue import catalogue, loading
+from models.cut.units import Network
+from models.tensors.precision import Wire
 from protos.errors import NotFound
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 
 @dataclass(frozen=True, slots=True)

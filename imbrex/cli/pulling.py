@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coordinator.sharing.store import open_store
+from coordinator.several.shared_store import open_store
 from imbrex import terminal
 from imbrex.cli.download import RemoteFile, download, is_right
-from models import catalogue, downloads
+from models import downloads
+from models.catalogue import catalogue
+from models.catalogue.installed import MODEL_FILE, Store
 from models.downloads import Download
-from models.importer import graph_of
-from models.installed import MODEL_FILE, Store
+from models.onnx_file.importer import graph_of
 from models.vision.predictions import check_outputs
 from models.vision.sidecar import dump, sidecar_path
 from protos.errors import BadRequest, NotFound

@@ -16,29 +16,29 @@ import numpy as np
 from onnx import ModelProto
 from rich.progress import Progress, TaskID
 
-from coordinator.sharing.store import open_store
+from coordinator.several.shared_store import open_store
 from imbrex import terminal
 from imbrex.client import Client
 from imbrex.watch.folder import SUFFIXES
-from models import catalogue
-from models.catalogue import LoadedModel
-from models.effect import Differences
-from models.installed import MODEL_FILE, require_name
-from models.labelled import truth_of
-from models.quality import (
+from models.catalogue import catalogue
+from models.catalogue.catalogue import LoadedModel
+from models.catalogue.installed import MODEL_FILE, require_name
+from models.check.effect import Differences
+from models.quantise.labelled import truth_of
+from models.quantise.quantise import Quantiser, sensitive
+from models.run.reference import WholeModel
+from models.vision.detection import Detection
+from models.vision.image_input import ImageInput
+from models.vision.placement import Placement
+from models.vision.predictions import predictions
+from models.vision.preprocess import BadImage, decode_image, image_to_pixels
+from models.vision.quality import (
     MIN_SCORE,
     EvaluatedPicture,
     GroundTruth,
     boxes_agree,
     mean_average_precision,
 )
-from models.quantise import Quantiser, sensitive
-from models.reference import WholeModel
-from models.vision.detection import Detection
-from models.vision.image_input import ImageInput
-from models.vision.placement import Placement
-from models.vision.predictions import predictions
-from models.vision.preprocess import BadImage, decode_image, image_to_pixels
 from models.vision.sidecar import Sidecar, dump, sidecar_path
 from models.vision.yolo_parts import YoloPose, YoloRotated, YoloSegments
 from protos.errors import BadRequest, ImbrexError

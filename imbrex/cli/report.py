@@ -28,7 +28,7 @@ from imbrex.cli.provenance import provenance
 from imbrex.client import Client
 from imbrex.described import cluster_of, require_writable, write
 from protos.errors import Unavailable
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 FORMAT = 1
 # A small network, and one that is worth dividing.

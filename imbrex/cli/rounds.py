@@ -11,10 +11,10 @@ from coordinator.control.choice import Choice
 from coordinator.serving.common import names
 from imbrex.calls import Outputs, plain
 from imbrex.client import Client, NoCoordinator
-from models.agreement import nearest
-from models.reference import EQUAL, Arrays, Comparison, compare
-from models.selection import Selections, as_read
-from models.tolerance import PLAIN
+from models.check.agreement import nearest
+from models.check.tolerance import PLAIN
+from models.run.reference import EQUAL, Arrays, Comparison, compare
+from models.tensors.selection import Selections, as_read
 from protos.errors import ImbrexError, NotFound
 
 # The first request of a plan loads sessions and fills caches.

@@ -12,8 +12,8 @@ import uvloop
 from coordinator.daemon import run
 from coordinator.settings import CoordinatorSettings
 from imbrex.described import find_planners_here
-from protos.files import alone_in
-from protos.logs import log_to_stderr
+from protos.daemon.files import alone_in
+from protos.daemon.logs import log_to_stderr
 
 
 def serve(
@@ -30,7 +30,7 @@ def serve(
     settings = CoordinatorSettings.load(config, flags)
     log_to_stderr(as_json=settings.log == "json")
     if token:
-        from coordinator.cluster.joining import join
+        from coordinator.several.joining import join
 
         with alone_in(settings.state_dir, "coordinator"):
             asyncio.run(join(settings.state_dir, token))

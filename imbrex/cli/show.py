@@ -19,12 +19,12 @@ from imbrex.demo.emulation.clusters import cluster_of
 from imbrex.demo.emulation.presets import load_kind
 from imbrex.demo.likeness import KINDS
 from imbrex.described import load_cluster
-from models import catalogue
-from models.catalogue import LoadedModel
-from models.graph import Graph
-from models.loading import network_of
-from models.shapes import TensorInfo
-from models.summary import Summary, UnitSummary, summarise
+from models.catalogue import catalogue
+from models.catalogue.catalogue import LoadedModel
+from models.catalogue.loading import network_of
+from models.check.summary import Summary, UnitSummary, summarise
+from models.graph.graph import Graph
+from models.graph.shapes import TensorInfo
 
 # The default cluster: that of `imbrex demo`.
 _TOLD_APART = 0.001

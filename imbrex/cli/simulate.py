@@ -16,7 +16,7 @@ from imbrex import library, terminal
 from imbrex.cli.chart import speedup_svg
 from imbrex.described import find_planners_here, load_cluster, network_of, write
 from imbrex.library import Outcome, Predicted, Refused, predict
-from models.units import Network
+from models.cut.units import Network
 from protos.errors import Infeasible
 
 BAR = 24

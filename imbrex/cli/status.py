@@ -14,7 +14,7 @@ from imbrex import terminal
 from imbrex.calls import plain
 from imbrex.client import Client
 from imbrex.described import write
-from models.memory import megabytes
+from models.tensors.memory import megabytes
 from protos.errors import ImbrexError, PeerViolation
 
 REFRESH_S = 1.0

@@ -15,13 +15,13 @@ from typing import Self
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from coordinator.cluster import children
+from coordinator.devices import children
 from imbrex.client import Client
 from imbrex.demo.emulation.computer import Computer, settings_file
 from imbrex.demo.emulation.settings import command
 from imbrex.demo.likeness import Likeness, turns_in
 from imbrex.demo.progress import Progress
-from protos.ports import holder_of
+from protos.daemon.ports import holder_of
 
 LOOPBACK = "127.0.0.1"
 # The workers' names, before a dash and a number.

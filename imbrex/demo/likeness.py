@@ -19,7 +19,7 @@ from imbrex.demo.emulation.computer import Computer
 from imbrex.demo.emulation.presets import Preset, load_kind
 from imbrex.demo.emulation.rate import Core, measured_core
 from imbrex.demo.emulation.software import SERVER
-from models.program import sha256_of
+from models.cut.program import sha256_of
 from worker.engines.processor import cpu_fingerprint
 
 # What all devices together may take of one core: other programs run beside a demo.

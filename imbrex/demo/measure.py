@@ -12,9 +12,9 @@ from imbrex.calls import plain
 from imbrex.demo.cluster import ClusterForm, DemoCluster
 from imbrex.demo.progress import Progress
 from imbrex.demo.question import Question
-from models.agreement import Judgement
-from models.quality import EvaluatedPicture, GroundTruth, exactly_right
-from models.reference import Comparison
+from models.check.agreement import Judgement
+from models.run.reference import Comparison
+from models.vision.quality import EvaluatedPicture, GroundTruth, exactly_right
 from protos.errors import Unavailable
 
 # What requests show of messages and tasks: estimates settle within ten.

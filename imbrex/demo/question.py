@@ -10,12 +10,13 @@ import numpy as np
 from coordinator.serving.common import names
 from coordinator.serving.common.tensors import write_tensors
 from imbrex.calls import media_type, read_file
-from models import agreement, catalogue
+from models.catalogue import catalogue
+from models.check import agreement
 from models.digits.examples import examples
-from models.graph import Graph
-from models.importer import graph_of
-from models.quality import GroundTruth
-from models.reference import random_inputs
+from models.graph.graph import Graph
+from models.onnx_file.importer import graph_of
+from models.run.reference import random_inputs
+from models.vision.quality import GroundTruth
 from models.vision.sidecar import Sidecar
 from protos.errors import BadRequest
 

@@ -15,8 +15,8 @@ from imbrex import terminal
 from imbrex.demo.likeness import Likeness
 from imbrex.demo.measure import PlanRun, all_right, labels
 from imbrex.demo.question import Question
-from models.reference import Comparison
-from models.tolerance import STATISTICS, told
+from models.check.tolerance import STATISTICS, told
+from models.run.reference import Comparison
 
 _BAR_WIDTH = 44
 # Predictions are good to about 10 %; a larger error has another cause.

@@ -27,7 +27,7 @@ from imbrex.demo.question import Question, prepare
 from imbrex.demo.report import Outcome, show
 from imbrex.described import find_planners_here, network_of
 from imbrex.pictures import save_annotated
-from protos.files import own_folder
+from protos.daemon.files import own_folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.reasoncodes import ReasonCode
 
+from protos.daemon.texts import composed, name_hash, plain_name
+from protos.daemon.urls import is_plain, shown
 from protos.errors import BadConfiguration, BadRequest, Unavailable
-from protos.texts import composed, name_hash, plain_name
-from protos.urls import is_plain, shown
 
 PASSWORD_VARIABLE = "IMBREX_MQTT_PASSWORD"  # noqa: S105 - its name
 DISCOVERY = "homeassistant"

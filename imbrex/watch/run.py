@@ -30,9 +30,9 @@ from imbrex.calls import plain
 from imbrex.client import Client, NoCoordinator
 from imbrex.watch.folder import Folder
 from imbrex.watch.frames import Frame, FrameSource, Waiting
+from protos.daemon.memory_in_use import cap_memory
+from protos.daemon.urls import HIDDEN, shown
 from protos.errors import BadConfiguration, BadRequest, ImbrexError, TooLittleMemory, Unavailable
-from protos.memory import cap_memory
-from protos.urls import HIDDEN, shown
 
 # The window of rate and latency.
 WINDOW_S = 10.0

@@ -23,8 +23,8 @@ from av.video.stream import VideoStream
 from PIL import Image
 
 from imbrex.watch.frames import Frame
+from protos.daemon.urls import shown
 from protos.errors import BadRequest, Unavailable
-from protos.urls import shown
 
 PASSWORD_VARIABLE = "IMBREX_CAMERA_PASSWORD"  # noqa: S105 - its name
 OPEN_S, READ_S = 10.0, 10.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.digits import EXAMPLES
-from models.quality import GroundTruth
+from models.vision.quality import GroundTruth
 
 TRUTH = EXAMPLES / "truth.json"
 

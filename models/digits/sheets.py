@@ -15,7 +15,7 @@ from PIL import Image, ImageFilter
 
 from models.digits.ink import Bank, Ink, Part, bank, random_pen, write
 from models.digits.paper import Colours, Pixels, blank, random_colours, random_ink
-from models.quality import GroundTruth
+from models.vision.quality import GroundTruth
 
 LONG_SIDE = 416
 SMALLEST_PX, LARGEST_PX = 28.0, 110.0  # height of a digit on a sheet whose long side is 416

@@ -17,10 +17,10 @@ from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 from pydantic_core import PydanticCustomError
 
-from models.documents import DOCUMENT, Integer, Problem, String, read
 from models.vision.sidecar import Sidecar, read_sidecar
+from protos.daemon.documents import DOCUMENT, Integer, Problem, String, read
+from protos.daemon.files import read_text
 from protos.errors import BadConfiguration, NotFound
-from protos.files import read_text
 
 MANIFEST = Path(__file__).parent / "manifest.json"
 DataSet = Literal["coco", "imagenet", "voc"]

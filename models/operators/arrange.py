@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from models.boxes import Box, Span
 from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
+from models.tensors.boxes import Box, Span
 
 if TYPE_CHECKING:
-    from models.graph import Graph, Node
+    from models.graph.graph import Graph, Node
 
 Ints = NDArray[np.int64]
 DOMAIN, OP = "imbrex", "Arrange"

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import onnx
 
-from models.boxes import Box
+from models.tensors.boxes import Box
 
 if TYPE_CHECKING:
-    from models.graph import Graph, Node
+    from models.graph.graph import Graph, Node
 
 Boxes = tuple[Box | None, ...]
 Attribute = int | float | str | list[int] | list[float]

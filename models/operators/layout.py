@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from models.boxes import Box, Span
-from models.graph import ROWS
+from models.graph.graph import ROWS
 from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
 from models.operators.roll import write_joined
+from models.tensors.boxes import Box, Span
 
 if TYPE_CHECKING:
-    from models.graph import Graph, Node
+    from models.graph.graph import Graph, Node
 
 
 def _concat_axis(node: Node, box: Box) -> int:

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from models.boxes import Box, Span
 from models.operators.constants import computed_settings, first_only, setting
 from models.operators.declaration import Boxes, Kind, Operator
 from models.operators.layout import whole_channels
 from models.operators.pointwise import project
+from models.tensors.boxes import Box, Span
 
 if TYPE_CHECKING:
-    from models.graph import Graph, Node
+    from models.graph.graph import Graph, Node
 
 ROWS = 2
 

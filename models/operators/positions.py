@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from models.graph import Node
+    from models.graph.graph import Node
 
 Floats = NDArray[np.float32]
 # Units in the last place by which a computed position may be off.

@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from models.boxes import Box, Span
 from models.operators.declaration import Boxes, Kind, Operator
 from models.operators.pointwise import project
+from models.tensors.boxes import Box, Span
 
 if TYPE_CHECKING:
-    from models.graph import Graph, Node
+    from models.graph.graph import Graph, Node
 
 
 def factors(a: Sequence[int], b: Sequence[int], box: Box) -> tuple[Box, Box]:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from models.boxes import Box, Span
 from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
 from models.operators.layout import joined, of_joined
 from models.operators.pointwise import project
 from models.operators.product import factors
 from models.operators.windowed import per_output_channel
+from models.tensors.boxes import Box, Span
 
 if TYPE_CHECKING:
-    from models.graph import Graph, Node
+    from models.graph.graph import Graph, Node
 
 
 def _whole_settings(graph: Graph, names: Sequence[str]) -> Boxes:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from models.boxes import Box, Span
-from models.graph import ROWS
+from models.graph.graph import ROWS
 from models.operators.constants import first_only
 from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
+from models.tensors.boxes import Box, Span
 
 if TYPE_CHECKING:
-    from models.graph import Graph, Node
+    from models.graph.graph import Graph, Node
 
 
 class Same(NamedTuple):

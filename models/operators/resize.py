@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from models.boxes import Box, Span
 from models.operators.constants import computed_settings, first_only, setting
 from models.operators.declaration import Attribute, Boxes, Emitter, Kind, Operator, Piece
 from models.operators.indexing import Ints, gather
 from models.operators.positions import Floats, nearest, nearly_halfway, positions
+from models.tensors.boxes import Box, Span
 
 if TYPE_CHECKING:
-    from models.graph import Graph, Node
+    from models.graph.graph import Graph, Node
 
 _SAME_EVERYWHERE = ("asymmetric", "half_pixel", "pytorch_half_pixel")
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from models.boxes import Box, Span
 from models.operators.arrange import DOMAIN
 from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
+from models.tensors.boxes import Box, Span
 
 if TYPE_CHECKING:
-    from models.graph import Graph, Node
+    from models.graph.graph import Graph, Node
 
 OP = "Roll"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from models.boxes import Box, Span
 from models.operators.declaration import Boxes, Kind, Operator
+from models.tensors.boxes import Box, Span
 
 if TYPE_CHECKING:
-    from models.graph import Graph, Node
+    from models.graph.graph import Graph, Node
 
 
 def _reads(graph: Graph, node: Node, box: Box) -> Boxes:

@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from models.boxes import Box, Span
-from models.graph import COLS, ROWS
+from models.graph.graph import COLS, ROWS
+from models.graph.soundness import is_newer
 from models.operators.arrange import ARRANGE, DOMAIN
 from models.operators.constants import setting
 from models.operators.declaration import Boxes, Kind, Operator
@@ -40,10 +40,10 @@ from models.operators.tail import TAIL
 from models.operators.transposed import TRANSPOSED
 from models.operators.whole_flop import WHOLE_FLOP
 from models.operators.windowed import WINDOWED
-from models.soundness import is_newer
+from models.tensors.boxes import Box, Span
 
 if TYPE_CHECKING:
-    from models.graph import Graph, Node
+    from models.graph.graph import Graph, Node
 
 
 def _everything(graph: Graph, node: Node, box: Box) -> Boxes:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from onnx import NodeProto
 
-from models.boxes import Box
+from models.graph.soundness import rename
 from models.operators.arrange import DOMAIN
 from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
-from models.soundness import rename
+from models.tensors.boxes import Box
 
 if TYPE_CHECKING:
-    from models.graph import Graph, Node
+    from models.graph.graph import Graph, Node
 
 OP = "Tail"
 # The attribute that holds the nodes, as a graph with the node's own inputs.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from models.boxes import Box, Span
 from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
 from models.operators.windowed import (
     groups_of,
@@ -17,10 +16,11 @@ from models.operators.windowed import (
     per_output_channel,
     whole_groups,
 )
-from models.windows import Window
+from models.tensors.boxes import Box, Span
+from models.tensors.windows import Window
 
 if TYPE_CHECKING:
-    from models.graph import Graph, Node
+    from models.graph.graph import Graph, Node
 
 
 def _input_span(window: Window, output: Span, size: int) -> Span:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from models.operators.tail import BODY
 
 if TYPE_CHECKING:
-    from models.graph import Graph, Node
+    from models.graph.graph import Graph, Node
 
 _RUNTIME = "com.microsoft"
 _RECURRENT = ("LSTM", "GRU", "RNN", f"{_RUNTIME}.DynamicQuantizeLSTM")

@@ -7,12 +7,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from models.boxes import Box, Span
 from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
-from models.windows import weights_position
+from models.tensors.boxes import Box, Span
+from models.tensors.windows import weights_position
 
 if TYPE_CHECKING:
-    from models.graph import Graph, Node
+    from models.graph.graph import Graph, Node
 
 
 def input_channels(graph: Graph, node: Node, outputs: Span) -> Span:

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
-from models.arrays import require_finite, require_no_nan
-from models.documents import DOCUMENT, Number, Text
+from models.tensors.arrays import require_finite, require_no_nan
 from models.vision.head import ANY, Outputs, Reader, Shapes, Size, Task, View, first
+from protos.daemon.documents import DOCUMENT, Number, Text
 
 Corners = tuple[float, float, float, float]
 

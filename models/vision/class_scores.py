@@ -10,9 +10,9 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from models.arrays import require_finite, require_no_nan
-from models.documents import DOCUMENT, Integer
+from models.tensors.arrays import require_finite, require_no_nan
 from models.vision.head import Outputs, Reader, Shapes, Size, Task, Values, View, first
+from protos.daemon.documents import DOCUMENT, Integer
 
 LARGEST_TOP = 1000
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from models.arrays import require_finite, require_no_nan
+from models.tensors.arrays import require_finite, require_no_nan
 from models.vision.class_map import Overlay
 from models.vision.head import Outputs, Reader, Size, Task, Values, View
 from models.vision.placement import Boxes

@@ -7,11 +7,11 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from models.boxes import Span
-from models.documents import DOCUMENT, Share
-from models.selection import Selection, Selections
+from models.tensors.boxes import Span
+from models.tensors.selection import Selection, Selections
 from models.vision.detection import Candidates, Detector, numbered
 from models.vision.head import ANY, Outputs, Shapes, Size, Values, first
+from protos.daemon.documents import DOCUMENT, Share
 
 # Values of a finished box: its place, its score and its class.
 FINISHED = 6

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from models.selection import NO_SELECTION, Selections
+from models.tensors.selection import NO_SELECTION, Selections
 from models.vision.placement import Placement
 
 Task = Literal["classification", "detection", "segmentation", "image-to-image", "tensor"]

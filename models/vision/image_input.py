@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
-from models.documents import DOCUMENT, Integer, Number, Positive, Text, wrong
-from models.sizes import LARGEST_SIDE, Layout
-from models.wire import Pixels
+from models.graph.sizes import LARGEST_SIDE, Layout
+from models.tensors.wire import Pixels
+from protos.daemon.documents import DOCUMENT, Integer, Number, Positive, Text, wrong
 
 Resize = Literal["letterbox", "stretch", "centre-crop"]
 Color = Literal["RGB", "BGR", "GREY"]

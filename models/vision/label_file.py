@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from models.documents import MOST_ITEMS, Problem
+from protos.daemon.documents import MOST_ITEMS, Problem
 
 # `0 person`, `0: person`, `1,cat`, `"2" = "dog",`, `3) bird`; and `person: 0`.
 _NUMBER_FIRST = re.compile(

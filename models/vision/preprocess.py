@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from models.shapes import TensorInfo
+from models.graph.shapes import TensorInfo
 from models.vision.image_input import ImageInput
 from models.vision.placement import Placement
 from protos.errors import BadRequest

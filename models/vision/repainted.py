@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from models.arrays import require_finite
-from models.documents import DOCUMENT, Number, Positive
+from models.tensors.arrays import require_finite
 from models.vision.head import ANY, Outputs, Reader, Shapes, Size, Task, View, first
+from protos.daemon.documents import DOCUMENT, Number, Positive
 
 if TYPE_CHECKING:  # imported late: a worker lists models, too, and has no Pillow
     from PIL import Image

@@ -20,14 +20,14 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from models.documents import DOCUMENT, MOST_ITEMS, Flag, Problem, String, Text, read, wrong
-from models.precision import Precision, Wire
-from models.selection import NO_SELECTION, Selections
+from models.tensors.precision import Precision, Wire
+from models.tensors.selection import NO_SELECTION, Selections
 from models.vision.head import Shapes, Task
 from models.vision.heads import HEADS, Head
 from models.vision.image_input import ImageInput
+from protos.daemon.documents import DOCUMENT, MOST_ITEMS, Flag, Problem, String, Text, read, wrong
+from protos.daemon.files import read_text
 from protos.errors import BadRequest
-from protos.files import read_text
 
 # What may be guessed of a model.
 Assumable = Literal["task", "labels", "pixels", "anchors"]

@@ -8,12 +8,12 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from models.boxes import Span
-from models.documents import DOCUMENT, MOST_ITEMS, Flag, Number, Positive, Share, Text
-from models.selection import NO_SELECTION, Selection, Selections
+from models.tensors.boxes import Span
+from models.tensors.selection import NO_SELECTION, Selection, Selections
 from models.vision.class_scores import softmax
 from models.vision.detection import Candidates, Detector, grown
 from models.vision.head import ANY, Outputs, Shapes, Size, Values
+from protos.daemon.documents import DOCUMENT, MOST_ITEMS, Flag, Number, Positive, Share, Text
 
 Prior = tuple[Number, Number, Number, Number]
 

@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
-from models.boxes import Span
-from models.documents import DOCUMENT, Share
-from models.selection import Selection, Selections
+from models.tensors.boxes import Span
+from models.tensors.selection import Selection, Selections
 from models.vision.detection import Candidates, Detector, likeliest
 from models.vision.head import ANY, Outputs, Shapes, Size, first
+from protos.daemon.documents import DOCUMENT, Share
 
 
 @dataclass(frozen=True, slots=True, config=DOCUMENT)

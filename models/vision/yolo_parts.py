@@ -20,15 +20,15 @@ from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from models.arrays import require_no_nan
-from models.boxes import Span
-from models.documents import DOCUMENT, MOST_ITEMS, Flag, Integer, Share, Text
-from models.selection import Selection, Selections
+from models.tensors.arrays import require_no_nan
+from models.tensors.boxes import Span
+from models.tensors.selection import Selection, Selections
 from models.vision.class_map import Overlay
 from models.vision.detection import Candidates, Detection, Detector, likeliest
 from models.vision.end_to_end import FINISHED, finished
 from models.vision.head import ANY, Outputs, Shapes, Size, Values, View
 from models.vision.placement import FARTHEST
+from protos.daemon.documents import DOCUMENT, MOST_ITEMS, Flag, Integer, Share, Text
 
 # Areas of lines, whose distributions have no other.
 _LEAST = 1e-12

@@ -8,11 +8,11 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from models.documents import DOCUMENT, MOST_ITEMS, Positive, Share
 from models.vision.class_scores import softmax
 from models.vision.detection import Candidates, Detector, cells, grown, likeliest, sigmoid
 from models.vision.head import Outputs, Shape, Shapes, Size, Values, first
 from models.vision.image_input import Side
+from protos.daemon.documents import DOCUMENT, MOST_ITEMS, Positive, Share
 
 Anchors = Annotated[
     tuple[tuple[Positive, Positive], ...], Field(min_length=1, max_length=MOST_ITEMS)

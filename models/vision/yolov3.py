@@ -8,12 +8,12 @@ import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
-from models.documents import DOCUMENT, MOST_ITEMS, Share, wrong
-from models.sizes import LARGEST_SIDE
+from models.graph.sizes import LARGEST_SIDE
 from models.vision.detection import Candidates, Detector, likeliest, sigmoid
 from models.vision.head import Outputs, Shapes, Size
 from models.vision.image_input import Side
 from models.vision.yolov2 import Anchors, centre_and_size, grid, per_anchor
+from protos.daemon.documents import DOCUMENT, MOST_ITEMS, Share, wrong
 
 
 @dataclass(frozen=True, slots=True, config=DOCUMENT)

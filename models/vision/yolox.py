@@ -8,12 +8,12 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from models.boxes import Span
-from models.documents import DOCUMENT, MOST_ITEMS, Share
-from models.selection import Selection, Selections
+from models.tensors.boxes import Span
+from models.tensors.selection import Selection, Selections
 from models.vision.detection import Candidates, Detector, cells, grown, likeliest
 from models.vision.head import Outputs, Shapes, Size, first
 from models.vision.image_input import Side
+from protos.daemon.documents import DOCUMENT, MOST_ITEMS, Share
 
 
 @dataclass(frozen=True, slots=True, config=DOCUMENT)

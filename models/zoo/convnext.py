@@ -4,8 +4,8 @@ over channels, two 1x1 convolutions with GELU between them, and a learnt scale p
 
 from __future__ import annotations
 
-from models.stored import StoredModel
-from models.zoo.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.stored import StoredModel
 from models.zoo.layers import channel_norm, depthwise, gelu
 
 SEED = 28

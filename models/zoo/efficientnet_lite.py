@@ -4,8 +4,8 @@ and with ReLU6 in place of swish, as it runs on phones.
 
 from __future__ import annotations
 
-from models.stored import StoredModel
-from models.zoo.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.stored import StoredModel
 from models.zoo.layers import LINEAR_GAIN, depthwise, relu6, same_at_stride
 
 SEED = 20

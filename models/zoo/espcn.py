@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from models.stored import StoredModel
-from models.zoo.builder import NetworkBuilder, square
+from models.onnx_file.builder import NetworkBuilder, square
+from models.onnx_file.stored import StoredModel
 from models.zoo.layers import depth_to_space, tanh
 
 SEED = 34

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from models.stored import StoredModel
-from models.windows import Window
-from models.zoo.builder import NetworkBuilder, Tensor, Windows, square
+from models.onnx_file.builder import NetworkBuilder, Tensor, Windows, square
+from models.onnx_file.stored import StoredModel
+from models.tensors.windows import Window
 
 SEED = 3
 SIDE = 299

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from models.windows import Window
-from models.zoo.builder import EPSILON, NORM_SPREAD, NetworkBuilder, Tensor, Windows
+from models.onnx_file.builder import EPSILON, NORM_SPREAD, NetworkBuilder, Tensor, Windows
+from models.tensors.windows import Window
 
 LINEAR_GAIN = 0.7  # nothing follows, and E[z^2] = 1
 SILU_GAIN = 1.05

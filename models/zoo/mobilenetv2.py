@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from models.stored import StoredModel
-from models.zoo.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.stored import StoredModel
 from models.zoo.layers import LINEAR_GAIN, depthwise, relu6
 
 SEED = 22

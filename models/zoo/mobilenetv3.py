@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from models.stored import StoredModel
-from models.zoo.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.stored import StoredModel
 from models.zoo.layers import (
     HARD_SWISH_GAIN,
     LINEAR_GAIN,

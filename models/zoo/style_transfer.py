@@ -4,8 +4,8 @@ and, against checkerboards, upsampling before convolutions (Odena et al., 2016).
 
 from __future__ import annotations
 
-from models.stored import StoredModel
-from models.zoo.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.stored import StoredModel
 from models.zoo.layers import instance_norm, reflection_pad, upsample
 
 SEED = 36

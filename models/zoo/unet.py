@@ -4,8 +4,8 @@ path's maps are cropped before they join the expanding one.
 
 from __future__ import annotations
 
-from models.stored import StoredModel
-from models.zoo.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.stored import StoredModel
 from models.zoo.layers import centre_crop, conv_transpose
 
 SEED = 31

@@ -6,8 +6,8 @@ it was meant to be, costs the same, and can be cut into tiles.
 
 from __future__ import annotations
 
-from models.stored import StoredModel
-from models.zoo.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.stored import StoredModel
 
 SEED = 2
 SIDE = 416

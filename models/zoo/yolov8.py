@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.downloads import labels
-from models.stored import StoredModel
+from models.onnx_file.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.stored import StoredModel
 from models.vision.sidecar import Sidecar, read_sidecar
-from models.zoo.builder import NetworkBuilder, Tensor, square
 from models.zoo.layers import SILU_GAIN, constant, silu, upsample
 
 SEED = 8

@@ -20,18 +20,18 @@ from coordinator.audit.case import Case
 from coordinator.audit.job import Job, ReceivedOutput
 from coordinator.audit.recompute import recompute
 from coordinator.tasks.events import RequestId
-from models.boxes import Box, Span
-from models.catalogue import LoadedModel
-from models.cutter import cut
-from models.loading import network_of
-from models.mapped import MappedWeights, location_of
-from models.program import BlobSource, Program
-from models.reference import ProgramRunner
-from models.selection import Selection, dense
-from models.stored import in_memory
-from models.tolerance import PLAIN
-from models.zoo.builder import NetworkBuilder, square
-from protos.facts import DeviceId
+from models.catalogue.catalogue import LoadedModel
+from models.catalogue.loading import network_of
+from models.check.tolerance import PLAIN
+from models.cut.cutter import cut
+from models.cut.program import BlobSource, Program
+from models.onnx_file.builder import NetworkBuilder, square
+from models.onnx_file.mapped import MappedWeights, location_of
+from models.onnx_file.stored import in_memory
+from models.run.reference import ProgramRunner
+from models.tensors.boxes import Box, Span
+from models.tensors.selection import Selection, dense
+from protos.wire.facts import DeviceId
 from tests.waiting import until
 
 

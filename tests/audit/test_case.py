@@ -8,14 +8,14 @@ import pytest
 from coordinator.audit.case import Case, RequestedBox, can_be_judged, tasks_by_device, tolerance_of
 from coordinator.audit.collector import Collector
 from coordinator.tasks.events import RequestId
-from models.boxes import Box
-from models.mapped import MappedWeights
-from models.program import BlobSource, Program, WeightRef
-from models.tolerance import ACROSS, HALF, PLAIN
+from models.check.tolerance import ACROSS, HALF, PLAIN
+from models.cut.program import BlobSource, Program, WeightRef
+from models.onnx_file.mapped import MappedWeights
+from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
-from protos.convert import box_message
 from protos.errors import LostWorker
-from protos.facts import DeviceId
+from protos.wire.convert import box_message
+from protos.wire.facts import DeviceId
 
 A, B = DeviceId("a"), DeviceId("b")
 BOX = Box.of((0, 1), (4, 8))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.audit.sampling import MOST_DEVICES, YOUNG_CHECKS, AuditSampling
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 EVERY = 200
 A, B = DeviceId("a"), DeviceId("b")

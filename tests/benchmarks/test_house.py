@@ -74,10 +74,10 @@ def test_protocols_of_one_class_are_found(house: Path) -> None:
 def test_circles_of_files_and_importers_of_optional_rooms_are_found(house: Path) -> None:
     assert names.file_circles() == [["models/a.py", "worker/b.py"]]
     (house / "models/zoo").mkdir()
-    (house / "models/zoo/vgg.py").write_text("")
-    (house / "worker/b.py").write_text("from models.zoo.vgg import x\n")
+    (house / "models/catalogue/vgg.py").write_text("")
+    (house / "worker/b.py").write_text("from models.catalogue.vgg import x\n")
     assert names.file_circles() == []
-    assert names.importers_of_optional_rooms() == ["worker/b.py imports models/zoo/vgg.py"]
+    assert names.importers_of_optional_rooms() == ["worker/b.py imports models/catalogue/vgg.py"]
 
 
 def test_reads_of_private_members_in_tests_are_counted(house: Path) -> None:

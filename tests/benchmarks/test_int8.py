@@ -8,13 +8,13 @@ import pytest
 from benchmarks.int8 import MOST, NETWORK, quantised
 from coordinator.planning.legal import check_plan
 from coordinator.runtime.planners import strategy as planner_of
-from models import reference
-from models.catalogue import load
-from models.check import check, fused
-from models.importer import load_graph
-from models.quantised_inputs import with_quantised_inputs
-from models.tolerance import SIGNED
-from models.units import Network, divide
+from models.catalogue.catalogue import load
+from models.check.check import check, fused
+from models.check.tolerance import SIGNED
+from models.cut.units import Network, divide
+from models.onnx_file.importer import load_graph
+from models.run import reference
+from models.run.quantised_inputs import with_quantised_inputs
 from tests.planning.clusters import SLOW, cluster
 from tests.planning.run_plan import difference
 

@@ -20,7 +20,7 @@ from benchmarks.matrices import (
 )
 from benchmarks.matrices import _conversion as conversion
 from benchmarks.training import DATA_PARALLEL, MODEL_PARALLEL, FixedCut, Perceptron, total_bytes
-from coordinator.planning.graphsearch.kcut import Group, k_cut
+from coordinator.planning.papers.kcut_search import Group, k_cut
 
 EVEN = (0.5, 0.5)
 TILINGS = st.sampled_from([ROWS, COLUMNS, REPLICATED])

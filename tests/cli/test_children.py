@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from coordinator.cluster import children
+from coordinator.devices import children
 
 READY = "ready.json"
 
@@ -67,7 +67,7 @@ def test_our_settings_are_not_its_own(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     code = f"""
 import json, os, pathlib, sys
-from coordinator.cluster import children
+from coordinator.devices import children
 folder = pathlib.Path({str(tmp_path)!r})
 arguments = ["worker", "--port", "0", "--no-mdns", "--state-dir", str(folder)]
 child = children.start("worker-1", arguments, folder, folder / {READY!r})

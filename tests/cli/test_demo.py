@@ -24,8 +24,8 @@ from coordinator.serving.common import names
 from coordinator.serving.common.tensors import load_tensors, write_tensors
 from imbrex.demo.cluster import ClusterForm, DemoCluster
 from models.digits.examples import examples
-from models.reference import WholeModel, compare
-from models.zoo.builder import NetworkBuilder, square
+from models.onnx_file.builder import NetworkBuilder, square
+from models.run.reference import WholeModel, compare
 from tests.cli.run_cli import Ran, imbrex
 from tests.serving.in_place import blank, picture
 

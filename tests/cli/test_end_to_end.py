@@ -6,15 +6,15 @@ import numpy as np
 import onnx
 import pytest
 
-from models.installed import Store
-from models.model_file import read_model
-from models.reference import WholeModel
+from models.catalogue.installed import Store
+from models.onnx_file.builder import NetworkBuilder, square
+from models.onnx_file.model_file import read_model
+from models.run.reference import WholeModel
 from models.vision.detection import best
 from models.vision.end_to_end import EndToEnd
 from models.vision.predictions import predictions
 from models.vision.preprocess import place
 from models.vision.sidecar import Sidecar, load, sidecar_path
-from models.zoo.builder import NetworkBuilder, square
 from protos.errors import NotFiniteAnswer
 from tests.cli.run_cli import imbrex, refused
 

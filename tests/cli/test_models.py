@@ -18,12 +18,12 @@ from PIL import Image
 from imbrex.cli.adding import Said, add
 from imbrex.cli.pulling import choose
 from imbrex.pictures import prediction
-from models.installed import Store
-from models.sizes import Size
+from models.catalogue.installed import Store
+from models.graph.sizes import Size
+from models.onnx_file.builder import NetworkBuilder, Tensor, square
 from models.vision.class_map import Overlay, Segment
 from models.vision.repainted import Repainting
 from models.vision.sidecar import load, sidecar_path
-from models.zoo.builder import NetworkBuilder, Tensor, square
 from protos.errors import BadRequest, NotFound
 from tests.cli.run_cli import imbrex, refused
 from tests.serving.camera import save_camera

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from imbrex.cli.download import SPARE_BYTES, RemoteFile, download
+from models.catalogue.installed import Store
 from models.downloads import read_manifest
-from models.installed import Store
 from protos.errors import BadConfiguration, NotFound, PeerViolation, Unavailable
 from tests.cli.mirror import NAME, Mirror, serving, write_manifest
 from tests.cli.run_cli import imbrex, refused

@@ -13,13 +13,13 @@ from PIL import Image
 
 from benchmarks.digits_int8 import MOST_LOST, save_sheets
 from imbrex.cli.quantising import FILE, Figures
+from models.catalogue.installed import Store
 from models.digits import MODEL
 from models.digits.ink import Part
 from models.digits.sheets import FORMATS, sheet
-from models.installed import Store
-from models.quality import boxes_agree
+from models.onnx_file.builder import NetworkBuilder
 from models.vision.detection import Detection
-from models.zoo.builder import NetworkBuilder
+from models.vision.quality import boxes_agree
 from tests.cli.run_cli import imbrex, refused
 from tests.serving.processes import serving
 from training.digits.evaluate import measure

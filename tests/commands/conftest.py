@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.cluster import children
+from coordinator.devices import children
 from coordinator.serving.common.tensors import write_tensors
 from imbrex.client import Client
 from tests.cli.run_cli import Ran, imbrex

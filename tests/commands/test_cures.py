@@ -18,9 +18,9 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
-from coordinator.runtime.feeds import check_feeds
+from coordinator.requests.input_variants import check_feeds
 from imbrex.cli.app import app
-from models.loading import network_of
+from models.catalogue.loading import network_of
 from models.vision.preprocess import BadImage, decode_image
 from models.vision.sidecar import dump
 from protos.errors import BadRequest, ImbrexError
@@ -168,7 +168,7 @@ def test_an_open_size_is_said_as_its_command_takes_it(store: str, tmp_path: Path
 
 
 def test_a_second_input_that_is_missing_is_named(tmp_path: Path) -> None:
-    from models import catalogue
+    from models.catalogue import catalogue
 
     network = network_of(catalogue.load(two_inputs(tmp_path / "two.onnx")))
     tensors = network.graph.tensors

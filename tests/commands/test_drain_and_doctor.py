@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from coordinator.answers import DeviceStatus
 from coordinator.runtime.statuses import _unseen
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 from tests.commands.conftest import Live, wait_for
 
 

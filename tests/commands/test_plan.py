@@ -15,7 +15,7 @@ from coordinator.runtime.planners import strategy
 from imbrex.cli.alternatives import Situation, sentences
 from imbrex.described import network_of
 from imbrex.terminal import duration
-from models.zoo.builder import NetworkBuilder, square
+from models.onnx_file.builder import NetworkBuilder, square
 from protos.errors import BadRequest
 from tests.cli.run_cli import imbrex, refused
 from tests.commands.conftest import Live

@@ -15,7 +15,7 @@ from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.legal import IllegalPlan
 from coordinator.planning.planners.propose import propose
 from imbrex.described import find_planners_here, network_of
-from models import catalogue
+from models.catalogue import catalogue
 from protos.errors import Infeasible
 from tests.cli.run_cli import Ran, refused
 from tests.cli.run_cli import imbrex as run

@@ -17,9 +17,9 @@ from coordinator.runtime.describe import describe
 from coordinator.serving.v1.answers import ClusterFiles
 from imbrex.calls import plain
 from imbrex.described import load_cluster
-from models.work import Work
+from models.operators.work import Work
 from protos.errors import PeerViolation
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 from tests.cli.run_cli import imbrex, refused
 from tests.commands.conftest import Live, started
 

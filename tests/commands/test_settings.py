@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from coordinator.cluster.host_worker import host_address
+from coordinator.devices.host_worker import host_address
 from coordinator.settings import CoordinatorSettings
 from imbrex.cli.app import app
 from imbrex.cli.daemons import coordinator, said, worker
-from protos.channels import is_loopback
+from protos.daemon.settings import DaemonSettings
 from protos.errors import BadConfiguration
-from protos.settings import DaemonSettings
+from protos.rpc.channels import is_loopback
 from worker.settings import WorkerSettings
 
 

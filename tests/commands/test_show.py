@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.hardware import CLUSTERS
 from imbrex.cli import show
-from models.zoo.builder import NetworkBuilder, square
+from models.onnx_file.builder import NetworkBuilder, square
 from protos.errors import Infeasible
 from tests.cli.run_cli import imbrex, refused
 from tests.models.model_files import opened, saved

@@ -13,8 +13,8 @@ import onnx
 import pytest
 from PIL import Image
 
-from models.installed import VARIABLE
-from models.zoo.builder import NetworkBuilder, square
+from models.catalogue.installed import VARIABLE
+from models.onnx_file.builder import NetworkBuilder, square
 from tests.cli.run_cli import imbrex
 from tests.commands.conftest import Live, started
 from tests.models.model_files import halved

@@ -22,10 +22,10 @@ from imbrex.demo.emulation.presets import FOLDER, load_kind
 from imbrex.demo.emulation.settings import load_emulation
 from imbrex.described import load_cluster, network_of
 from imbrex.library import plan
+from models.catalogue.installed import DEFAULTS_FILE, Store
 from models.digits import EXAMPLES
 from models.downloads import MANIFEST, read_manifest
-from models.installed import DEFAULTS_FILE, Store
-from models.labelled import truth_of
+from models.quantise.labelled import truth_of
 from models.vision.sidecar import load, sidecar_path
 from tests.trust.test_web_tls import authority, shown, written
 from worker.settings import WorkerSettings

@@ -19,9 +19,9 @@ from coordinator.control.plans import Plans
 from coordinator.planning.groups import Grouping, ServiceTimes
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import Block, Plan, Tile
-from models.program import Program
-from protos.facts import DeviceId
-from tests.execution import sketches
+from models.cut.program import Program
+from protos.wire.facts import DeviceId
+from tests.requests import sketches
 
 M = "a model"
 LW = Choice("lw")

@@ -48,7 +48,7 @@ from coordinator.control.quarantine import (
     Quarantine,
 )
 from coordinator.control.withheld import PATIENCE_S, Withheld
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 from tests.control.any_order import run_in_any_order
 
 A, B, C = IDS = tuple(map(DeviceId, "abc"))

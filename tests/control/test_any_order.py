@@ -52,7 +52,7 @@ from coordinator.control.events import (
 from coordinator.control.grouping import Regrouping
 from coordinator.control.plans import NO_WORKER, Plans
 from protos.errors import ImbrexError, LostWorker, Overloaded
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 from tests.control.any_order import run_in_any_order
 from tests.control.support import LW, changed, graph, grouping, plan
 

@@ -24,7 +24,7 @@ from coordinator.control.plans import Plans
 from coordinator.control.switching import HEARD_S, Observed
 from coordinator.settings import Objective
 from protos.errors import LostWorker
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 from tests.control.support import ALL, M, changed, graph, grouping, plan
 
 W1, W2 = Work(1), Work(2)

@@ -5,7 +5,7 @@ import pytest
 from coordinator.control.actions import Action, ProbeLink, ProfileDevice, Replan
 from coordinator.control.events import LinksWanted, Probed, Profiled, ProfileWanted
 from coordinator.control.measurements import AGREE, PROBES_AT_MOST, Kinds, Links
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 A, B, C = map(DeviceId, "abc")
 

@@ -31,7 +31,7 @@ from coordinator.control.plans import FIRST_PLAN_S, NO_WORKER, Plans
 from coordinator.control.switching import HEARD_S, WORTH_A_LOOK, Observed
 from coordinator.tasks.plan import MadeFor
 from protos.errors import Infeasible, LostWorker, NotFound, TooLittleMemory, Unavailable
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 from tests.control.support import ALL, LW, M, changed, graph, in_force, plan, plans, steps
 
 ONE, TWO = Ticket(1), Ticket(2)

@@ -9,7 +9,7 @@ from coordinator.control.quarantine import (
     STRIKES_WITHIN_S,
     Quarantine,
 )
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 A, B = DeviceId("a"), DeviceId("b")
 

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from coordinator.control.retrials import FIRST_S, LAST_S, PROBATION_S, Retrials
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 USED, OTHER = DeviceId("used"), DeviceId("other")
 BOTH = [USED, OTHER]

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from coordinator.cluster.state import Files
 from coordinator.control.withheld import Withheld
 from coordinator.runtime import withdrawal
 from coordinator.runtime.withdrawal import Withdrawal
 from coordinator.runtime.withheld_list import WithheldList
+from coordinator.trust.state import Files
 from protos.errors import NotFound, Unavailable
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 from tests.waiting import until
 
 PI = DeviceId("a1" * 8)

@@ -4,7 +4,6 @@ from math import inf
 
 import pytest
 
-from coordinator.cluster.state import Files
 from coordinator.control.actions import Empty, LeaveOut, Replan, Withdraw
 from coordinator.control.events import (
     Drained,
@@ -17,8 +16,9 @@ from coordinator.control.events import (
 from coordinator.control.quarantine import FIRST_S, STRIKES
 from coordinator.control.withheld import PATIENCE_S, Withheld
 from coordinator.runtime.withheld_list import MOST_QUARANTINED, WithheldList
+from coordinator.trust.state import Files
 from protos.errors import BadConfiguration
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 A, B = DeviceId("a1"), DeviceId("b2")
 

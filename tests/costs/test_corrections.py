@@ -8,7 +8,7 @@ from coordinator.costs.affine import LayerRates
 from coordinator.costs.corrections import CorrectedCosts, Correction, Corrections, is_measured
 from coordinator.costs.rates import RateCosts
 from coordinator.costs.regression import LayerFit, Profile, RegressionCosts
-from models.work import Work
+from models.operators.work import Work
 
 
 def after(

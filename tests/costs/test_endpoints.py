@@ -17,9 +17,9 @@ from coordinator.planning.simulate.simulator import simulate
 from coordinator.tasks.graph import outline_plan
 from coordinator.tasks.plan import Block, Plan, Tile
 from coordinator.tasks.timeline import TaskTimes
-from models.boxes import Box
+from models.tensors.boxes import Box
 from protos.errors import BadRequest
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 from tests.planning.support import cluster, real
 
 FAR = Endpoint(message_s=0.003, byte_s=2e-9, task_s=0.002)

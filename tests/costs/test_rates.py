@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from coordinator.costs.affine import LayerRates
 from coordinator.costs.rates import RateCosts
-from models.work import Work
+from models.operators.work import Work
 
 CONV = Work("convolution", 10**9, 4000, 8000, 4 * 10**6, taps=9)
 

@@ -21,7 +21,7 @@ from coordinator.costs.regression import (
     regress,
 )
 from coordinator.costs.samples import BLOCK, DRAWS, LAYER, Sample, draw
-from models.work import LIGHT, Work
+from models.operators.work import LIGHT, Work
 from protos.errors import BadRequest
 
 PLANTED = {

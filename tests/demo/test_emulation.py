@@ -6,16 +6,16 @@ import time
 import numpy as np
 import pytest
 
-from coordinator.cluster import children
+from coordinator.devices import children
 from imbrex.demo.emulation import throttle as throttles
 from imbrex.demo.emulation.rate import measured_core
 from imbrex.demo.emulation.settings import Emulation, command, load_emulation
 from imbrex.demo.emulation.throttle import EmulatedThrottle
 from imbrex.demo.emulation.turns import Turns
-from models.boxes import Box
-from protos.channels import Caller
-from protos.client import WorkerClient
+from models.tensors.boxes import Box
 from protos.errors import BadConfiguration
+from protos.rpc.channels import Caller
+from protos.rpc.client import WorkerClient
 from tests.worker.clock import FakeClock
 from tests.worker.support import (
     conv_program,

@@ -14,8 +14,8 @@ from imbrex.demo.measure import PlanRun
 from imbrex.demo.question import Question
 from imbrex.demo.report import Outcome, show
 from imbrex.demo.run import kept
-from models.agreement import Judgement, Reference
-from models.reference import Comparison
+from models.check.agreement import Judgement, Reference
+from models.run.reference import Comparison
 
 LIKE = told("pi4", load_kind(KINDS["pi4"].preset).preset, scale=0.25, core=Core(100.0, 1e-3))
 SAME = Judgement()

@@ -16,7 +16,7 @@ from coordinator.doctor.frigate import TIMEOUT_S
 from coordinator.serving.app import create_app
 from coordinator.settings import HTTP_PORT
 from imbrex.cli.app import app
-from models.installed import VARIABLE
+from models.catalogue.installed import VARIABLE
 from tests.cli.run_cli import imbrex
 from tests.serving.in_place import InPlace
 

@@ -31,7 +31,7 @@ from coordinator.serving.frigate.server import log_in_time
 from imbrex.cli.app import app
 from imbrex.cli.quantising import Figures
 from models.digits.examples import examples
-from protos.logs import log_to_stderr
+from protos.daemon.logs import log_to_stderr
 from tests.docs.commands import (
     PAGES,
     ROOT,
@@ -245,7 +245,7 @@ def place(tmp_path: Path) -> Path:
 def save_birds(folder: Path) -> None:
     import onnx
 
-    from models.zoo.builder import NetworkBuilder, square
+    from models.onnx_file.builder import NetworkBuilder, square
 
     net = NetworkBuilder("birds", seed=2)
     x = net.input("image", (1, 3, 32, 32)).conv("conv", 4, square(3)).relu()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from imbrex.cli.app import EXTRAS
-from protos.extras import line_for_extra, line_to_install
+from protos.daemon.extras import line_for_extra, line_to_install
 from tests.docs.commands import PAGES, ROOT
 
 OPTIONAL = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]

@@ -4,7 +4,7 @@ from typing import Any
 
 from coordinator.doctor.findings import Patient
 from protos import imbrex_pb2 as pb
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 VERSION = "1.2.3"
 GIB = 1 << 30

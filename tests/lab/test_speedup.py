@@ -15,7 +15,7 @@ from benchmarks.lab import tables
 from benchmarks.lab.bars import Bar, bars_svg
 from benchmarks.lab.bench import Setting
 from benchmarks.lab.where import where
-from coordinator.execution.trace import Lived, chrome_trace
+from coordinator.requests.trace import Lived, chrome_trace
 from coordinator.tasks.timeline import Passed, Sketch, TaskTimes
 from protos.errors import BadConfiguration
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import onnx
 import pytest
 
-from models.boxes import Box, Span
-from models.graph import ROWS, Graph, Node
+from models.graph.graph import ROWS, Graph, Node
 from models.operators import TABLE
-from models.simplify import rules
+from models.rewrite import rules
+from models.tensors.boxes import Box, Span
 
 
 def misread(op: str, monkeypatch: pytest.MonkeyPatch) -> None:

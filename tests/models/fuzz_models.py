@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper
 
-from models import catalogue
-from models.check import check, fused
-from models.importer import load_graph
-from models.units import divide
-from models.zoo.builder import NetworkBuilder, square
+from models.catalogue import catalogue
+from models.check.check import check, fused
+from models.cut.units import divide
+from models.onnx_file.builder import NetworkBuilder, square
+from models.onnx_file.importer import load_graph
 from protos.errors import ImbrexError
 
 # As files that a model may try to name; none may be opened.

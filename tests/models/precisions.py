@@ -19,8 +19,8 @@ from onnxruntime.quantization import (
     quantize_static,
 )
 
-from models.importer import load_graph
-from models.reference import random_inputs
+from models.onnx_file.importer import load_graph
+from models.run.reference import random_inputs
 from tests.models.attention import NETWORKS
 from tests.models.model_files import halved
 

@@ -15,9 +15,9 @@ import onnxruntime as ort
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from models.graph import OPSETS
-from models.importer import load_graph
-from models.reference import random_inputs
+from models.graph.graph import OPSETS
+from models.onnx_file.importer import load_graph
+from models.run.reference import random_inputs
 
 Draw = st.DrawFn
 Proposal = Callable[[Draw, "Drawing", str], "Proposed | None"]

@@ -7,9 +7,9 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from models.agreement import ChannelRange, Reference, kinds
-from models.importer import load_graph
-from models.tolerance import rounding
+from models.check.agreement import ChannelRange, Reference, kinds
+from models.check.tolerance import rounding
+from models.onnx_file.importer import load_graph
 from tests.models.attention import Net
 
 LIMIT = 1e-5

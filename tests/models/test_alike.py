@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
-from models.alike import Likenesses
-from models.boxes import Box, Span
-from models.importer import load_graph
-from models.units import Network, divide
-from models.work import works
-from models.zoo.builder import NetworkBuilder as Builder
-from models.zoo.builder import Tensor, square
+from models.cut.alike import Likenesses
+from models.cut.units import Network, divide
+from models.onnx_file.builder import NetworkBuilder as Builder
+from models.onnx_file.builder import Tensor, square
+from models.onnx_file.importer import load_graph
+from models.operators.work import works
+from models.tensors.boxes import Box, Span
 from tests.planning.support import real
 
 Layer = Callable[[Tensor, str], Tensor]

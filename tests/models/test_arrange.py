@@ -5,9 +5,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from models.check import check, fused
-from models.importer import load_graph
-from models.units import divide
+from models.check.check import check, fused
+from models.cut.units import divide
+from models.onnx_file.importer import load_graph
 
 
 def a_last_axis_of_one(rows: int) -> onnx.ModelProto:
@@ -38,7 +38,7 @@ def test_a_last_axis_of_one(rows: int) -> None:
 
 def test_a_chain_that_is_not_divided_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in torchvision's Mask R-CNN: it moves more rows than planners may ask for."""
-    monkeypatch.setattr("models.importer.MOST_LINES_ASKED", 0)
+    monkeypatch.setattr("models.onnx_file.importer.MOST_LINES_ASKED", 0)
     model = a_last_axis_of_one(64)
     network = divide(load_graph(model))
     (node,) = network.graph.nodes

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models import program
-from models.boxes import Box
-from models.mapped import MappedWeights, location_of, remove_leftovers
-from models.program import BlobSource, Digests
+from models.cut import program
+from models.cut.program import BlobSource, Digests
+from models.onnx_file.mapped import MappedWeights, location_of, remove_leftovers
+from models.tensors.boxes import Box
 
 CONSTANT = np.arange(6 * 40 * 50, dtype=np.float32).reshape(6, 40, 50)
 # Whole, contiguous rows, part of each row, one row, one column of one row.

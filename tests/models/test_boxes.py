@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.boxes import Box, Span, covers_exactly
+from models.tensors.boxes import Box, Span, covers_exactly
 
 SIZE = 6
 spans = st.tuples(st.integers(0, SIZE), st.integers(0, SIZE)).map(lambda t: Span(min(t), max(t)))

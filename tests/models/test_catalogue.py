@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from models import catalogue
+from models.catalogue import catalogue
 from protos.errors import BadRequest, NotFound
 from tests.models.model_files import SIDECAR, saved, tiny
 

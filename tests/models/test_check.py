@@ -7,12 +7,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from models.check import CheckReport, check, fused
-from models.double import answer_in_double
-from models.importer import load_graph
-from models.reference import WholeModel, compare, picture_inputs
-from models.tolerance import HALF, PLAIN, SIXTEEN, tolerance
-from models.units import divide
+from models.check.check import CheckReport, check, fused
+from models.check.tolerance import HALF, PLAIN, SIXTEEN, tolerance
+from models.cut.units import divide
+from models.onnx_file.importer import load_graph
+from models.run.double import answer_in_double
+from models.run.reference import WholeModel, compare, picture_inputs
 
 SIDE = 64
 Node = onnx.NodeProto

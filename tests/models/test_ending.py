@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.planning.legal import check_plan
+from coordinator.planning.papers.lw import lw
 from coordinator.planning.planners.auto import auto
 from coordinator.planning.planners.halo import halo
-from coordinator.planning.planners.lw import lw
 from coordinator.planning.planners.single import single
 from coordinator.tasks.graph import outline_plan
-from models.answering import answer
-from models.boxes import Span
-from models.ending import Ending
-from models.graph import Graph
-from models.importer import load_graph
-from models.reference import WholeModel, compare, random_inputs
-from models.selection import Selection, dense
-from models.units import divide
+from models.cut.units import divide
+from models.graph.ending import Ending
+from models.graph.graph import Graph
+from models.onnx_file.importer import load_graph
+from models.run.answering import answer
+from models.run.reference import WholeModel, compare, random_inputs
+from models.tensors.boxes import Span
+from models.tensors.selection import Selection, dense
 from tests.models.picking import ENTRIES, FAULTS, ROWS, SCORES, detector
 from tests.planning.run_plan import run_plan
 from tests.planning.support import MEMORY, cluster

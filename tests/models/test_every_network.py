@@ -9,10 +9,10 @@ from onnx import ModelProto, numpy_helper
 from benchmarks import light
 from benchmarks.zoo import GRIDS, LEAST_SHARE
 from imbrex.library import planned_blocks
-from models import catalogue
-from models.check import CheckReport, check
-from models.importer import load_graph
-from models.units import divide
+from models.catalogue import catalogue
+from models.check.check import CheckReport, check
+from models.cut.units import divide
+from models.onnx_file.importer import load_graph
 
 # One of each kind, the small ones: every network is checked by `make test-slow`.
 FAST = ("squeezenet", "yolov3-tiny", "espcn")

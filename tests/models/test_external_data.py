@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.external_data_helper import convert_model_to_external_data
 
-from models import catalogue
+from models.catalogue import catalogue
 from protos.errors import BadRequest
 from tests.cli.run_cli import imbrex
 from tests.models.model_files import saved, tiny

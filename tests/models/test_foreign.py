@@ -5,14 +5,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from models.check import check, fused, refusals
-from models.cutter import cut
-from models.functions import without_functions
-from models.importer import load_graph
-from models.model_file import MAX_NODES
-from models.program import BlobSource
-from models.tiles import tile_boxes, whole_map
-from models.units import divide
+from models.check.check import check, fused, refusals
+from models.cut.cutter import cut
+from models.cut.program import BlobSource
+from models.cut.tiles import tile_boxes, whole_map
+from models.cut.units import divide
+from models.onnx_file.functions import without_functions
+from models.onnx_file.importer import load_graph
+from models.onnx_file.model_file import MAX_NODES
 from protos.errors import BadRequest
 
 SHAPE = [1, 2, 12, 12]

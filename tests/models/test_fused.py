@@ -11,11 +11,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.exports.__main__ import split_share
-from models import catalogue
-from models.check import CheckReport, check, fused
-from models.importer import load_graph
-from models.reference import WholeModel, random_inputs
-from models.units import divide
+from models.catalogue import catalogue
+from models.check.check import CheckReport, check, fused
+from models.cut.units import divide
+from models.onnx_file.importer import load_graph
+from models.run.reference import WholeModel, random_inputs
 from protos.errors import BadRequest
 from tests.models.attention import NETWORKS, Net
 from tests.models.faults import left_out

@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
+from models.catalogue.guess import Guess, guess, metadata, takes_pictures
 from models.downloads import read_manifest
-from models.graph import Graph
-from models.guess import Guess, guess, metadata, takes_pictures
-from models.importer import load_graph
-from models.usual import PIXELS, About, described, head_for, image_input
+from models.graph.graph import Graph
+from models.onnx_file.builder import NetworkBuilder, square
+from models.onnx_file.importer import load_graph
 from models.vision.class_map import ClassMap
 from models.vision.class_scores import ClassScores
 from models.vision.head import Task
 from models.vision.predictions import wanted_shapes
 from models.vision.rtdetr import RtDetr
 from models.vision.ssd import Ssd
+from models.vision.usual import PIXELS, About, described, head_for, image_input
 from models.vision.yolo_boxes import YoloBoxes
 from models.vision.yolo_parts import YoloPose, YoloRotated, YoloSegments
 from models.vision.yolov2 import YoloV2
 from models.vision.yolov3 import YoloV3
 from models.vision.yolox import YoloX
-from models.zoo.builder import NetworkBuilder, square
 
 Shape = tuple[int, ...]
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from models import catalogue
-from models.installed import MODEL_FILE, Store
+from models.catalogue import catalogue
+from models.catalogue.installed import MODEL_FILE, Store
 from protos.errors import BadConfiguration, BadRequest, NotFound
 from tests.models.model_files import tiny
 

@@ -6,10 +6,10 @@ import numpy as np
 import onnx
 import pytest
 
-from models.check import CheckReport, check, fused
-from models.importer import load_graph
-from models.simplify.sink import _Sinking
-from models.units import divide
+from models.check.check import CheckReport, check, fused
+from models.cut.units import divide
+from models.onnx_file.importer import load_graph
+from models.rewrite.sink import _Sinking
 from tests.models.attention import NETWORKS, Net
 from tests.models.precisions import network_in
 

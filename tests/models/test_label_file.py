@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from models.documents import Problem
 from models.vision.label_file import labels_of
+from protos.daemon.documents import Problem
 
 PETS = ("cat", "dog", "bird")
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
-from models import catalogue
-from models.importer import load_graph
-from models.model_file import MAX_NODES
-from models.reference import WholeModel
-from models.units import divide
+from models.catalogue import catalogue
+from models.cut.units import divide
+from models.onnx_file.importer import load_graph
+from models.onnx_file.model_file import MAX_NODES
+from models.run.reference import WholeModel
 from protos.errors import BadRequest
 from tests.models.model_files import saved, tiny
 

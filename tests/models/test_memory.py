@@ -2,7 +2,7 @@
 
 import pytest
 
-from models.memory import megabytes
+from models.tensors.memory import megabytes
 
 
 @pytest.mark.parametrize(

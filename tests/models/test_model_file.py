@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from models import catalogue, model_file
-from models.graph import OPSETS
-from models.importer import load_graph
-from models.model_file import read_model
-from models.reference import EQUAL, WholeModel, compare, random_inputs
-from models.zoo.builder import NetworkBuilder, square
+from models.catalogue import catalogue
+from models.graph.graph import OPSETS
+from models.onnx_file import model_file
+from models.onnx_file.builder import NetworkBuilder, square
+from models.onnx_file.importer import load_graph
+from models.onnx_file.model_file import read_model
+from models.run.reference import EQUAL, WholeModel, compare, random_inputs
 from protos.errors import BadRequest, NotFound
 from tests.models.model_files import saved, tiny
 

@@ -5,15 +5,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from models.check import check, fused
-from models.importer import load_graph
-from models.program import BlobSource
-from models.reference import random_inputs
-from models.run_tiles import TileRun
-from models.simplify import normalise
-from models.tiles import grid
-from models.tolerance import STATISTICS
-from models.units import Network, divide
+from models.check.check import check, fused
+from models.check.tolerance import STATISTICS
+from models.cut.program import BlobSource
+from models.cut.tiles import grid
+from models.cut.units import Network, divide
+from models.onnx_file.importer import load_graph
+from models.rewrite import normalise
+from models.run.reference import random_inputs
+from models.run.run_tiles import TileRun
 from tests.models.attention import Net
 
 SHAPE = (1, 8, 20, 16)

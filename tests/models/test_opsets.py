@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from models.graph import OPSETS
-from models.importer import load_graph
+from models.graph.graph import OPSETS
+from models.onnx_file.importer import load_graph
 from models.operators import TABLE
 from tests.models.proposals import PROPOSALS
 from tests.models.proposals.elementwise import (

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from models.boxes import Box
-from models.importer import load_graph
-from models.partial import cut_partial, summed_input
-from models.program import BlobSource
-from models.reference import ProgramRunner, WholeModel, compare, random_inputs
-from models.units import divide
+from models.cut.partial import cut_partial, summed_input
+from models.cut.program import BlobSource
+from models.cut.units import divide
+from models.onnx_file.importer import load_graph
+from models.run.reference import ProgramRunner, WholeModel, compare, random_inputs
+from models.tensors.boxes import Box
 
 
 def classifier(transposed: int):

@@ -11,13 +11,19 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
-from models.boxes import Box, Span
-from models.check import check, fused
-from models.cutter import cut
-from models.graph import Graph
-from models.importer import load_graph
-from models.partial import cut_partial
-from models.pixels import (
+from models.check.check import check, fused
+from models.check.tolerance import HALF
+from models.cut.cutter import cut
+from models.cut.partial import cut_partial
+from models.cut.program import BlobSource
+from models.cut.units import divide
+from models.graph.graph import Graph
+from models.onnx_file.importer import load_graph
+from models.run.reference import EQUAL, ProgramRunner, WholeModel, compare
+from models.tensors.boxes import Box, Span
+from models.tensors.wire import Coded, Pixels
+from models.vision.image_input import ImageInput
+from models.vision.pixels import (
     as_pixels,
     as_values,
     is_exact,
@@ -26,15 +32,9 @@ from models.pixels import (
     with_pixels,
     without_pixels,
 )
-from models.program import BlobSource
-from models.reference import EQUAL, ProgramRunner, WholeModel, compare
-from models.tolerance import HALF
-from models.units import divide
-from models.usual import About, described, takes_pictures
-from models.vision.image_input import ImageInput
 from models.vision.preprocess import image_to_tensor
 from models.vision.sidecar import Sidecar, dump, parse
-from models.wire import Coded, Pixels
+from models.vision.usual import About, described, takes_pictures
 from tests.models.model_files import halved
 from tests.models.networks import Sketch
 

@@ -7,17 +7,17 @@ import onnx
 import pytest
 from onnx import helper
 
-from models import catalogue
-from models.boxes import Box
-from models.check import check, fused
-from models.cutter import cut
-from models.effect import Encoded
-from models.importer import load_graph
-from models.precision import read_precision
-from models.program import BlobSource, Program
-from models.reference import WholeModel, compare, random_inputs
-from models.tolerance import PLAIN, SIGNED, between_devices, of_engine
-from models.units import Network, divide
+from models.catalogue import catalogue
+from models.check.check import check, fused
+from models.check.effect import Encoded
+from models.check.tolerance import PLAIN, SIGNED, between_devices, of_engine
+from models.cut.cutter import cut
+from models.cut.program import BlobSource, Program
+from models.cut.units import Network, divide
+from models.onnx_file.importer import load_graph
+from models.run.reference import WholeModel, compare, random_inputs
+from models.tensors.boxes import Box
+from models.tensors.precision import read_precision
 from tests.models.networks import Sketch
 
 

@@ -11,11 +11,11 @@ import onnx
 import pytest
 
 from benchmarks.exports.__main__ import split_share
-from models.check import check, fused
-from models.graph import Graph
-from models.importer import load_graph
-from models.tolerance import AVERAGED, HALF, PLAIN, SIGNED, told
-from models.units import divide
+from models.check.check import check, fused
+from models.check.tolerance import AVERAGED, HALF, PLAIN, SIGNED, told
+from models.cut.units import divide
+from models.graph.graph import Graph
+from models.onnx_file.importer import load_graph
 from tests.models.attention import Net
 from tests.models.faults import misread
 from tests.models.precisions import FORMS, QUANTISED, network_in

@@ -13,7 +13,7 @@ from onnx import TensorProto
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from models.shapes import TensorInfo
+from models.graph.shapes import TensorInfo
 from models.vision.detection import Detection
 from models.vision.drawing import annotated
 from models.vision.image_input import ImageInput

@@ -7,11 +7,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from models.check import check, fused
-from models.importer import load_graph
+from models.check.check import check, fused
+from models.cut.units import divide
+from models.onnx_file.importer import load_graph
 from models.operators import TABLE
-from models.reference import random_inputs
-from models.units import divide
+from models.run.reference import random_inputs
 from tests.models.faults import left_out
 
 F32 = TensorProto.FLOAT

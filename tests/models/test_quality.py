@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.quality import (
+from models.vision.detection import Detection
+from models.vision.quality import (
     EvaluatedPicture,
     GroundTruth,
     average_precision,
@@ -14,7 +15,6 @@ from models.quality import (
     matched,
     mean_average_precision,
 )
-from models.vision.detection import Detection
 
 Corners = tuple[float, float, float, float]
 

@@ -11,11 +11,11 @@ from onnx import helper
 
 from coordinator.planning.geometry.blocks import geometry_of
 from coordinator.planning.geometry.marks import Mark
-from models import catalogue
-from models.check import check, fused
-from models.importer import load_graph
-from models.tolerance import AVERAGED, PLAIN, tolerance
-from models.units import divide
+from models.catalogue import catalogue
+from models.check.check import check, fused
+from models.check.tolerance import AVERAGED, PLAIN, tolerance
+from models.cut.units import divide
+from models.onnx_file.importer import load_graph
 from tests.models.attention import Net, vit
 from tests.models.int8 import Int8, int8_networks
 from tests.models.precisions import quantised

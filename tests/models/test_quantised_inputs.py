@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from models.check import check, fused
-from models.graph import Graph
-from models.importer import load_graph
-from models.quantised_inputs import as_they_travel, is_exact, with_quantised_inputs
-from models.reference import EQUAL
-from models.units import divide
-from models.wire import Coded, Quantised
+from models.check.check import check, fused
+from models.cut.units import divide
+from models.graph.graph import Graph
+from models.onnx_file.importer import load_graph
+from models.run.quantised_inputs import as_they_travel, is_exact, with_quantised_inputs
+from models.run.reference import EQUAL
+from models.tensors.wire import Coded, Quantised
 from tests.models.int8 import Int8
 
 SHAPE = (1, 3, 20, 16)

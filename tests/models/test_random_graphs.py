@@ -5,14 +5,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
-from models.check import TOLERANCE, fused
-from models.importer import load_graph
+from models.check.check import TOLERANCE, fused
+from models.cut.program import BlobSource
+from models.cut.tiles import MapTile, map_size, weighted_spans
+from models.cut.units import Network, divide
+from models.onnx_file.importer import load_graph
 from models.operators import TABLE
-from models.program import BlobSource
-from models.reference import WholeModel, compare, random_inputs
-from models.run_tiles import TileRun
-from models.tiles import MapTile, map_size, weighted_spans
-from models.units import Network, divide
+from models.run.reference import WholeModel, compare, random_inputs
+from models.run.run_tiles import TileRun
 from tests.models.faults import misread
 from tests.models.proposals import PROPOSALS
 from tests.models.random_graphs import random_graphs

@@ -7,9 +7,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from models.check import check, fused
-from models.importer import load_graph
-from models.units import divide
+from models.check.check import check, fused
+from models.cut.units import divide
+from models.onnx_file.importer import load_graph
 
 COORDINATES = ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners")
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")

@@ -10,13 +10,13 @@ import pytest
 from onnx import helper, numpy_helper
 
 from benchmarks.exports.__main__ import split_share
-from models import fold
-from models.answering import answer
-from models.check import CheckReport, check, fused
-from models.graph import ROWS
-from models.importer import load_graph
-from models.simplify.rows import reshaped_axis
-from models.units import divide
+from models.check.check import CheckReport, check, fused
+from models.cut.units import divide
+from models.graph.graph import ROWS
+from models.onnx_file.importer import load_graph
+from models.rewrite import fold
+from models.rewrite.rows import reshaped_axis
+from models.run.answering import answer
 from tests.models.attention import NETWORKS, Net, detector, gated, windows, yolo_attention
 from tests.models.faults import misread
 

@@ -7,10 +7,10 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from models.check import check, fused
-from models.importer import load_graph
-from models.partial import summed_input
-from models.units import divide
+from models.check.check import check, fused
+from models.cut.partial import summed_input
+from models.cut.units import divide
+from models.onnx_file.importer import load_graph
 from protos.errors import BadRequest
 from tests.models.test_unfolded import model, require_split
 
@@ -306,7 +306,7 @@ def test_a_function_of_another_opset_is_inlined() -> None:
     made.functions.append(inner)
     made.opset_import.append(helper.make_opsetid("own", 1))
     loaded = onnx.ModelProto.FromString(made.SerializeToString())
-    from models.functions import without_functions
+    from models.onnx_file.functions import without_functions
 
     inlined = without_functions(loaded, 1000)
     assert [node.op_type for node in inlined.graph.node] == ["Conv", "Relu"]

@@ -9,13 +9,13 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from models import catalogue
-from models.check import check, fused, require_programs
-from models.graph import Graph
-from models.guess import guess, metadata
-from models.importer import load_graph
-from models.reference import WholeModel, random_inputs
-from models.units import divide
+from models.catalogue import catalogue
+from models.catalogue.guess import guess, metadata
+from models.check.check import check, fused, require_programs
+from models.cut.units import divide
+from models.graph.graph import Graph
+from models.onnx_file.importer import load_graph
+from models.run.reference import WholeModel, random_inputs
 from protos.errors import BadRequest
 
 NUMBERS = np.random.default_rng(7)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.boxes import Box, Span
-from models.selection import Selection, dense
+from models.tensors.boxes import Box, Span
+from models.tensors.selection import Selection, dense
 from models.vision.end_to_end import EndToEnd
 from models.vision.heads import Head
 from models.vision.placement import Placement

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from coordinator.library.naming import Names, public_name
-from models import catalogue
-from models.check import check, fused
-from models.importer import load_graph
-from models.sizes import Size, split_name
-from models.units import divide
+from models.catalogue import catalogue
+from models.check.check import check, fused
+from models.cut.units import divide
+from models.graph.sizes import Size, split_name
+from models.onnx_file.importer import load_graph
 from protos.errors import BadRequest
 from tests.models.model_files import SIDECAR, opened, saved, tiny
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from models.catalogue import load
-from models.check import TOLERANCE, check, fused
-from models.importer import load_graph
-from models.units import divide
+from models.catalogue.catalogue import load
+from models.check.check import TOLERANCE, check, fused
+from models.cut.units import divide
+from models.onnx_file.importer import load_graph
 from tests.models.networks import Sketch, networks
 
 

@@ -13,11 +13,11 @@ import pytest
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
 
-from models.importer import graph_of
-from models.mapped import MappedWeights, location_of
-from models.model_file import read_model
-from models.stored import in_memory
-from models.zoo.builder import NetworkBuilder, square
+from models.onnx_file.builder import NetworkBuilder, square
+from models.onnx_file.importer import graph_of
+from models.onnx_file.mapped import MappedWeights, location_of
+from models.onnx_file.model_file import read_model
+from models.onnx_file.stored import in_memory
 from protos.errors import BadRequest
 from tests.models.model_files import saved
 

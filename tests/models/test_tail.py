@@ -7,9 +7,9 @@ import onnx
 import pytest
 from onnx import helper
 
-from models.check import CheckReport, check, fused
-from models.importer import load_graph
-from models.units import divide
+from models.check.check import CheckReport, check, fused
+from models.cut.units import divide
+from models.onnx_file.importer import load_graph
 from protos.errors import BadRequest
 from tests.models.tails import NETWORKS, backbone, suppression
 

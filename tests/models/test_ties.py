@@ -7,16 +7,16 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from models.agreement import reference_of
-from models.check import fused
-from models.importer import load_graph
+from models.check.agreement import reference_of
+from models.check.check import fused
+from models.check.ties import entering, given, with_own
+from models.cut.program import BlobSource
+from models.cut.tiles import grid
+from models.cut.units import divide
+from models.onnx_file.importer import load_graph
 from models.operators.tail import BODY
-from models.program import BlobSource
-from models.reference import WholeModel, random_inputs
-from models.run_tiles import TileRun
-from models.ties import entering, given, with_own
-from models.tiles import grid
-from models.units import divide
+from models.run.reference import WholeModel, random_inputs
+from models.run.run_tiles import TileRun
 from tests.models.tails import suppression
 
 

@@ -11,23 +11,23 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-import models.timed
+import models.run.timed
 from coordinator.costs.rates import RateCosts
 from coordinator.planning.planners.auto import auto
 from coordinator.planning.planners.propose import propose
 from imbrex.cli import show
 from imbrex.demo.emulation.clusters import cluster_of
 from imbrex.demo.emulation.presets import load_kind
-from models import catalogue
-from models.boxes import Box
-from models.graph import Node
-from models.importer import load_graph
-from models.loading import network_of
+from models.catalogue import catalogue
+from models.catalogue.loading import network_of
+from models.check.summary import summarise
+from models.cut.units import Network, divide
+from models.graph.graph import Node
+from models.onnx_file.importer import load_graph
 from models.operators import whole_flop
-from models.summary import summarise
-from models.timed import timed
-from models.units import Network, divide
-from models.work import tile_works
+from models.operators.work import tile_works
+from models.run.timed import timed
+from models.tensors.boxes import Box
 from tests.cli.run_cli import imbrex
 from tests.models.attention import Net
 from tests.models.model_files import saved
@@ -161,7 +161,7 @@ def test_what_only_its_run_tells_is_timed(tmp_path: Path) -> None:
 @pytest.fixture
 def endless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file with a loop that does not end, and little patience."""
-    monkeypatch.setattr(models.timed, "_MOST_RUN_S", 0.2)
+    monkeypatch.setattr(models.run.timed, "_MOST_RUN_S", 0.2)
     return saved(tmp_path, loop(0, endless=True))
 
 
@@ -178,7 +178,7 @@ def test_a_loop_without_an_end_is_unknown_work(endless: Path, capsys) -> None:
 def test_networks_too_large_to_be_run_here_say_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models.timed, "_MOST_FLOP_BEFORE", 1000)
+    monkeypatch.setattr(models.run.timed, "_MOST_FLOP_BEFORE", 1000)
     assert len(summarise(loaded(loop(20), tmp_path)).unknown) == 1
 
 
@@ -194,10 +194,10 @@ def test_equal_layers_are_timed_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
             direction="forward",
         )
     timings: list[str] = []
-    flop_of = models.timed._flop_of
-    monkeypatch.setattr(models.timed, "_KEPT", {})
+    flop_of = models.run.timed._flop_of
+    monkeypatch.setattr(models.run.timed, "_KEPT", {})
     monkeypatch.setattr(
-        models.timed,
+        models.run.timed,
         "_flop_of",
         lambda graph, node, feeds: timings.append(node.name) or flop_of(graph, node, feeds),
     )
@@ -213,8 +213,8 @@ def test_equal_layers_are_timed_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_what_fails_alone_is_timed_with_what_the_network_makes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(models.timed, "_KEPT", {})
-    monkeypatch.setattr(models.timed, "_noise", lambda graph, node: {})
+    monkeypatch.setattr(models.run.timed, "_KEPT", {})
+    monkeypatch.setattr(models.run.timed, "_noise", lambda graph, node: {})
     net, made, _ = recurrent("LSTM")
     graph = timed(load_graph(net.model(made)))
     assert graph.nodes[graph.producer[made]].timed_flop > 0

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from models import catalogue
-from models.check import check, fused
-from models.importer import load_graph
-from models.tolerance import AVERAGED, HALF, PLAIN, SIGNED, STATISTICS, told, tolerance
-from models.units import divide
+from models.catalogue import catalogue
+from models.check.check import check, fused
+from models.check.tolerance import AVERAGED, HALF, PLAIN, SIGNED, STATISTICS, told, tolerance
+from models.cut.units import divide
+from models.onnx_file.importer import load_graph
 from tests.models.model_files import halved, opened
 
 

@@ -5,12 +5,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from models.boxes import Box, Span
-from models.check import check, fused, refusals
-from models.graph import Graph, Node
-from models.importer import load_graph
+from models.check.check import check, fused, refusals
+from models.cut.units import divide
+from models.graph.graph import Graph, Node
+from models.onnx_file.importer import load_graph
 from models.operators import TABLE, Kind, Operator
-from models.units import divide
+from models.tensors.boxes import Box, Span
 from tests.models.attention import Net
 
 CHANNELS, ROWS = 1, 2

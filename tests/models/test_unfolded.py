@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from models import fold, importer
-from models.check import check, fused
-from models.importer import load_graph
-from models.units import divide
+from models.check.check import check, fused
+from models.cut.units import divide
+from models.onnx_file import importer
+from models.onnx_file.importer import load_graph
+from models.rewrite import fold
 from protos.errors import BadRequest
 
 INT64 = TensorProto.INT64

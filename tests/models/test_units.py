@@ -6,11 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.boxes import Box, covers_exactly
-from models.catalogue import load
-from models.graph import ROWS
-from models.importer import load_graph
-from models.tiles import (
+from models.catalogue.catalogue import load
+from models.cut.tiles import (
     even_spans,
     grain,
     grid,
@@ -20,7 +17,10 @@ from models.tiles import (
     tile_boxes,
     weighted_spans,
 )
-from models.units import Network, divide, groups_rows
+from models.cut.units import Network, divide, groups_rows
+from models.graph.graph import ROWS
+from models.onnx_file.importer import load_graph
+from models.tensors.boxes import Box, covers_exactly
 from tests.models.attention import NETWORKS, Net, windows
 
 

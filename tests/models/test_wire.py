@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as numbers
 from onnx import TensorProto
 
-from models.answering import answer
-from models.boxes import Box, Span
-from models.calibration import ranges_of
-from models.cutter import cut
-from models.effect import Differences, Encoded
-from models.encoded import encodes
-from models.importer import load_graph
-from models.precision import Wire
-from models.program import BlobSource
-from models.reference import EQUAL, ProgramRunner, WholeModel, compare, random_inputs
-from models.units import Network, divide
-from models.wire import PerChannel
+from models.check.effect import Differences, Encoded
+from models.cut.cutter import cut
+from models.cut.encoded import encodes
+from models.cut.program import BlobSource
+from models.cut.units import Network, divide
+from models.onnx_file.importer import load_graph
+from models.run.answering import answer
+from models.run.calibration import ranges_of
+from models.run.reference import EQUAL, ProgramRunner, WholeModel, compare, random_inputs
+from models.tensors.boxes import Box, Span
+from models.tensors.precision import Wire
+from models.tensors.wire import PerChannel
 from protos.errors import BadRequest
 from tests.models.attention import deformable
 from tests.models.networks import Sketch

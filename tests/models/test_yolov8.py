@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from models import catalogue
-from models.reference import WholeModel
+from models.catalogue import catalogue
+from models.run.reference import WholeModel
 from models.vision.placement import Placement
 from models.vision.predictions import predictions
 from models.vision.yolo_boxes import YoloBoxes

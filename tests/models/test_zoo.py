@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 from onnx import ModelProto, helper
 
-from models import catalogue
+from models.catalogue import catalogue
 from tests.models.model_files import shapes_of
 from tests.models.zoo_light import BUILT, built
 

@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from models.windows import Window
-from models.zoo.builder import NetworkBuilder, square
+from models.onnx_file.builder import NetworkBuilder, square
+from models.tensors.windows import Window
 from tests.models.model_files import shapes_of
 
 

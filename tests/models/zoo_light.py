@@ -9,7 +9,7 @@ from functools import cache
 import onnx
 from onnx import ModelProto, TensorProto, helper
 
-from models import catalogue
+from models.catalogue import catalogue
 from tests.models.model_files import shapes_of
 
 BUILT = tuple(name for name in catalogue.names() if not catalogue.entry(name).trained)

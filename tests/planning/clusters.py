@@ -2,7 +2,7 @@
 
 from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 MBPS = 1e6 / 8
 

@@ -7,11 +7,11 @@ import onnx
 
 from coordinator.tasks.graph import compile_plan
 from coordinator.tasks.plan import Plan
-from models.answering import answer
-from models.program import BlobSource
-from models.quantised_inputs import as_they_travel
-from models.reference import Comparison, ProgramRunner, WholeModel, compare, random_inputs
-from models.units import Network
+from models.cut.program import BlobSource
+from models.cut.units import Network
+from models.run.answering import answer
+from models.run.quantised_inputs import as_they_travel
+from models.run.reference import Comparison, ProgramRunner, WholeModel, compare, random_inputs
 
 Arrays = Mapping[str, np.ndarray]
 Fault = Callable[[int, Arrays], Arrays]

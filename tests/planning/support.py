@@ -12,15 +12,15 @@ from coordinator.costs.rates import RateCosts
 from coordinator.planning.search.options import Option
 from coordinator.planning.search.tables import Tables
 from coordinator.tasks.plan import Plan
-from models import catalogue
-from models.geometry import extent
-from models.importer import load_graph
-from models.tiles import MapTile, tile_boxes
-from models.units import Network, divide
-from models.work import tile_works
-from models.zoo.builder import NetworkBuilder as Builder
-from models.zoo.builder import square
-from protos.facts import DeviceId
+from models.catalogue import catalogue
+from models.cut.tiles import MapTile, tile_boxes
+from models.cut.units import Network, divide
+from models.onnx_file.builder import NetworkBuilder as Builder
+from models.onnx_file.builder import square
+from models.onnx_file.importer import load_graph
+from models.operators.geometry import extent
+from models.operators.work import tile_works
+from protos.wire.facts import DeviceId
 
 PERSISTENT = Link(93.7e6 / 8, message_s=1e-3, latency_s=2e-3)
 # AOFL's prototype opened a connection for every transfer.

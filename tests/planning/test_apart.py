@@ -11,7 +11,7 @@ from coordinator.planning.planners.propose import propose
 from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 from tests.planning.support import cluster, device, real
 from tests.planning.test_stage_groups import network as heavy
 

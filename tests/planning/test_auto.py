@@ -21,9 +21,9 @@ from coordinator.planning.simulate.simulator import simulate
 from coordinator.tasks.plan import Block, Plan, Tile
 from imbrex.demo.emulation import presets
 from imbrex.demo.emulation.clusters import cluster_of
-from models.boxes import Box
-from models.catalogue import names
-from models.units import Network
+from models.catalogue.catalogue import names
+from models.cut.units import Network
+from models.tensors.boxes import Box
 from tests.planning.support import cluster, real, small
 
 MEDIA = get_args(Medium)

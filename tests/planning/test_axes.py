@@ -15,16 +15,16 @@ from coordinator.planning.geometry.blocks import geometry_of
 from coordinator.planning.legal import check_plan
 from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.search.tables import Tables
-from models.boxes import Span
-from models.graph import COLS, ROWS
-from models.importer import load_graph
+from models.cut.tiles import MapTile, grain, on_map, places, tile_boxes
+from models.cut.units import Network, divide
+from models.cut.worked import block_worked
+from models.graph.graph import COLS, ROWS
+from models.onnx_file.builder import NetworkBuilder as Builder
+from models.onnx_file.builder import Tensor, square
+from models.onnx_file.importer import load_graph
 from models.operators import MOST_LINES_ASKED
-from models.reference import WholeModel, compare, random_inputs
-from models.tiles import MapTile, grain, on_map, places, tile_boxes
-from models.units import Network, divide
-from models.worked import block_worked
-from models.zoo.builder import NetworkBuilder as Builder
-from models.zoo.builder import Tensor, square
+from models.run.reference import WholeModel, compare, random_inputs
+from models.tensors.boxes import Span
 from tests.models.attention import Net
 from tests.models.proposals import PROPOSALS
 from tests.models.random_graphs import random_graphs

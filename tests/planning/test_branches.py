@@ -14,8 +14,8 @@ from coordinator.planning.planners.auto import auto
 from coordinator.planning.planners.branches import branches, by_branches
 from coordinator.planning.planners.fused import fused
 from coordinator.planning.simulate.simulator import simulate
-from models.importer import load_graph
-from models.units import Network, divide
+from models.cut.units import Network, divide
+from models.onnx_file.importer import load_graph
 from tests.planning.clusters import cluster
 from tests.planning.run_plan import difference
 

@@ -15,7 +15,7 @@ from coordinator.planning.planners.propose import propose
 from coordinator.planning.planners.strategies import STRATEGIES
 from imbrex.described import load_cluster
 from protos.errors import BadRequest
-from protos.limits import Limits
+from protos.wire.limits import Limits
 from tests.planning.support import small
 
 GOOD = """

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from benchmarks.exhaustive import enumerate_strategies
 from coordinator.costs.devices import Cluster
 from coordinator.planning.baseline import alone_s, fastest_first, rates_of, whole_works
-from coordinator.planning.graphsearch.elimination import find_strategy
 from coordinator.planning.legal import check_plan
 from coordinator.planning.memory import needs
-from coordinator.planning.planners.elimination import Layers, elimination
-from coordinator.planning.planners.kcut import kcut
+from coordinator.planning.papers.elimination import Layers, elimination
+from coordinator.planning.papers.kcut import kcut
+from coordinator.planning.papers.min_sum_elimination import find_strategy
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.tasks.plan import Plan
-from models.check import TOLERANCE
-from models.importer import load_graph
-from models.units import Network, divide
-from models.zoo import builder
-from models.zoo.builder import square
+from models.check.check import TOLERANCE
+from models.cut.units import Network, divide
+from models.onnx_file import builder
+from models.onnx_file.builder import square
+from models.onnx_file.importer import load_graph
 from protos.errors import Infeasible
 from tests.models.networks import Sketch, networks
 from tests.planning.clusters import SLOW, cluster, device

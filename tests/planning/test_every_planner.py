@@ -5,8 +5,8 @@ from hypothesis import HealthCheck, given, settings
 from coordinator.planning.legal import check_plan
 from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.simulate.simulator import simulate
-from models.importer import load_graph
-from models.units import divide
+from models.cut.units import divide
+from models.onnx_file.importer import load_graph
 from tests.models.networks import networks
 from tests.planning.support import clusters
 

@@ -16,8 +16,8 @@ from coordinator.planning.search.tables import tables_of
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Plan
-from models.importer import load_graph
-from models.units import Network, divide
+from models.cut.units import Network, divide
+from models.onnx_file.importer import load_graph
 from tests.models.networks import networks
 from tests.planning.run_plan import difference
 from tests.planning.support import CLUSTERS, PERSISTENT, cluster, clusters, device, real, small
@@ -135,8 +135,8 @@ class TestFullyConnected:
         assert len(whole.blocks[-1].tiles) == 1
 
     def test_its_answer_is_the_network_s(self) -> None:
-        from models.zoo.builder import NetworkBuilder as Builder
-        from models.zoo.builder import square
+        from models.onnx_file.builder import NetworkBuilder as Builder
+        from models.onnx_file.builder import square
 
         net = Builder("connected", seed=5)
         x = net.input("image", (1, 3, 16, 16)).conv("c1", 8, square(3)).relu()

@@ -22,15 +22,15 @@ from coordinator.tasks.plan import Block, Plan, Tile
 from imbrex.demo.emulation.clusters import cluster_of
 from imbrex.demo.emulation.presets import load_kind
 from imbrex.demo.emulation.software import SERVER
-from models.boxes import Span
-from models.catalogue import load
-from models.graph import CHANNELS, ROWS
-from models.importer import load_graph
-from models.reference import WholeModel, compare, random_inputs
-from models.tiles import MapTile
-from models.units import Network, divide
-from models.zoo.builder import NetworkBuilder as Builder
-from models.zoo.builder import square
+from models.catalogue.catalogue import load
+from models.cut.tiles import MapTile
+from models.cut.units import Network, divide
+from models.graph.graph import CHANNELS, ROWS
+from models.onnx_file.builder import NetworkBuilder as Builder
+from models.onnx_file.builder import square
+from models.onnx_file.importer import load_graph
+from models.run.reference import WholeModel, compare, random_inputs
+from models.tensors.boxes import Span
 from tests.models.attention import deformable
 from tests.planning.run_plan import difference, run_plan
 from tests.planning.support import MEMORY, cluster, device, real, small, small_model

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 
 from coordinator.costs.devices import Cluster
 from coordinator.planning.geometry.layouts import UnitTile
-from coordinator.planning.graphsearch.kcut import Group, k_cut
-from coordinator.planning.layerwise.unit_cut import PARTIAL, TILINGS, Cut, Setting
-from coordinator.planning.layerwise.unit_flow import UnitFlow
 from coordinator.planning.legal import check_plan
-from coordinator.planning.planners.kcut import kcut
+from coordinator.planning.papers.kcut import kcut
+from coordinator.planning.papers.kcut_search import Group, k_cut
+from coordinator.planning.papers.unit_cut import PARTIAL, TILINGS, Cut, Setting
+from coordinator.planning.papers.unit_flow import UnitFlow
 from coordinator.planning.simulate.simulator import simulate
-from models.boxes import Box, covers_exactly
-from models.check import TOLERANCE
-from models.units import Network
-from models.zoo import builder
-from models.zoo.builder import square
+from models.check.check import TOLERANCE
+from models.cut.units import Network
+from models.onnx_file import builder
+from models.onnx_file.builder import square
+from models.tensors.boxes import Box, covers_exactly
 from protos.errors import Infeasible
 from tests.models.networks import networks
 from tests.planning.clusters import SLOW, cluster

@@ -3,14 +3,14 @@
 import pytest
 
 from coordinator.planning.legal import check_plan
-from coordinator.planning.planners.elimination import elimination
-from coordinator.planning.planners.kcut import kcut
+from coordinator.planning.papers.elimination import elimination
+from coordinator.planning.papers.kcut import kcut
 from coordinator.planning.simulate.simulator import simulate
-from models import catalogue
-from models.check import TOLERANCE
-from models.importer import load_graph
-from models.reference import WholeModel, compare, random_inputs
-from models.units import divide
+from models.catalogue import catalogue
+from models.check.check import TOLERANCE
+from models.cut.units import divide
+from models.onnx_file.importer import load_graph
+from models.run.reference import WholeModel, compare, random_inputs
 from tests.planning.clusters import cluster
 from tests.planning.run_plan import run_plan
 

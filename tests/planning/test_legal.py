@@ -10,12 +10,12 @@ from coordinator.planning.legal import IllegalPlan, check_plan
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Block, Plan, Tile
-from models.boxes import Box, Span
-from models.importer import load_graph
-from models.units import divide
-from models.zoo.builder import NetworkBuilder, square
+from models.cut.units import divide
+from models.onnx_file.builder import NetworkBuilder, square
+from models.onnx_file.importer import load_graph
+from models.tensors.boxes import Box, Span
 from protos.errors import Infeasible
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 from tests.planning.support import CLUSTERS, small
 
 SOME = CLUSTERS["no host"]

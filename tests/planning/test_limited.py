@@ -11,9 +11,9 @@ from coordinator.planning.limited import without_others
 from coordinator.planning.planners.propose import propose
 from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.simulate.simulator import simulate
-from models.whole import NetworkKey
+from models.cut.whole import NetworkKey
 from protos.errors import Infeasible
-from protos.limits import Limits
+from protos.wire.limits import Limits
 from tests.planning.support import cluster, real, small
 
 OTHER = Limits(networks=["0" * 64])

@@ -12,10 +12,10 @@ from coordinator.planning.planners.fused import fused
 from coordinator.planning.search.stages import Stages
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.graph import compile_plan
-from models import catalogue
-from models.loading import network_of
-from models.mapped import MappedWeights, location_of
-from models.program import BlobSource
+from models.catalogue import catalogue
+from models.catalogue.loading import network_of
+from models.cut.program import BlobSource
+from models.onnx_file.mapped import MappedWeights, location_of
 from protos.errors import Infeasible
 from tests.planning.support import MEMORY, PERSISTENT, cluster, device, real
 

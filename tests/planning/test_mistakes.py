@@ -12,12 +12,12 @@ from coordinator.costs.devices import Cluster
 from coordinator.planning.cluster_file import parse_cluster
 from coordinator.planning.legal import IllegalPlan
 from coordinator.planning.mistakes import BrokenPlanner
-from coordinator.planning.planners.ofl import ofl
+from coordinator.planning.papers.ofl import ofl
 from coordinator.planning.planners.propose import propose
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Plan
 from imbrex.described import network_of
-from models.units import Network
+from models.cut.units import Network
 from protos.errors import BadConfiguration, Infeasible
 from tests.cli.run_cli import imbrex, refused
 

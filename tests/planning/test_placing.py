@@ -17,14 +17,14 @@ from coordinator.planning.placing import placed, within_memory
 from coordinator.planning.planners.propose import propose
 from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.tasks.plan import Block, Plan, Tile
-from models.boxes import Box
-from models.importer import load_graph
-from models.memory import PROCESS_BYTES, PROGRAM_BYTES
-from models.units import Network, divide
-from models.zoo.builder import NetworkBuilder as Builder
-from models.zoo.builder import square
+from models.cut.units import Network, divide
+from models.onnx_file.builder import NetworkBuilder as Builder
+from models.onnx_file.builder import square
+from models.onnx_file.importer import load_graph
+from models.tensors.boxes import Box
+from models.tensors.memory import PROCESS_BYTES, PROGRAM_BYTES
 from protos.errors import Infeasible, TooLittleMemory
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 from tests.planning.run_plan import difference
 from tests.planning.support import device, real
 

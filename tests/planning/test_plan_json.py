@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from coordinator.planning.plan_json import parse_plan, plan_json, save_plan
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Block, MadeFor, Plan, Tile, TrafficBytes, Unused
-from models.boxes import Box, Span
-from models.units import layers_of
+from models.cut.units import layers_of
+from models.tensors.boxes import Box, Span
 from protos.errors import BadRequest
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 from tests.planning.support import CLUSTERS, small
 
 NAMES = st.text(min_size=1, max_size=12)

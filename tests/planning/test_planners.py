@@ -9,8 +9,8 @@ from coordinator.planning.legal import check_plan
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Plan, tile_extent
-from models.units import Network
-from models.work import tile_works
+from models.cut.units import Network
+from models.operators.work import tile_works
 from protos.errors import Infeasible
 from tests.planning.support import CLUSTERS, cluster, device, flop, real, small
 

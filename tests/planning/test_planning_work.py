@@ -10,13 +10,13 @@ import pytest
 from coordinator.planning.geometry import axes, layouts
 from coordinator.planning.geometry.blocks import Geometry
 from coordinator.planning.planners.strategies import STRATEGIES
-from models.boxes import Box
-from models.geometry import Extent
-from models.graph import Graph, Node
-from models.importer import load_graph
-from models.units import Network, Unit, divide
-from models.zoo.builder import NetworkBuilder as Builder
-from models.zoo.builder import square
+from models.cut.units import Network, Unit, divide
+from models.graph.graph import Graph, Node
+from models.onnx_file.builder import NetworkBuilder as Builder
+from models.onnx_file.builder import square
+from models.onnx_file.importer import load_graph
+from models.operators.geometry import Extent
+from models.tensors.boxes import Box
 from tests.planning.support import CLUSTERS
 
 TAPS = 3  # outputs of several scales, as detectors have

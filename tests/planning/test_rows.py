@@ -9,11 +9,11 @@ import pytest
 
 from coordinator.planning.legal import check_plan
 from coordinator.planning.planners.strategies import STRATEGIES
-from models.calibration import ranges_of
-from models.importer import load_graph
-from models.precision import Wire
-from models.reference import random_inputs
-from models.units import divide
+from models.cut.units import divide
+from models.onnx_file.importer import load_graph
+from models.run.calibration import ranges_of
+from models.run.reference import random_inputs
+from models.tensors.precision import Wire
 from tests.models.attention import NETWORKS, gated, vit
 from tests.planning.clusters import SLOW, cluster
 from tests.planning.run_plan import difference

@@ -8,13 +8,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from coordinator.planning.planners.aofl import aofl, options_by_count
-from coordinator.planning.planners.ofl import ofl
+from coordinator.planning.papers.aofl import aofl, options_by_count
+from coordinator.planning.papers.ofl import ofl
 from coordinator.planning.search.cuts import best_cuts, cheapest
 from coordinator.planning.search.options import alone, grids
 from coordinator.planning.search.tables import tables_of
-from models.importer import load_graph
-from models.units import divide
+from models.cut.units import divide
+from models.onnx_file.importer import load_graph
 from tests.models.networks import networks
 from tests.planning.support import CLUSTERS, block_s, clusters, small
 

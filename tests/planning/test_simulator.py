@@ -9,11 +9,11 @@ from coordinator.costs.rates import RateCosts
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Block, Plan, Tile, TrafficBytes, tile_works
-from models.catalogue import load
-from models.importer import load_graph
-from models.tiles import grid, tile_boxes
-from models.units import Network, divide
-from protos.facts import DeviceId
+from models.catalogue.catalogue import load
+from models.cut.tiles import grid, tile_boxes
+from models.cut.units import Network, divide
+from models.onnx_file.importer import load_graph
+from protos.wire.facts import DeviceId
 from tests.models.networks import Sketch
 
 MESSAGE_S, LATENCY_S, BYTES_PER_S, GFLOPS = 0.25, 0.125, 1000.0, 1e-3

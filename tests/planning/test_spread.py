@@ -12,9 +12,9 @@ from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Plan
-from models.importer import load_graph
-from models.units import Network, divide
-from models.zoo.builder import NetworkBuilder as Builder
+from models.cut.units import Network, divide
+from models.onnx_file.builder import NetworkBuilder as Builder
+from models.onnx_file.importer import load_graph
 from tests.planning.run_plan import difference
 from tests.planning.support import CLUSTERS, cluster, device, small, small_model
 

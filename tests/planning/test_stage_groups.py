@@ -17,10 +17,10 @@ from coordinator.planning.placing import placed, within_memory
 from coordinator.planning.planners.propose import propose
 from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.stage_groups import staged_in_groups
-from models.importer import load_graph
-from models.units import Network, divide
-from models.zoo.builder import NetworkBuilder as Builder
-from models.zoo.builder import square
+from models.cut.units import Network, divide
+from models.onnx_file.builder import NetworkBuilder as Builder
+from models.onnx_file.builder import square
+from models.onnx_file.importer import load_graph
 from tests.planning.run_plan import difference
 from tests.planning.support import device
 from tests.planning.test_placing import capped

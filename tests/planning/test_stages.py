@@ -15,8 +15,8 @@ from coordinator.planning.search.tables import tables_of
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Plan
-from models.importer import load_graph
-from models.units import Network, divide
+from models.cut.units import Network, divide
+from models.onnx_file.importer import load_graph
 from tests.models.networks import with_prior
 from tests.planning.support import MEMORY, cluster, device, real, small
 

@@ -6,12 +6,12 @@ from hypothesis import HealthCheck, given, settings
 
 from coordinator.planning.geometry.blocks import geometry_of
 from coordinator.planning.geometry.shapes import shapes_of
-from coordinator.planning.planners.aofl import options_by_count
+from coordinator.planning.papers.aofl import options_by_count
 from coordinator.planning.search.options import grids, tiled
 from coordinator.planning.search.tables import Tables, ranked, tables_of
-from models.importer import load_graph
-from models.tiles import MapTile
-from models.units import Network, divide
+from models.cut.tiles import MapTile
+from models.cut.units import Network, divide
+from models.onnx_file.importer import load_graph
 from protos.errors import Infeasible
 from tests.models.networks import networks
 from tests.planning.support import (

@@ -9,9 +9,9 @@ from benchmarks.tables_search import (
     soybean_section_2_2,
 )
 from benchmarks.training_layers import Degrees, Machine, Training
-from coordinator.planning.graphsearch.elimination import find_strategy
-from models import catalogue
-from models.importer import load_graph
+from coordinator.planning.papers.min_sum_elimination import find_strategy
+from models.catalogue import catalogue
+from models.onnx_file.importer import load_graph
 
 
 def test_jia_table_3() -> None:

@@ -12,14 +12,14 @@ from coordinator.planning.plan_json import parse_plan, plan_json, save_plan
 from coordinator.planning.planners.propose import propose
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
-from models.calibration import ranges_of
-from models.effect import Encoded
-from models.importer import load_graph
-from models.precision import Wire
-from models.reference import WholeModel, compare, random_inputs
-from models.units import Network, divide
-from models.zoo.builder import NetworkBuilder as Builder
-from models.zoo.builder import square
+from models.check.effect import Encoded
+from models.cut.units import Network, divide
+from models.onnx_file.builder import NetworkBuilder as Builder
+from models.onnx_file.builder import square
+from models.onnx_file.importer import load_graph
+from models.run.calibration import ranges_of
+from models.run.reference import WholeModel, compare, random_inputs
+from models.tensors.precision import Wire
 from protos.errors import BadRequest
 from tests.planning.run_plan import run_plan
 from tests.planning.support import cluster

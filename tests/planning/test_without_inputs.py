@@ -10,8 +10,8 @@ from coordinator.planning.search.stages import Stages
 from coordinator.planning.search.tables import tables_of
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.tasks.graph import outline_plan
-from models.importer import load_graph
-from models.units import divide
+from models.cut.units import divide
+from models.onnx_file.importer import load_graph
 from tests.models.networks import with_prior
 from tests.planning.run_plan import difference
 from tests.planning.support import cluster

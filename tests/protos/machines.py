@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from protos import interfaces
+from protos.daemon import interfaces
 
 AF_INET = 2
 

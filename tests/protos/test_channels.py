@@ -1,13 +1,13 @@
 import pytest
 
-from protos import channels
 from protos import imbrex_pb2 as pb
-from protos.channels import Caller, make_gate, make_server, require_proof
-from protos.client import WorkerClient
 from protos.errors import BadConfiguration, Infeasible, LostWorker, PeerViolation
-from protos.serving import register
+from protos.rpc import channels
+from protos.rpc.channels import Caller, make_gate, make_server, require_proof
+from protos.rpc.client import WorkerClient
+from protos.rpc.serving import register
 from protos.status import abort
-from protos.versions import PROTOCOL
+from protos.wire.versions import PROTOCOL
 
 
 class Stub:

@@ -7,9 +7,9 @@ import struct
 
 import pytest
 
-from protos.direct import TOKEN_BYTES, Direct, accept_offer, offer
 from protos.errors import LostWorker, PeerViolation
-from protos.frames import MAX_MESSAGE_BYTES
+from protos.rpc.direct import TOKEN_BYTES, Direct, accept_offer, offer
+from protos.wire.frames import MAX_MESSAGE_BYTES
 from tests.waiting import until
 
 

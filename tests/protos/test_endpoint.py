@@ -5,7 +5,7 @@ import pytest
 
 from imbrex.demo.emulation.link import SlowEndpoint
 from protos import imbrex_pb2 as pb
-from protos.endpoint import Endpoint
+from protos.wire.endpoint import Endpoint
 
 
 async def test_without_costs_nothing_waits():

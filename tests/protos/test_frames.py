@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protos import imbrex_pb2 as pb
-from protos.convert import DTYPES, box_message, data_type_of, ranges
 from protos.errors import PeerViolation
-from protos.frames import MAX_TENSOR_BYTES, decode, encode, pieces
+from protos.wire.convert import DTYPES, box_message, data_type_of, ranges
+from protos.wire.frames import MAX_TENSOR_BYTES, decode, encode, pieces
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from protos.interfaces import Rank, best, own_interfaces, rank_of, rank_towards
+from protos.daemon.interfaces import Rank, best, own_interfaces, rank_of, rank_towards
 from tests.protos.machines import Machine, home_assistant
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from protos.supervision import serving
+from protos.daemon.supervision import serving
 from tests.waiting import until
 
 

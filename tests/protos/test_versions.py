@@ -10,14 +10,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from models.boxes import Box
+from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
-from protos import versions
-from protos.channels import Caller
-from protos.client import WorkerClient
 from protos.errors import PeerViolation
-from protos.frames import decode, encode
-from protos.versions import PROTOCOL, Spoken
+from protos.rpc.channels import Caller
+from protos.rpc.client import WorkerClient
+from protos.wire import versions
+from protos.wire.frames import decode, encode
+from protos.wire.versions import PROTOCOL, Spoken
 from tests.worker.support import (
     ROOT,
     environment,
@@ -97,7 +97,7 @@ async def test_a_newer_coordinator_uses_a_worker_of_the_version_before(tmp_path,
 @pytest.mark.parametrize("ahead", [1, 2])
 async def test_a_newer_worker_serves_a_coordinator_of_the_version_before(tmp_path, ahead):
     program = textwrap.dedent(f"""
-        from protos import versions
+        from protos.wire import versions
         versions.SPOKEN = versions.Spoken(versions.PROTOCOL + {ahead})
         from worker.daemon import main
         main()

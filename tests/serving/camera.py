@@ -8,11 +8,11 @@ from pathlib import Path
 import onnx
 from onnx import numpy_helper
 
-from models import catalogue
+from models.catalogue import catalogue
+from models.onnx_file.builder import NetworkBuilder, square
 from models.vision import sidecar
 from models.vision.image_input import ImageInput
 from models.vision.yolov2 import YoloV2
-from models.zoo.builder import NetworkBuilder, square
 
 LABELS = ("person", "tvmonitor", "sofa", "car")
 ANCHORS = ((1.0, 1.0), (2.0, 2.0), (1.0, 2.0))

@@ -7,7 +7,7 @@ import httpx
 import onnx
 import pytest
 
-from coordinator.cluster import children
+from coordinator.devices import children
 from coordinator.serving.app import create_app
 from tests.serving.in_place import InPlace, tiny_model
 from tests.serving.processes import Service, serving

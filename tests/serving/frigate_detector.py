@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import zmq
 
-from models.zoo.builder import NetworkBuilder, square
+from models.onnx_file.builder import NetworkBuilder, square
 
 ZEROS = np.zeros((20, 6), np.float32)
 MODEL_TIMEOUT_MS = 30_000

@@ -19,29 +19,29 @@ from coordinator.answers import (
     PlanNow,
     ServedModel,
 )
-from coordinator.cluster.roster import Member
-from coordinator.cluster.state import Files
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.library.naming import Names
-from coordinator.planning.planners.aofl import aofl
+from coordinator.planning.papers.aofl import aofl
 from coordinator.planning.published import equal_cluster
-from coordinator.runtime.feeds import Arrays, Reading, read_feeds
-from coordinator.runtime.journal import Ended, Journal
+from coordinator.requests.input_variants import Arrays, Reading, read_feeds
+from coordinator.requests.journal import Ended, Journal
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.plan import Plan, TrafficBytes
 from coordinator.tasks.timeline import Timing
-from models.importer import load_graph
-from models.pixels import as_values, with_pixels
-from models.reference import WholeModel
-from models.selection import NO_SELECTION, Selections
-from models.units import Network, divide
+from coordinator.trust.roster import Member
+from coordinator.trust.state import Files
+from models.cut.units import Network, divide
+from models.onnx_file.builder import NetworkBuilder as Builder
+from models.onnx_file.builder import square
+from models.onnx_file.importer import load_graph
+from models.run.reference import WholeModel
+from models.tensors.selection import NO_SELECTION, Selections
 from models.vision.class_scores import ClassScores
 from models.vision.image_input import ImageInput
+from models.vision.pixels import as_values, with_pixels
 from models.vision.sidecar import Sidecar
-from models.zoo.builder import NetworkBuilder as Builder
-from models.zoo.builder import square
 from protos.errors import ImbrexError, NotFound, Unavailable
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 LIMIT_BYTES = 500_000
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.error import URLError
 
-from coordinator.cluster import children
+from coordinator.devices import children
 from tests.serving.real import PACE, started_workers
 
 START_S = 60.0

@@ -10,11 +10,11 @@ from pathlib import Path
 import httpx
 import onnx
 
-from coordinator.cluster import children
+from coordinator.devices import children
 from coordinator.service import Coordinator
 from coordinator.serving.app import create_app
 from coordinator.settings import CoordinatorSettings
-from models.zoo.builder import NetworkBuilder, square
+from models.onnx_file.builder import NetworkBuilder, square
 from tests.waiting import until
 
 PACE = 0.5

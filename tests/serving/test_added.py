@@ -11,11 +11,11 @@ import pytest
 
 from coordinator.library.naming import Names
 from imbrex.cli.adding import Said, add
-from models.installed import Store
+from models.catalogue.installed import Store
+from models.onnx_file.builder import NetworkBuilder, square
 from models.vision.image_input import ImageInput
 from models.vision.sidecar import Sidecar, sidecar_path
 from models.vision.sidecar import load as load_sidecar
-from models.zoo.builder import NetworkBuilder, square
 from protos.errors import BadRequest, NotFound
 from tests.models.model_files import saved, tiny
 from tests.serving.camera import save_camera

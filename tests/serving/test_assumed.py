@@ -10,10 +10,10 @@ import pytest
 
 from coordinator.answers import ModelStatus, Sightings
 from coordinator.doctor.findings import LEAST_PICTURES, of_heads
-from models.importer import load_graph
-from models.installed import Store
-from models.usual import About, described, head_for
-from models.zoo.builder import NetworkBuilder, square
+from models.catalogue.installed import Store
+from models.onnx_file.builder import NetworkBuilder, square
+from models.onnx_file.importer import load_graph
+from models.vision.usual import About, described, head_for
 from tests.serving.in_place import picture
 from tests.serving.real import Real, running, started_workers
 

@@ -22,9 +22,9 @@ from coordinator.serving.frigate.connections import Connections
 from coordinator.serving.frigate.model_folder import MOST_MODELS, ModelFolder
 from coordinator.serving.frigate.outputs import rows_of, selections_of
 from coordinator.serving.frigate.server import MOST_PARTS, _feeds, _received
-from models.importer import load_graph
-from models.reference import WholeModel
-from models.selection import dense
+from models.onnx_file.importer import load_graph
+from models.run.reference import WholeModel
+from models.tensors.selection import dense
 from models.vision.sidecar import load as load_sidecar
 from models.vision.sidecar import sidecar_path
 from models.vision.yolo_boxes import YoloBoxes

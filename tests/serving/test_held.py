@@ -13,10 +13,10 @@ import onnx
 import psutil
 import pytest
 
-from coordinator.cluster import children
+from coordinator.devices import children
 from coordinator.tasks.graph import TaskGraph
-from models.reference import WholeModel, compare
-from models.zoo.builder import NetworkBuilder, square
+from models.onnx_file.builder import NetworkBuilder, square
+from models.run.reference import WholeModel, compare
 from tests.serving.real import Real, running
 from tests.waiting import until
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from coordinator.serving.common import names
 from coordinator.serving.common.tensors import load_tensors, write_tensors
-from models.reference import EQUAL, compare
+from models.run.reference import EQUAL, compare
 from models.vision.preprocess import decode_image, image_to_pixels
 from tests.serving.in_place import SIDECAR, InPlace, picture
 

@@ -14,7 +14,6 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from coordinator.cluster.state import Files
 from coordinator.serving.app import create_app
 from coordinator.serving.common import intake as module
 from coordinator.serving.common import places as places_module
@@ -22,6 +21,7 @@ from coordinator.serving.common.errors import SlowBody
 from coordinator.serving.common.intake import BODY, GUEST_BYTES, Body, Intake
 from coordinator.serving.common.keys import Keys, NoKey, Role
 from coordinator.serving.common.places import Places
+from coordinator.trust.state import Files
 from protos.errors import Unavailable
 from tests.serving.in_place import LIMIT_BYTES, InPlace, picture
 

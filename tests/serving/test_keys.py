@@ -15,8 +15,6 @@ import pytest
 from fastapi import APIRouter
 from structlog.testing import capture_logs
 
-from coordinator.cluster import ledger
-from coordinator.cluster.state import Files
 from coordinator.serving import app
 from coordinator.serving.app import create_app
 from coordinator.serving.common.access import Access, asks, orders, rule_of
@@ -25,6 +23,8 @@ from coordinator.serving.oip import rpc
 from coordinator.serving.oip.rpc import RpcServer
 from coordinator.serving.oip.service import Service
 from coordinator.settings import CoordinatorSettings
+from coordinator.trust import json_files as ledger
+from coordinator.trust.state import Files
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from protos.errors import BadConfiguration, BadRequest, Infeasible, NotFound

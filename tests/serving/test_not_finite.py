@@ -16,9 +16,9 @@ from benchmarks.store import free_port
 from coordinator.answers import ModelStatus
 from coordinator.doctor.findings import of_heads
 from coordinator.serving.common import names
-from models.importer import load_graph
-from models.usual import About, described, head_for
+from models.onnx_file.importer import load_graph
 from models.vision.sidecar import dump
+from models.vision.usual import About, described, head_for
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from tests.serving.frigate_detector import ZEROS, Detector

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models import catalogue
-from models.reference import WholeModel, compare
+from models.catalogue import catalogue
+from models.run.reference import WholeModel, compare
 from tests.serving.in_place import tiny_model
 from tests.serving.processes import Service
 

@@ -14,14 +14,14 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from coordinator.cluster.state import Files
 from coordinator.serving.common.access import Access
 from coordinator.serving.common.keys import Keys, Role
 from coordinator.serving.oip import reading
 from coordinator.serving.oip.rpc import RpcServer
 from coordinator.serving.oip.service import Service as Serving
 from coordinator.settings import CoordinatorSettings
-from models.reference import WholeModel, compare
+from coordinator.trust.state import Files
+from models.run.reference import WholeModel, compare
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from tests.serving.in_place import InPlace, tiny_model

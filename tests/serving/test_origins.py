@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from coordinator.cluster.children import Child
+from coordinator.devices.children import Child
 from coordinator.serving.app import create_app
 from coordinator.serving.common import origins
 from coordinator.serving.common.origins import HostNames

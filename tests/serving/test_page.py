@@ -12,8 +12,8 @@ from PIL import Image
 
 from benchmarks import screenshots
 from coordinator.answers import Answer
-from coordinator.cluster import children
-from coordinator.runtime.journal import Ended
+from coordinator.devices import children
+from coordinator.requests.journal import Ended
 from coordinator.serving.page import recent as recents
 from coordinator.serving.page.http import FILES, SECURITY
 from coordinator.serving.page.recent import Recent

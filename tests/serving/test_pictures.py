@@ -11,9 +11,9 @@ import onnx
 import pytest
 
 from coordinator.answers import Answer
-from coordinator.cluster import children
+from coordinator.devices import children
 from coordinator.serving.common.tensors import write_tensors
-from models.reference import EQUAL, WholeModel, compare
+from models.run.reference import EQUAL, WholeModel, compare
 from models.vision.image_input import ImageInput
 from models.vision.sidecar import Sidecar, dump, sidecar_path
 from protos.errors import BadRequest

@@ -6,12 +6,12 @@ import httpx
 import pytest
 from fastapi import APIRouter
 
-from coordinator.cluster.state import Files
 from coordinator.serving import app as application
 from coordinator.serving.common.access import asks
 from coordinator.serving.common.keys import Keys, Role
 from coordinator.serving.common.state import TheCoordinator
 from coordinator.settings import CoordinatorSettings
+from coordinator.trust.state import Files
 from tests.serving.in_place import InPlace
 
 toy = APIRouter()

@@ -6,9 +6,9 @@ import numpy as np
 import onnx
 import pytest
 
-from coordinator.cluster import children
+from coordinator.devices import children
 from coordinator.serving.common.tensors import write_tensors
-from models.reference import EQUAL, WholeModel, compare
+from models.run.reference import EQUAL, WholeModel, compare
 from protos.errors import BadRequest
 from tests.models.int8 import Int8
 from tests.serving.real import running

@@ -10,7 +10,6 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.cluster.state import Files
 from coordinator.serving.app import create_app
 from coordinator.serving.common.access import Access
 from coordinator.serving.common.keys import Keys, Role
@@ -24,6 +23,7 @@ from coordinator.serving.common.rates import (
 from coordinator.serving.oip.rpc import RpcServer
 from coordinator.serving.oip.service import Service
 from coordinator.settings import CoordinatorSettings
+from coordinator.trust.state import Files
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from protos.errors import BadRequest

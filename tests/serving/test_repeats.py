@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from fastapi import Request, Response
 
-from coordinator.cluster.state import Files
 from coordinator.serving.app import create_app
 from coordinator.serving.common import repeats as module
 from coordinator.serving.common.intake import BODY, Body, Intake
@@ -22,6 +21,7 @@ from coordinator.serving.common.keys import Keys, Role
 from coordinator.serving.common.names import ID_HEADER
 from coordinator.serving.common.repeats import ENTRY_BYTES, KEPT_BYTES, LARGEST_BYTES, Repeats
 from coordinator.settings import CoordinatorSettings
+from coordinator.trust.state import Files
 from imbrex.client import AsyncClient
 from protos.errors import Unavailable
 from tests.serving.in_place import InPlace, picture

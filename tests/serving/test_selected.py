@@ -15,12 +15,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from coordinator.answers import ServedModel
-from coordinator.cluster import children
+from coordinator.devices import children
 from coordinator.serving.common.names import ANSWER_HEADER
 from coordinator.serving.common.pictures import at_least
-from models import catalogue
-from models.catalogue import load
-from models.reference import WholeModel, compare
+from models.catalogue import catalogue
+from models.catalogue.catalogue import load
+from models.run.reference import WholeModel, compare
 from models.vision import sidecar
 from models.vision.end_to_end import EndToEnd
 from models.vision.heads import Head

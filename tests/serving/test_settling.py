@@ -9,9 +9,9 @@ import httpx
 import numpy as np
 import pytest
 
-from coordinator.cluster import children
-from coordinator.runtime import settling
-from coordinator.runtime.journal import Ended, PlanSwapped
+from coordinator.devices import children
+from coordinator.requests import settling
+from coordinator.requests.journal import Ended, PlanSwapped
 from coordinator.serving.app import create_app
 from coordinator.serving.common.tensors import write_tensors
 from tests.serving.real import Real, running

@@ -20,8 +20,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.store import free_port
-from models.importer import load_graph
-from models.reference import WholeModel, compare, random_inputs
+from models.onnx_file.importer import load_graph
+from models.run.reference import WholeModel, compare, random_inputs
 from tests.serving.processes import Service, serving, wait
 from tests.serving.real import save_tiny
 

@@ -12,9 +12,9 @@ import onnx
 import psutil
 import pytest
 
-from coordinator.cluster import children
+from coordinator.devices import children
 from coordinator.library import loaded
-from models.reference import WholeModel, compare
+from models.run.reference import WholeModel, compare
 from protos.errors import NotFound
 from tests.serving.real import Real, running
 from tests.waiting import until

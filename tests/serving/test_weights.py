@@ -1,6 +1,6 @@
 """Weights on their way: told of, and there before a model is ready.
 
-That they are sent once is in tests/cluster/test_programs.py.
+That they are sent once is in tests/devices/test_programs.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.cluster import children
+from coordinator.devices import children
 from tests.serving.processes import Service, wait
 from tests.serving.real import started_workers
 

@@ -8,14 +8,14 @@ import numpy as np
 import onnx
 import pytest
 
-from coordinator.cluster import children
 from coordinator.control.choice import Choice
+from coordinator.devices import children
 from coordinator.service import Coordinator
-from models.catalogue import load
-from models.effect import Encoded
-from models.loading import network_of
-from models.precision import Wire
-from models.reference import WholeModel, compare
+from models.catalogue.catalogue import load
+from models.catalogue.loading import network_of
+from models.check.effect import Encoded
+from models.run.reference import WholeModel, compare
+from models.tensors.precision import Wire
 from tests.serving.real import running
 
 FEEDS = {"image": np.random.default_rng(4).standard_normal((1, 3, 64, 64), np.float32)}

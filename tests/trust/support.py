@@ -5,19 +5,26 @@ from unittest.mock import patch
 
 import numpy as np
 
-from coordinator.cluster import authority as authority_module
-from coordinator.cluster.authority import Authority
-from coordinator.cluster.roster import Member
-from coordinator.cluster.trust import Certified, Trust
-from models.boxes import Box
-from protos.channels import Caller
-from protos.client import WorkerClient
-from protos.credentials import Credentials
-from protos.facts import DeviceId
-from protos.identity import certified, device_name, keep_identity, new_key, now_utc, signing_request
+from coordinator.trust import authority as authority_module
+from coordinator.trust.authority import Authority
+from coordinator.trust.roster import Member
+from coordinator.trust.trust import Certified, Trust
+from models.tensors.boxes import Box
+from protos.rpc.channels import Caller
+from protos.rpc.client import WorkerClient
+from protos.trust.credentials import Credentials
+from protos.trust.identity import (
+    certified,
+    device_name,
+    keep_identity,
+    new_key,
+    now_utc,
+    signing_request,
+)
+from protos.wire.facts import DeviceId
 from tests.worker.support import in_process
-from worker.membership import IDENTITY_FILE
 from worker.tasks.actions import Piece, SendToPeer, TaskKey
+from worker.trust.certificate import IDENTITY_FILE
 
 BORDER = Box.whole((1, 16, 12, 10))
 DAY = timedelta(days=1)

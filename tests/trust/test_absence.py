@@ -2,10 +2,10 @@
 
 import pytest
 
-from coordinator.cluster.trust import Trust
-from protos.client import WorkerClient
+from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration
-from tests.cluster.support import watched_pool
+from protos.rpc.client import WorkerClient
+from tests.devices.support import watched_pool
 from tests.trust.support import HALL, KITCHEN, caller, make_trust, member
 from tests.waiting import until
 

@@ -14,14 +14,21 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from coordinator.cluster.authority import Authority
-from coordinator.cluster.invitations import MAX_OPEN, Invitations, NotInvited, use_up
-from coordinator.cluster.roster import Roster
-from coordinator.cluster.state import FOLDER, INVITATIONS, Files
-from coordinator.cluster.trust import Trust
+from coordinator.trust.authority import Authority
+from coordinator.trust.invitations import MAX_OPEN, Invitations, NotInvited, use_up
+from coordinator.trust.roster import Roster
+from coordinator.trust.state import FOLDER, INVITATIONS, Files
+from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration, BadRequest, Infeasible, NotFound, PeerViolation
-from protos.identity import certified, device_name, names_in, new_key, now_utc, signing_request
-from protos.invitation import Invitation
+from protos.trust.identity import (
+    certified,
+    device_name,
+    names_in,
+    new_key,
+    now_utc,
+    signing_request,
+)
+from protos.trust.invitation import Invitation
 from tests.trust.support import DAY, HALL, KITCHEN, admit, identity, make_trust
 
 BOOKWORM = "2023-06-10"
@@ -262,7 +269,7 @@ def test_the_coordinators_own_certificate_is_renewed_when_due(trust, monkeypatch
     before = certified_.credentials.identity
     certified_.renew_own_if_due()
     assert certified_.credentials.identity is before
-    monkeypatch.setattr("coordinator.cluster.trust.now_utc", lambda: now_utc() + 300 * DAY)
+    monkeypatch.setattr("coordinator.trust.trust.now_utc", lambda: now_utc() + 300 * DAY)
     certified_.renew_own_if_due()
     assert certified_.credentials.identity.expires > before.expires + 200 * DAY
 

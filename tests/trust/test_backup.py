@@ -6,10 +6,10 @@ import tarfile
 
 import pytest
 
-from coordinator.cluster.backup import backup, restore
-from coordinator.cluster.state import Files
-from coordinator.cluster.trust import Trust
 from coordinator.serving.common.keys import Keys, Role
+from coordinator.trust.backup import backup, restore
+from coordinator.trust.state import Files
+from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration, BadRequest
 from tests.cli.run_cli import imbrex
 from tests.trust.support import KITCHEN, admit, make_trust

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from protos.ciphers import CHACHA20_FIRST, VARIABLE, prefer_quick_cipher
-from protos.identity import device_name
+from protos.trust.ciphers import CHACHA20_FIRST, VARIABLE, prefer_quick_cipher
+from protos.trust.identity import device_name
 from tests.trust.support import HALL, KITCHEN, caller, make_trust
 
 PI_4 = "processor\t: 0\nFeatures\t: fp asimd evtstrm crc32 cpuid\n"
@@ -20,7 +20,7 @@ AES, CHACHA20 = "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"
 CLIENT = """
 import socket, sys
 from pathlib import Path
-from protos.credentials import Credentials
+from protos.trust.credentials import Credentials
 context = Credentials.load(Path(sys.argv[1])).tls_client()
 with socket.create_connection(("127.0.0.1", int(sys.argv[2])), 30) as plain:
     with context.wrap_socket(plain, server_hostname=sys.argv[3]) as secured:

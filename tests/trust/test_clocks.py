@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import pytest
 from cryptography import x509
 
-from coordinator.cluster import children
-from coordinator.cluster.handshake import Shaken, clock_problem, judged
-from coordinator.cluster.peers import PeerState
+from coordinator.devices import children
+from coordinator.devices.handshake import Shaken, clock_problem, judged
+from coordinator.devices.peers import PeerState
 from imbrex.client import Client
-from protos.identity import certificate_end, now_utc
-from tests.cluster.support import watched_pool, worker_process
+from protos.trust.identity import certificate_end, now_utc
+from tests.devices.support import watched_pool, worker_process
 from tests.trust.support import DAY, KITCHEN, admit, give_identity, identity, make_trust
 from tests.waiting import until
 
@@ -103,13 +103,13 @@ def test_a_coordinator_that_was_off_for_long_renews_its_own(trust, tmp_path, mon
     before = trust.certified.credentials.identity.expires
     for days in (200, 300, 1000):
         later = now_utc() + days * DAY
-        monkeypatch.setattr("coordinator.cluster.trust.now_utc", lambda later=later: later)
+        monkeypatch.setattr("coordinator.trust.trust.now_utc", lambda later=later: later)
         again = make_again(tmp_path / "coordinator")
         assert (again > before) == (days > 250)
 
 
 def make_again(state: Path) -> datetime:
-    from coordinator.cluster.trust import Trust
+    from coordinator.trust.trust import Trust
 
     return Trust.load(state).certified.credentials.identity.expires
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from coordinator.cluster import children
+from coordinator.devices import children
 from imbrex.client import Client
 from models.digits.examples import examples
-from protos.invitation import Invitation
+from protos.trust.invitation import Invitation
 from tests.cli.run_cli import imbrex
 
 WORKERS = ("kitchen", "hall", "office")

@@ -7,20 +7,19 @@ import pytest
 import structlog
 
 from benchmarks.store import free_port, stored
-from coordinator.cluster import connection
-from coordinator.cluster.authority import Authority
-from coordinator.cluster.joining import join, move
-from coordinator.cluster.state import Files, open_state
-from coordinator.cluster.trust import Trust
+from coordinator.devices import connection
 from coordinator.runtime.withheld_list import WithheldList
 from coordinator.serving.common.keys import Keys, Role
-from protos.channels import Caller
-from protos.client import WorkerClient
-from protos.credentials import Credentials
-from protos.endpoint import Endpoint
-from protos.enrolment import enrol
+from coordinator.several.joining import join, move
+from coordinator.trust.authority import Authority
+from coordinator.trust.state import Files, open_state
+from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration, BadRequest, Infeasible, LostWorker, Unavailable
-from protos.identity import (
+from protos.rpc.channels import Caller
+from protos.rpc.client import WorkerClient
+from protos.rpc.enrolment import enrol
+from protos.trust.credentials import Credentials
+from protos.trust.identity import (
     COORDINATOR_NAME,
     coordinator_name,
     coordinator_of,
@@ -30,8 +29,9 @@ from protos.identity import (
     now_utc,
     signing_request,
 )
-from protos.invitation import Invitation
-from tests.cluster.support import worker_process
+from protos.trust.invitation import Invitation
+from protos.wire.endpoint import Endpoint
+from tests.devices.support import worker_process
 from tests.trust.store import needs_server
 from tests.trust.support import (
     HALL,
@@ -48,7 +48,7 @@ from tests.trust.support import (
 from tests.waiting import until
 from tests.whole.cluster import assert_right, coordinator, question, state_of
 from tests.worker.support import in_process
-from worker.data.link import Link, connect
+from worker.peers.link import Link, connect
 
 MODEL = "digits"
 SECOND = "b" * 12

@@ -8,12 +8,12 @@ import time
 import numpy as np
 import pytest
 
-from models.boxes import Box
-from protos.channels import Caller
-from protos.direct import accept_offer
-from protos.endpoint import Endpoint
+from models.tensors.boxes import Box
 from protos.errors import LostWorker
-from protos.identity import device_name
+from protos.rpc.channels import Caller
+from protos.rpc.direct import accept_offer
+from protos.trust.identity import device_name
+from protos.wire.endpoint import Endpoint
 from tests.trust.support import BORDER as IN
 from tests.trust.support import (
     HALL,
@@ -38,8 +38,8 @@ from tests.worker.support import (
     until_done,
     whole,
 )
-from worker.data.link import Link, connect
-from worker.data.listener import Listener
+from worker.peers.link import Link, connect
+from worker.peers.listener import Listener
 from worker.tasks.actions import Piece, SendToPeer, TaskKey
 
 

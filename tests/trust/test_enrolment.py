@@ -12,19 +12,19 @@ from types import SimpleNamespace
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.cluster.enrolment import Enrolment
-from coordinator.cluster.trust import Trust
-from protos.channels import Caller
-from protos.client import WorkerClient
-from protos.enrolment import enrol
+from coordinator.trust.enrolment import Enrolment
+from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration, BadRequest, PeerViolation, Unavailable
-from protos.identity import device_name, fingerprint, now_utc
-from protos.invitation import Invitation
-from protos.versions import Spoken
+from protos.rpc.channels import Caller
+from protos.rpc.client import WorkerClient
+from protos.rpc.enrolment import enrol
+from protos.trust.identity import device_name, fingerprint, now_utc
+from protos.trust.invitation import Invitation
+from protos.wire.versions import Spoken
 from tests.cli.run_cli import imbrex
 from tests.trust.support import DAY, HALL, KITCHEN, admit, identity, make_trust
 from tests.worker.support import environment, in_process
-from worker.membership import IDENTITY_FILE, credentials_in
+from worker.trust.certificate import IDENTITY_FILE, credentials_in
 
 ROOT = Path(__file__).parents[2]
 
@@ -115,7 +115,7 @@ async def test_a_strange_device_id_is_refused(trust, address, device):
 
 async def test_another_protocol_is_named(trust, address, monkeypatch):
     spoken = SimpleNamespace(SPOKEN=Spoken(99))
-    monkeypatch.setattr("coordinator.cluster.enrolment.versions", spoken)
+    monkeypatch.setattr("coordinator.trust.enrolment.versions", spoken)
     with pytest.raises(PeerViolation, match="this coordinator 98 and 99"):
         await enrol(trust.certified.invite(address), KITCHEN, "kitchen")
 

@@ -7,14 +7,14 @@ import shutil
 import pytest
 import structlog
 
-from coordinator.cluster import connection
-from coordinator.cluster.roster import Roster
-from coordinator.cluster.state import Files
-from coordinator.cluster.trust import Trust
+from coordinator.devices import connection
+from coordinator.trust.roster import Roster
+from coordinator.trust.state import Files
+from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration
-from protos.identity import keep_identity
+from protos.trust.identity import keep_identity
 from tests.cli.run_cli import imbrex
-from tests.cluster.support import worker_process
+from tests.devices.support import worker_process
 from tests.trust.support import (
     HALL,
     KITCHEN,
@@ -29,7 +29,7 @@ from tests.trust.support import (
 from tests.waiting import until
 from tests.whole.cluster import coordinator
 from tests.worker.support import in_process
-from worker.membership import IDENTITY_FILE
+from worker.trust.certificate import IDENTITY_FILE
 
 OF_THE_CLUSTER = {"mdns": False, "enrol_host": "127.0.0.1", "enrol_port": 0}
 

@@ -11,14 +11,14 @@ import numpy as np
 import psutil
 import pytest
 
-from models.boxes import Box
+from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
-from protos.channels import make_channel
-from protos.convert import box_message
 from protos.errors import BadConfiguration, PeerViolation
-from protos.gates import MOST_CALLS_OF_A_MEMBER
-from protos.identity import device_name
-from protos.serving import EXCHANGE, SERVICE
+from protos.rpc.channels import make_channel
+from protos.rpc.gates import MOST_CALLS_OF_A_MEMBER
+from protos.rpc.serving import EXCHANGE, SERVICE
+from protos.trust.identity import device_name
+from protos.wire.convert import box_message
 from tests.trust.support import (
     HALL,
     KITCHEN,

@@ -7,16 +7,16 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.cluster.handshake import clock_problem
-from models.boxes import Box
+from coordinator.devices.handshake import clock_problem
+from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
-from protos.channels import Caller, make_channel, pinned_channel
-from protos.client import WorkerClient
-from protos.credentials import on_change
 from protos.errors import BadConfiguration, ImbrexError, LostWorker
-from protos.identity import device_name, read_identity
-from protos.serving import SERVICE
-from tests.cluster.support import watched_pool
+from protos.rpc.channels import Caller, make_channel, pinned_channel
+from protos.rpc.client import WorkerClient
+from protos.rpc.serving import SERVICE
+from protos.trust.credentials import on_change
+from protos.trust.identity import device_name, read_identity
+from tests.devices.support import watched_pool
 from tests.trust.support import (
     DAY,
     HALL,
@@ -43,7 +43,7 @@ from tests.worker.support import (
     until_done,
     whole,
 )
-from worker.membership import IDENTITY_FILE
+from worker.trust.certificate import IDENTITY_FILE
 
 IN = Box.whole((1, 16, 12, 10))
 
@@ -287,7 +287,7 @@ async def test_a_removed_device_is_let_go_at_once_and_not_taken_again(trust, tmp
 
 
 async def test_a_certificate_is_renewed_before_it_ends(trust, tmp_path, monkeypatch):
-    monkeypatch.setattr("coordinator.cluster.connection.FACTS_INTERVAL_S", 0.05)
+    monkeypatch.setattr("coordinator.devices.connection.FACTS_INTERVAL_S", 0.05)
     ours = trust.certified
     give_identity(ours, tmp_path / "a", KITCHEN, valid_for=20 * DAY)
     file = tmp_path / "a" / IDENTITY_FILE

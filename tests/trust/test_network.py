@@ -5,9 +5,9 @@ import contextlib
 
 import pytest
 
-from protos.channels import Caller
-from protos.client import WorkerClient
 from protos.errors import LostWorker
+from protos.rpc.channels import Caller
+from protos.rpc.client import WorkerClient
 from tests.trust.support import KITCHEN, member
 from tests.worker.support import in_process
 from tests.worker.tile import computes

@@ -7,12 +7,14 @@ import pytest
 from nats.js.kv import KeyValue
 
 from benchmarks.store import stored
-from coordinator.cluster import replicated
-from coordinator.cluster.backup import backup, restore
-from coordinator.cluster.joining import move
-from coordinator.cluster.replicated import Replicated, address_of, record
-from coordinator.cluster.shared_value import MOST_BYTES, Shared, dumped, parsed
-from coordinator.cluster.state import (
+from coordinator.serving.common.keys import Keys, Role
+from coordinator.several.joining import move
+from coordinator.trust import replicated
+from coordinator.trust.backup import backup, restore
+from coordinator.trust.nats_store import StoreAddress
+from coordinator.trust.replicated import Replicated, address_of, record
+from coordinator.trust.shared_value import MOST_BYTES, Shared, dumped, parsed
+from coordinator.trust.state import (
     COORDINATORS,
     DEVICES,
     DRAINED,
@@ -20,11 +22,9 @@ from coordinator.cluster.state import (
     Files,
     open_state,
 )
-from coordinator.cluster.store import StoreAddress
-from coordinator.cluster.trust import Trust
-from coordinator.serving.common.keys import Keys, Role
+from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration, BadRequest, Infeasible, PeerViolation, Unavailable
-from protos.identity import keep_identity, now_utc
+from protos.trust.identity import keep_identity, now_utc
 from tests.cli.run_cli import imbrex
 from tests.serving.processes import wait
 from tests.trust.store import alone, needs_server

@@ -12,17 +12,17 @@ import grpc
 import pytest
 from cryptography import x509
 
-from coordinator.cluster import children
-from coordinator.cluster.authority import Authority
+from coordinator.devices import children
 from coordinator.serving.common import tls as module
 from coordinator.serving.common.keys import NoKey
 from coordinator.serving.common.tls import WebTls
 from coordinator.settings import CoordinatorSettings
+from coordinator.trust.authority import Authority
 from imbrex.client import Client
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from protos.errors import BadConfiguration
-from protos.identity import COORDINATOR_NAME, device_of, names_in, now_utc
+from protos.trust.identity import COORDINATOR_NAME, device_of, names_in, now_utc
 from tests.cli.run_cli import imbrex, refused
 from tests.serving.processes import wait
 from tests.trust.test_cluster import command_lines, private_keys

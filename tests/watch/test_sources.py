@@ -17,8 +17,8 @@ from imbrex.watch.frames import Frame, FrameSource, Waiting
 from imbrex.watch.run import source_of
 from imbrex.watch.stream import Stream
 from models.vision.preprocess import decode_image
+from protos.daemon.urls import shown
 from protos.errors import BadRequest, ImbrexError, NotFound, Unavailable
-from protos.urls import shown
 from tests.watch.cameras import SIZE, camera, jpeg
 
 LONG_S = 30

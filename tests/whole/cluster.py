@@ -9,9 +9,9 @@ import numpy as np
 from coordinator.service import Coordinator
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.runs import Phase
-from models.catalogue import load
-from models.importer import load_graph
-from models.reference import WholeModel, compare, random_inputs
+from models.catalogue.catalogue import load
+from models.onnx_file.importer import load_graph
+from models.run.reference import WholeModel, compare, random_inputs
 from tests.waiting import until
 
 Feeds = dict[str, np.ndarray]

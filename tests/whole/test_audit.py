@@ -14,9 +14,9 @@ import pytest
 import structlog
 
 from coordinator.service import Coordinator
-from models.reference import WholeModel, compare
-from models.zoo.builder import NetworkBuilder, square
-from tests.cluster.support import worker_process
+from models.onnx_file.builder import NetworkBuilder, square
+from models.run.reference import WholeModel, compare
+from tests.devices.support import worker_process
 from tests.waiting import until
 from tests.whole.cluster import (
     Feeds,

@@ -5,7 +5,7 @@ from pathlib import Path
 import onnx
 
 from benchmarks.branches import towers
-from tests.cluster.support import worker_process
+from tests.devices.support import worker_process
 from tests.whole.cluster import assert_right, coordinator, plan_devices, question
 
 # Slow enough that a tower is worth its transfers.

@@ -3,7 +3,7 @@
 import asyncio
 
 from coordinator.service import Coordinator
-from tests.cluster.support import worker_process
+from tests.devices.support import worker_process
 from tests.whole.cluster import assert_right, coordinator, question
 
 MODEL = "digits"

@@ -7,12 +7,12 @@ import pytest
 
 from coordinator.doctor.machines import DISK_ERROR_BYTES
 from protos import imbrex_pb2 as pb
-from protos.versions import PROTOCOL, Spoken
-from tests.cluster.support import advertised, unique_cluster, worker_process
+from protos.wire.versions import PROTOCOL, Spoken
+from tests.devices.support import advertised, unique_cluster, worker_process
 from tests.waiting import until
 from tests.whole.cluster import coordinator
 from tests.worker.support import in_process
-from worker.machine import Machine
+from worker.machine.machine import Machine
 
 
 async def codes(host) -> dict[str, str]:
@@ -59,7 +59,7 @@ async def test_versions_and_identities(tmp_path, monkeypatch) -> None:
     async with worker_process(tmp_path / "a") as first:
         (tmp_path / "b").mkdir()
         (tmp_path / "b" / "id").write_text(f"{first.id}\n")
-        monkeypatch.setattr("worker.identity._boot_id", lambda: "another machine")
+        monkeypatch.setattr("worker.machine.identity._boot_id", lambda: "another machine")
         monkeypatch.setattr("worker.daemon.installed_version", lambda _: "0.0.1")
         async with in_process(tmp_path / "b") as copy, in_process(tmp_path / "c") as old:
             addresses = [first.address, copy.address, old.address]

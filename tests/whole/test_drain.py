@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from protos.errors import NotFound, Unavailable
-from tests.cluster.support import worker_process
+from tests.devices.support import worker_process
 from tests.waiting import until
 from tests.whole.cluster import (
     assert_right,

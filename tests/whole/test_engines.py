@@ -5,12 +5,12 @@ import json
 
 import pytest
 
+from models.check.tolerance import of_engine
 from models.digits import MODEL as DIGITS
 from models.digits import SIDECAR
-from models.reference import compare
-from models.tolerance import of_engine
+from models.run.reference import compare
 from models.vision.sidecar import sidecar_path
-from tests.cluster.support import worker_process
+from tests.devices.support import worker_process
 from tests.waiting import until
 from tests.whole.cluster import assert_right, coordinator, question, settled
 from tests.worker.plugged import plant

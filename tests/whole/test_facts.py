@@ -4,7 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from protos import imbrex_pb2 as pb
-from protos.facts import Facts
+from protos.wire.facts import Facts
 from tests.whole.cluster import coordinator
 from tests.worker.support import in_process
 

@@ -16,11 +16,11 @@ import pytest
 
 from coordinator.control.switching import PERIOD_S
 from protos.errors import ImbrexError
-from tests.cluster.support import worker_process
+from tests.devices.support import worker_process
 from tests.waiting import until
 from tests.whole.cluster import assert_right, coordinator, plan_devices, question, ready, running
 from tests.worker.support import in_process
-from worker.compute import RealClock, Throttle
+from worker.compute.compute import RealClock, Throttle
 from worker.engines.base import Runnable
 
 MODEL = "digits"

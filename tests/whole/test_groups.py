@@ -9,9 +9,9 @@ import numpy as np
 
 from benchmarks.local import LocalCluster, local_cluster
 from coordinator.answers import Answer
-from models.catalogue import load
-from models.importer import load_graph
-from models.reference import WholeModel, compare, random_inputs
+from models.catalogue.catalogue import load
+from models.onnx_file.importer import load_graph
+from models.run.reference import WholeModel, compare, random_inputs
 
 MODEL = "digits"
 

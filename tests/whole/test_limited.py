@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from coordinator.planning.planners.strategies import STRATEGIES
-from tests.cluster.support import worker_process
+from tests.devices.support import worker_process
 from tests.waiting import until
 from tests.whole.cluster import assert_right, coordinator, question, running, settled
 from tests.worker.plugged import plug

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from benchmarks.local import LocalCluster, local_cluster
-from models.catalogue import load
-from models.importer import load_graph
-from models.reference import WholeModel, compare, random_inputs
+from models.catalogue.catalogue import load
+from models.onnx_file.importer import load_graph
+from models.run.reference import WholeModel, compare, random_inputs
 from tests.waiting import until
 from tests.whole.cluster import running
 

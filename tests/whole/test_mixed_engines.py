@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.exports.files import FOLDER
 from coordinator.planning.planners.strategies import STRATEGIES
-from models.reference import compare
-from tests.cluster.support import worker_process
+from models.run.reference import compare
+from tests.devices.support import worker_process
 from tests.whole.cluster import coordinator, question
 from tests.worker.plugged import plant
 

@@ -15,15 +15,15 @@ from coordinator.planning.planners.fused import fused
 from coordinator.planning.planners.single import single
 from coordinator.tasks.graph import compile_plan
 from coordinator.tasks.plan import Plan
-from models.importer import load_graph
-from models.memory import megabytes
-from models.program import BlobSource
-from models.units import Network, divide
-from models.zoo.builder import NetworkBuilder as Builder
-from models.zoo.builder import square
-from protos.channels import Caller
-from protos.client import WorkerClient
+from models.cut.program import BlobSource
+from models.cut.units import Network, divide
+from models.onnx_file.builder import NetworkBuilder as Builder
+from models.onnx_file.builder import square
+from models.onnx_file.importer import load_graph
+from models.tensors.memory import megabytes
 from protos.errors import Infeasible
+from protos.rpc.channels import Caller
+from protos.rpc.client import WorkerClient
 from tests.planning.support import device
 from tests.worker.support import install, process
 

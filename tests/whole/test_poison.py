@@ -11,11 +11,11 @@ from onnx import TensorProto
 
 from benchmarks.chaos.lying import DEADLY, DIES
 from benchmarks.workers import WorkerProcess, coordinated, running
-from coordinator.execution import driver
-from models.importer import load_graph
-from models.reference import WholeModel
-from models.usual import About, described
+from coordinator.requests import driver
+from models.onnx_file.importer import load_graph
+from models.run.reference import WholeModel
 from models.vision.sidecar import dump, sidecar_path
+from models.vision.usual import About, described
 from protos.errors import RequestAtFault
 from tests.models.test_pixels import taking
 from tests.waiting import until

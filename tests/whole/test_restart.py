@@ -7,7 +7,7 @@ import time
 import pytest
 
 from benchmarks.store import free_port
-from coordinator.cluster import children
+from coordinator.devices import children
 from imbrex.client import Client, NoCoordinator
 from models.digits.examples import examples
 from protos.errors import Unavailable

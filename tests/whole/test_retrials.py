@@ -6,7 +6,7 @@ import math
 from coordinator.control import retrials
 from coordinator.costs.corrections import Correction, Corrections
 from coordinator.service import Coordinator
-from tests.cluster.support import worker_process
+from tests.devices.support import worker_process
 from tests.whole.cluster import assert_right, coordinator, question
 
 MODEL = "digits"

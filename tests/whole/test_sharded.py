@@ -11,11 +11,11 @@ import pytest
 from benchmarks import cgroup
 from coordinator.control.choice import Choice
 from coordinator.service import Coordinator
-from models.importer import load_graph
-from models.reference import WholeModel, compare, random_inputs
-from models.units import divide
-from models.zoo.builder import NetworkBuilder as Builder
-from models.zoo.builder import square
+from models.cut.units import divide
+from models.onnx_file.builder import NetworkBuilder as Builder
+from models.onnx_file.builder import square
+from models.onnx_file.importer import load_graph
+from models.run.reference import WholeModel, compare, random_inputs
 from protos.errors import Infeasible, TooLittleMemory
 from tests.waiting import until
 from tests.whole.cluster import Feeds, assert_right, coordinator, plan_devices, ready

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import pytest
 
-from coordinator.cluster import children
-from models.importer import load_graph
-from models.reference import WholeModel, compare, random_inputs
+from coordinator.devices import children
+from models.onnx_file.importer import load_graph
+from models.run.reference import WholeModel, compare, random_inputs
 from tests.models.tails import NETWORKS
 from tests.serving.real import running, started_workers
 from tests.waiting import until

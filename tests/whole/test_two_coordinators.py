@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 import structlog
 
-from coordinator.cluster import children, connection, others
 from coordinator.costs.rates import flop_per_s
+from coordinator.devices import children, connection
 from coordinator.service import Coordinator
-from tests.cluster.support import worker_process
+from coordinator.several import other_coordinators as others
+from tests.devices.support import worker_process
 from tests.waiting import until
 from tests.whole.cluster import assert_right, coordinator, question
-from worker.hosts import LATELY_S, Hosts
+from worker.trust.coordinators_seen import LATELY_S, Hosts
 
 MODEL = "digits"
 
@@ -28,7 +29,7 @@ async def test_two_that_use_the_same_workers_see_each_other(
 ) -> None:
     monkeypatch.setattr(connection, "FACTS_INTERVAL_S", 0.1)
     names = iter(["hall", "attic"])
-    monkeypatch.setattr("coordinator.cluster.trust.socket.gethostname", lambda: next(names))
+    monkeypatch.setattr("coordinator.trust.trust.socket.gethostname", lambda: next(names))
     feeds, whole = question(MODEL)
     async with worker_process(tmp_path / "worker") as worker:
         with structlog.testing.capture_logs() as logged:

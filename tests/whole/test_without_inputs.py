@@ -7,10 +7,10 @@ import onnx
 import pytest
 
 from coordinator.costs.devices import Cluster
-from coordinator.planning.planners.lw import lw
+from coordinator.planning.papers.lw import lw
 from coordinator.tasks.plan import Plan
-from models.units import Network
-from tests.cluster.support import worker_process
+from models.cut.units import Network
+from tests.devices.support import worker_process
 from tests.models.networks import with_prior
 from tests.whole.cluster import assert_right, coordinator, question
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coordinator.control.quarantine import STRIKES
-from tests.cluster.support import worker_process
+from tests.devices.support import worker_process
 from tests.waiting import until
 from tests.whole.cluster import (
     assert_right,

@@ -8,7 +8,7 @@ import numpy as np
 import psutil
 from onnx import TensorProto, helper
 
-from models.program import Program
+from models.cut.program import Program
 from worker.engines.base import Place
 from worker.engines.onnxruntime import OnnxRuntime
 from worker.programs.store import BlobStore

@@ -4,10 +4,10 @@ entry point of a package.
 
 from dataclasses import replace
 
-from models.whole import whole_network
+from models.cut.whole import whole_network
 from protos.errors import BadConfiguration
 from protos.failures import BadInput
-from protos.limits import Limits
+from protos.wire.limits import Limits
 from worker.engines.provider import Provider
 
 

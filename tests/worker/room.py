@@ -1,10 +1,10 @@
 """A worker's store with its engine and sessions, as one daemon has them."""
 
+from worker.compute.sessions import Sessions
 from worker.engines.base import Place
 from worker.engines.onnxruntime import OnnxRuntime
 from worker.engines.ort_session import BLOCKED_LAYOUT
 from worker.programs.store import BlobStore
-from worker.sessions import Sessions
 
 
 class Room:

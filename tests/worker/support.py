@@ -15,11 +15,11 @@ import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from models.boxes import Box
-from models.program import BlobSource, Program, WeightRef
+from models.cut.program import BlobSource, Program, WeightRef
+from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
-from protos.client import CHUNK_BYTES
-from protos.convert import box_message, data_type_of
+from protos.rpc.client import CHUNK_BYTES
+from protos.wire.convert import box_message, data_type_of
 from worker.daemon import READY_FILE, run
 from worker.settings import WorkerSettings
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from models.boxes import Box
+from models.tensors.boxes import Box
 from worker.tasks.actions import (
     InputSpec,
     OutputSpec,

@@ -3,12 +3,12 @@ import asyncio
 import pytest
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
+from protos.daemon.interfaces import Interface, Rank
 from protos.errors import BadConfiguration
-from protos.facts import Facts
-from protos.interfaces import Interface, Rank
+from protos.wire.facts import Facts
 from tests.protos.machines import home_assistant
 from tests.worker.support import in_process
-from worker.advertise import SERVICE_TYPE, interfaces, service_info
+from worker.machine.advertise import SERVICE_TYPE, interfaces, service_info
 
 FACTS = Facts(
     id="0123456789abcdef",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.worker.clock import FakeClock
-from worker.compute import Compute, Job, Ready, Throttle
+from worker.compute.compute import Compute, Job, Ready, Throttle
 from worker.engines.processor import settle_thread, yield_to_others
 from worker.settings import WorkerSettings
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from worker.cores import FILE, Timing, _quiet, measured, settled
+from worker.compute.cores import FILE, Timing, _quiet, measured, settled
 from worker.engines.base import Place, Traits
 from worker.engines.onnxruntime import OnnxRuntime
 from worker.programs.store import BlobStore

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.boxes import Box
-from protos.channels import Caller
-from protos.endpoint import Endpoint
+from models.tensors.boxes import Box
 from protos.errors import LostWorker, PeerViolation
-from protos.frames import MAX_TENSOR_BYTES
+from protos.rpc.channels import Caller
+from protos.wire.endpoint import Endpoint
+from protos.wire.frames import MAX_TENSOR_BYTES
 from tests.waiting import until
-from worker.data import packets
-from worker.data.link import Link, connect
-from worker.data.listener import MOST_STREAMS_OF_A_PEER, Listener
+from worker.peers import packets
+from worker.peers.link import Link, connect
+from worker.peers.listener import MOST_STREAMS_OF_A_PEER, Listener
 from worker.tasks.actions import Piece, SendToPeer, TaskKey
 
 KEY = TaskKey("request", 3, 5, 1)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from models.boxes import Box
-from models.program import BlobSource, Program
-from protos.channels import Caller
-from protos.client import WorkerClient
+from models.cut.program import BlobSource, Program
+from models.tensors.boxes import Box
 from protos.errors import BadConfiguration
+from protos.rpc.channels import Caller
+from protos.rpc.client import WorkerClient
 from tests.worker.plugged import plug
 from tests.worker.support import (
     conv_program,

@@ -6,11 +6,11 @@ import numpy as np
 import onnx
 import pytest
 
-from models.boxes import Box, Span
-from models.catalogue import load
-from models.cutter import cut
-from models.loading import network_of
-from models.program import BlobSource
+from models.catalogue.catalogue import load
+from models.catalogue.loading import network_of
+from models.cut.cutter import cut
+from models.cut.program import BlobSource
+from models.tensors.boxes import Box, Span
 from tests.worker.room import Room
 
 MEGABYTE = 1 << 20

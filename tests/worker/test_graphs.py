@@ -2,9 +2,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from models.graph import OPSETS
-from models.memory import KEPT_FROM_BYTES
-from models.program import Program, WeightRef
+from models.cut.program import Program, WeightRef
+from models.graph.graph import OPSETS
+from models.tensors.memory import KEPT_FROM_BYTES
 from protos.errors import BadRequest
 from tests.worker.support import conv_model, conv_program, message_of
 from worker.programs.graphs import checked_model, matrices, program_of

@@ -4,20 +4,20 @@ import hashlib
 
 import pytest
 
-from models.boxes import Box
-from models.catalogue import load
-from models.cutter import cut
+from models.catalogue.catalogue import load
+from models.catalogue.loading import network_of
+from models.cut.cutter import cut
+from models.cut.program import BlobSource
+from models.cut.whole import whole_network
 from models.digits import MODEL as DIGITS
-from models.importer import load_graph
-from models.loading import network_of
-from models.program import BlobSource
-from models.whole import whole_network
+from models.onnx_file.importer import load_graph
+from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
-from protos.channels import Caller
-from protos.client import WorkerClient
 from protos.errors import BadConfiguration, PeerViolation
-from protos.facts import Facts
-from protos.limits import Limits
+from protos.rpc.channels import Caller
+from protos.rpc.client import WorkerClient
+from protos.wire.facts import Facts
+from protos.wire.limits import Limits
 from tests.planning.support import small_model
 from tests.worker.plugged import plug
 from tests.worker.support import process

@@ -5,12 +5,12 @@ import subprocess
 
 import pytest
 
-from protos.channels import Caller
-from protos.client import WorkerClient
+from protos.rpc.channels import Caller
+from protos.rpc.client import WorkerClient
 from tests.worker.support import in_process
-from worker.cards import Cards
-from worker.condition import power_flags, throttled
-from worker.machine import Machine
+from worker.machine.condition import power_flags, throttled
+from worker.machine.ethtool import Cards
+from worker.machine.machine import Machine
 
 PI = {
     "proc/meminfo": "MemTotal:  948000 kB\nMemFree:  10 kB\nMemAvailable:  150000 kB\n",

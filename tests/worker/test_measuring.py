@@ -2,7 +2,7 @@
 
 import pytest
 
-from models.program import Program, WeightRef
+from models.cut.program import Program, WeightRef
 from protos import imbrex_pb2 as pb
 from protos.errors import BadRequest
 from tests.worker.support import (

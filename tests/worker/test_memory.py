@@ -6,11 +6,11 @@ import resource
 import numpy as np
 from onnx import TensorProto, helper
 
-from models.boxes import Box
-from models.program import Program
-from protos import memory
-from protos.channels import Caller
-from protos.client import WorkerClient
+from models.cut.program import Program
+from models.tensors.boxes import Box
+from protos.daemon import memory_in_use as memory
+from protos.rpc.channels import Caller
+from protos.rpc.client import WorkerClient
 from tests.worker.support import (
     CHANNELS,
     conv_program,
@@ -23,7 +23,7 @@ from tests.worker.support import (
     until_done,
     whole,
 )
-from worker.exchange import Exchange
+from worker.exchange.exchange import Exchange
 
 SIDE = 512
 # float32 of SIDE x SIDE in this many channels: 600 MB between two maps of one channel.

@@ -8,12 +8,12 @@ import struct
 import numpy as np
 import pytest
 
-from models.boxes import Box
+from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
-from protos.channels import HOST, Caller
-from protos.client import WorkerClient
-from protos.direct import PREFACE, TOKEN_BYTES, accept_offer, offer
 from protos.errors import LostWorker, PeerViolation
+from protos.rpc.channels import HOST, Caller
+from protos.rpc.client import WorkerClient
+from protos.rpc.direct import PREFACE, TOKEN_BYTES, accept_offer, offer
 from tests.worker.support import (
     conv_program,
     in_process,
@@ -25,7 +25,7 @@ from tests.worker.support import (
     until_done,
     whole,
 )
-from worker.data.offers import MOST_STRANGERS
+from worker.peers.offers import MOST_STRANGERS
 
 IN = Box.whole((1, 16, 12, 10))
 Y = {"tensor": "y", "box": IN, "yields": IN}

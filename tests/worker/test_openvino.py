@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import pytest
 
-from models.precision import write_precision
-from models.tolerance import of_engine
+from models.check.tolerance import of_engine
+from models.tensors.precision import write_precision
 from protos.errors import BadConfiguration
 from tests.worker.support import conv_program, picture, whole
 from worker.engines.base import Place

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from protos import imbrex_pb2 as pb
-from protos.frames import decode
-from worker import outbox
-from worker.outbox import Outbox
+from protos.wire.frames import decode
+from worker.exchange import outbox
+from worker.exchange.outbox import Outbox
 
 
 def end(task):

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from models.program import BlobSource, Program, WeightRef
+from models.cut.program import BlobSource, Program, WeightRef
 from protos.errors import BadRequest, ImbrexError
 from protos.failures import OutOfMemory
 from tests.worker.room import Room

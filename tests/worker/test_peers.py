@@ -5,11 +5,11 @@ import threading
 import numpy as np
 import pytest
 
-from models.boxes import Box
+from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
-from protos.channels import Caller
-from protos.client import WorkerClient
 from protos.errors import ImbrexError, LostWorker
+from protos.rpc.channels import Caller
+from protos.rpc.client import WorkerClient
 from tests.waiting import until
 from tests.worker.support import (
     conv_program,
@@ -23,8 +23,8 @@ from tests.worker.support import (
     whole,
 )
 from tests.worker.test_service import same
-from worker.data.listener import Listener
-from worker.peers import Peers
+from worker.peers.listener import Listener
+from worker.peers.peers import Peers
 from worker.service import Service
 from worker.tasks import state
 from worker.tasks.actions import Piece, SendToPeer, TaskKey
@@ -113,7 +113,7 @@ async def test_where_the_data_plane_cannot_be_reached_borders_go_by_grpc(two, mo
     there = output(IN, to=b.id, address=b.address, to_task=1)
     for request, way in (("r1", "data"), ("r2", "data"), ("r3", "grpc"), ("r4", "grpc")):
         if request == "r3":
-            monkeypatch.setattr("worker.peers.connect", out_of_reach)
+            monkeypatch.setattr("worker.peers.peers.connect", out_of_reach)
             # Its stream ends: the next is opened in vain.
             await asyncio.to_thread(hang_up, b)
         before = await sent(a)
@@ -190,13 +190,13 @@ async def test_a_neighbour_that_takes_nothing_is_given_up(tmp_path, monkeypatch,
         ended.wait(20)
 
     ended = threading.Event()
-    module = {"data": "worker.data.link", "grpc": "worker.peers"}[way]
+    module = {"data": "worker.peers.link", "grpc": "worker.peers.peers"}[way]
     monkeypatch.setattr(f"{module}.PATIENCE_S", 0.2)
     monkeypatch.setattr(f"{module}.SLOWEST_BYTES_PER_S", 1e9)
     monkeypatch.setattr(Service, "_read", never)
     monkeypatch.setattr(Listener, "_read", reads_nothing)
     if way == "grpc":
-        monkeypatch.setattr("worker.peers.connect", out_of_reach)
+        monkeypatch.setattr("worker.peers.peers.connect", out_of_reach)
     failed: list[tuple[SendToPeer, ImbrexError]] = []
     given_up = asyncio.Event()
 
@@ -229,7 +229,7 @@ async def test_what_waits_for_a_neighbour_that_cannot_be_reached_is_told_at_once
         await asyncio.sleep(0.05)
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("worker.peers._Peer._connect", no_thread)
+    monkeypatch.setattr("worker.peers.peers._Peer._connect", no_thread)
     key = TaskKey("r", 1, 0, 0)
     for _ in range(2):
         actions = [SendToPeer("b", "127.0.0.1:1", (), key, 1) for _ in range(5)]

@@ -11,9 +11,9 @@ import sys
 import psutil
 import pytest
 
-from protos.channels import Caller
-from protos.client import CHUNK_BYTES, WorkerClient
 from protos.errors import Unavailable
+from protos.rpc.channels import Caller
+from protos.rpc.client import CHUNK_BYTES, WorkerClient
 from tests.worker.support import (
     ROOT,
     conv_program,

@@ -6,7 +6,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from worker.data.readers import Readers
+from worker.peers.readers import Readers
 
 SECONDS = 10
 

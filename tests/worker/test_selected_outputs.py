@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from models.boxes import Box
+from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
 from tests.worker.support import (
     picture,

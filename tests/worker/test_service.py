@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from models.boxes import Box
-from models.program import Program
+from models.cut.program import Program
+from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
-from protos.channels import Caller, make_channel
-from protos.client import WorkerClient
-from protos.convert import box_message
 from protos.errors import BadRequest, ImbrexError, LostWorker, PeerViolation
-from protos.serving import EXCHANGE, SERVICE
+from protos.rpc.channels import Caller, make_channel
+from protos.rpc.client import WorkerClient
+from protos.rpc.serving import EXCHANGE, SERVICE
+from protos.wire.convert import box_message
 from tests.worker.support import (
     conv_model,
     conv_program,

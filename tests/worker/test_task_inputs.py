@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.boxes import Box, covers_exactly, minus
+from models.tensors.boxes import Box, covers_exactly, minus
 from tests.worker.task_parts import F32, HOST, IN, KEY, OUT, piece, plain, sent_by, spec
 from worker.tasks.actions import (
     InputSpec,

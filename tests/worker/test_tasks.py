@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from models.boxes import Box
+from models.tensors.boxes import Box
 from tests.worker.task_parts import F32, HOST, IN, KEY, OUT, piece, plain, run_one, spec
 from worker.tasks import state
 from worker.tasks.actions import (

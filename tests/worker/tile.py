@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from models.boxes import Box
+from models.tensors.boxes import Box
 from tests.worker.support import (
     conv_program,
     install,

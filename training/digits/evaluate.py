@@ -19,7 +19,7 @@ from PIL import Image
 from models.digits import FOLDER, MODEL
 from models.digits.ink import Part, bank
 from models.digits.sheets import SHEETS, Sheet, held_out_sheets, truth_of
-from models.quality import (
+from models.vision.quality import (
     MIN_SCORE,
     EvaluatedPicture,
     exactly_right,

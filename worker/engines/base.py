@@ -13,9 +13,9 @@ from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from models.program import Program
+from models.cut.program import Program
 from protos.failures import BadInput
-from protos.limits import ALL_TYPES, Limits
+from protos.wire.limits import ALL_TYPES, Limits
 from worker.programs.store import BlobStore
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class Traits:
     covers the version, the processor's kernels and options. `dtypes` (numpy's names) are those
     allowed for inputs and outputs of programs. `tolerance` is how far results may be from
     onnxruntime's, relative to the largest magnitude of a program's outputs. `limits`: it computes
-    whole networks only (`models.whole`), of which the coordinator plans those that they take.
+    whole networks only (`models.cut.whole`), of which the coordinator plans those that they take.
     """
 
     name: str

@@ -20,11 +20,11 @@ import numpy as np
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import structlog
 
-from models.memory import PROCESS_BYTES, engine_cap_bytes
-from models.program import Program, weight_bytes
-from models.whole import whole_network
+from models.cut.program import Program, weight_bytes
+from models.cut.whole import whole_network
+from models.tensors.memory import PROCESS_BYTES, engine_cap_bytes
 from protos.failures import BadInput
-from protos.limits import ALL_TYPES, Limits
+from protos.wire.limits import ALL_TYPES, Limits
 from worker.engines.base import Engine, Maker, Place, Runnable, Traits
 from worker.engines.beside import BesideProgram, OrElse
 from worker.engines.choice import Choice

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import structlog
 
-from models.memory import engine_cap_bytes, megabytes
-from models.program import Program, weight_bytes
-from protos.files import write_atomically
+from models.cut.program import Program, weight_bytes
+from models.tensors.memory import engine_cap_bytes, megabytes
+from protos.daemon.files import write_atomically
 from worker.engines.base import Maker, Place
 from worker.engines.comparison import ReferenceRun
 from worker.engines.given import Given

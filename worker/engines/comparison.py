@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from models.precision import read_precision
-from models.program import Program
-from models.reference import compare
-from models.tolerance import of_engine, rounding_in, without_rounding
+from models.check.tolerance import of_engine, rounding_in, without_rounding
+from models.cut.program import Program
+from models.run.reference import compare
+from models.tensors.precision import read_precision
 from worker.engines.base import Runnable
 
 Arrays = Mapping[str, np.ndarray]

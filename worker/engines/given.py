@@ -4,9 +4,9 @@ from collections import OrderedDict
 
 import numpy as np
 
-from models.program import Program
-from protos.convert import dtype_of
+from models.cut.program import Program
 from protos.errors import Unavailable
+from protos.wire.convert import dtype_of
 from worker.programs.store import BlobStore
 
 # Programs without their weights, a few kilobytes each.

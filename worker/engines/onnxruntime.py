@@ -23,15 +23,15 @@ import onnxruntime as ort
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
-from models.memory import PEAK_OVER_WEIGHTS, megabytes
-from models.program import Program, WeightRef, sha256_of
-from protos.convert import dtype_of
+from models.cut.program import Program, WeightRef, sha256_of
+from models.tensors.memory import PEAK_OVER_WEIGHTS, megabytes
+from protos.daemon.extras import line_to_install
+from protos.daemon.files import write_atomically
+from protos.daemon.heap import give_back_memory
+from protos.daemon.memory_in_use import free_bytes
 from protos.errors import BadConfiguration, BadRequest
-from protos.extras import line_to_install
 from protos.failures import OutOfMemory, RunError
-from protos.files import write_atomically
-from protos.heap import give_back_memory
-from protos.memory import free_bytes
+from protos.wire.convert import dtype_of
 from worker.engines.base import Place, Traits
 from worker.engines.ort_session import (
     CPU,

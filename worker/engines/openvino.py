@@ -18,9 +18,9 @@ import numpy as np
 import openvino as ov
 import structlog
 
-from models.arrays import aligned_empty
-from models.precision import Precision, read_precision
-from models.program import Program
+from models.cut.program import Program
+from models.tensors.arrays import aligned_empty
+from models.tensors.precision import Precision, read_precision
 from protos.errors import BadConfiguration, ImbrexError
 from protos.failures import BadInput, OutOfMemory, RunError
 from worker.engines.base import Place, Processor, Ready, Runnable, Signature, Traits

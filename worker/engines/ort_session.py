@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from models.arrays import aligned_empty
+from models.tensors.arrays import aligned_empty
 from protos.errors import ImbrexError, Unavailable
 from protos.failures import BadInput, OutOfMemory, RunError
 from worker.engines.base import Ready, Runnable, Signature

@@ -2,7 +2,7 @@
 
 import onnxruntime as ort
 
-from models.program import Program
+from models.cut.program import Program
 from protos.errors import BadConfiguration
 from worker.engines.base import Place, Processor, Traits
 from worker.engines.given import Given

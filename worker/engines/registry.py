@@ -13,9 +13,9 @@ from importlib.metadata import EntryPoint, entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from protos.daemon.extras import line_for_extra
 from protos.errors import BadConfiguration, ImbrexError
-from protos.extras import line_for_extra
-from protos.limits import Limits
+from protos.wire.limits import Limits
 from worker.engines import AUTO
 from worker.engines.base import Engine, Maker, Place, Traits
 from worker.engines.checked import Checked

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from models.program import Program
+from models.cut.program import Program
+from protos.daemon.memory_in_use import cap_memory
 from protos.errors import BadConfiguration
-from protos.memory import cap_memory
 from worker.engines.base import Engine, Place, Runnable
 from worker.engines.comparison import ReferenceRun, compared
 from worker.engines.given import Given

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from models.memory import megabytes
+from models.tensors.memory import megabytes
 from worker.engines.comparison import Compared
 
 # So many programs with wrong results, more than right ones, are not the conversion of one.

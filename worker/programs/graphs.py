@@ -7,12 +7,12 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper
 
-from models.graph import OPSETS
-from models.memory import KEPT_FROM_BYTES
-from models.program import Program, WeightRef
+from models.cut.program import Program, WeightRef
+from models.graph.graph import OPSETS
+from models.tensors.memory import KEPT_FROM_BYTES
 from protos import imbrex_pb2 as pb
-from protos.convert import DTYPES
 from protos.errors import BadRequest
+from protos.wire.convert import DTYPES
 
 # Domains of onnxruntime's own operators. Others would need an extra library.
 _DOMAINS = (

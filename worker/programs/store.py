@@ -14,9 +14,9 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from models.memory import megabytes
+from models.tensors.memory import megabytes
+from protos.daemon.files import sync_directory
 from protos.errors import BadRequest, Unavailable
-from protos.files import sync_directory
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _READ_BYTES = 1 << 20

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from models.boxes import Box
-from models.selection import Selection
+from models.tensors.boxes import Box
+from models.tensors.selection import Selection
 from worker.tasks.known import contains, shape
 
 HOST = "host"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from models.boxes import Box, minus
+from models.tensors.boxes import Box, minus
 
 # Of a few plans.
 _MOST = 4096

@@ -20,8 +20,8 @@ from enum import Enum, auto
 
 import numpy as np
 
-from models.arrays import aligned_empty
-from models.boxes import Box
+from models.tensors.arrays import aligned_empty
+from models.tensors.boxes import Box
 from protos.failures import BadInput, NoOutput, OutOfMemory
 from worker.tasks.actions import (
     HOST,

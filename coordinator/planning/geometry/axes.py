@@ -15,10 +15,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from models.boxes import Box, Span
-from models.graph import ROWS, Graph, Node
+from models.graph.graph import ROWS, Graph, Node
 from models.operators import Kind, keeps_lines, operator
-from models.windows import Window
+from models.tensors.boxes import Box, Span
+from models.tensors.windows import Window
 
 # Ranges are most of the memory that planning needs: 32 bits suffice for rows and columns.
 Positions = NDArray[np.int32]

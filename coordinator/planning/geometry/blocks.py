@@ -23,11 +23,11 @@ from coordinator.planning.geometry.run_splits import RunSplits
 from coordinator.planning.geometry.splits import Quantity, Splits
 from coordinator.planning.geometry.sweeps import Floats, Ints, Run
 from coordinator.planning.geometry.wholes import WholeSweep, node_index, wholes
-from models.boxes import Box
-from models.graph import COLS, ROWS, Graph
+from models.cut.tiles import even_spans, map_size
+from models.cut.units import Network
+from models.graph.graph import COLS, ROWS, Graph
 from models.operators import splits_along
-from models.tiles import even_spans, map_size
-from models.units import Network
+from models.tensors.boxes import Box
 
 
 @dataclass(frozen=True, slots=True)

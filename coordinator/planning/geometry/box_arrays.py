@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from models.boxes import Box
+from models.tensors.boxes import Box
 
 Ints = NDArray[np.int64]
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from coordinator.planning.geometry.partition import channel_step, cut_span, nested, owned_boxes
-from models.alike import Likenesses
-from models.boxes import Box
-from models.geometry import extent
-from models.graph import CHANNELS, COLS, ROWS, Graph
-from models.partial import partial_extent, partial_work, summed_input
-from models.units import Network, Unit
-from models.work import Work, works
+from models.cut.alike import Likenesses
+from models.cut.partial import partial_extent, partial_work, summed_input
+from models.cut.units import Network, Unit
+from models.graph.graph import CHANNELS, COLS, ROWS, Graph
+from models.operators.geometry import extent
+from models.operators.work import Work, works
+from models.tensors.boxes import Box
 
 # Distinct tiles of a network that are cached, with what they read and compute, about 2 KB each.
 # A search needs up to 16,000 (Inception-v3); shares that drift need new ones every time.

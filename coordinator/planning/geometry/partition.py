@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from models.boxes import Box, Span
-from models.graph import CHANNELS, COLS, ROWS, Graph
-from models.tiles import weighted_spans
-from models.units import Unit
+from models.cut.tiles import weighted_spans
+from models.cut.units import Unit
+from models.graph.graph import CHANNELS, COLS, ROWS, Graph
+from models.tensors.boxes import Box, Span
 
 
 def owned_boxes(graph: Graph, unit: Unit, whole: Box, main: Box) -> dict[str, Box]:

@@ -12,7 +12,7 @@ from coordinator.planning.geometry.axes import Axis
 from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.splits import Growth, Quantity, Splits
 from coordinator.planning.geometry.sweeps import AxisSweep, Floats, Ints, Run
-from models.graph import COLS, ROWS, Graph
+from models.graph.graph import COLS, ROWS, Graph
 
 # Of what was computed so much is kept: a coordinator may have 1 GB for everything.
 _MOST_BYTES = 100_000_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.tiles import MapTile, even_spans, on_map, places, weighted_spans
+from models.cut.tiles import MapTile, even_spans, on_map, places, weighted_spans
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 from coordinator.planning.geometry.axes import Positions
 from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.sweeps import Floats, Ints
-from models.tiles import MapTile, grain
+from models.cut.tiles import MapTile, grain
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from coordinator.planning.geometry.axes import Axis, Positions, Ranges
 from coordinator.planning.geometry.marks import Mark
-from models.graph import ROWS, Graph, Node
-from models.tiles import grain, places, scaled_mark
-from models.units import Unit
+from models.cut.tiles import grain, places, scaled_mark
+from models.cut.units import Unit
+from models.graph.graph import ROWS, Graph, Node
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.planning.geometry.marks import Mark
-from models.boxes import Box
-from models.units import Network, Unit, block_outputs
-from models.work import Work
-from models.worked import Worked, unit_worked
+from models.cut.units import Network, Unit, block_outputs
+from models.cut.worked import Worked, unit_worked
+from models.operators.work import Work
+from models.tensors.boxes import Box
 
 Floats = NDArray[np.float64]
 

@@ -32,7 +32,7 @@ from coordinator.planning.search.tables import tables_of
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.planning.stage_groups import staged_in_groups
 from coordinator.tasks.plan import Plan
-from models.units import Network
+from models.cut.units import Network
 from protos.errors import Infeasible
 
 # How far behind the best `lw` may be for `elimination` and `kcut` to be tried: they took at least

@@ -17,15 +17,15 @@ from itertools import groupby
 from coordinator.costs.devices import Cluster
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.geometry.layouts import divider_of
-from coordinator.planning.graphsearch.heft import Task, longest_s, placement
 from coordinator.planning.memory import overfilled
 from coordinator.planning.planners.fused import fused
+from coordinator.planning.search.heft import Task, longest_s, placement
 from coordinator.planning.search.stages import Stages
 from coordinator.planning.search.tables import tables_of
 from coordinator.tasks.plan import Block, Exchange, Plan, Tile, tile_extent
-from models.boxes import Box
-from models.units import Network
-from protos.facts import DeviceId
+from models.cut.units import Network
+from models.tensors.boxes import Box
+from protos.wire.facts import DeviceId
 
 # Simulated tasks per search, about a second: branches gain most near the end, where the search
 # begins.

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coordinator.costs.devices import Planner
-from coordinator.planning.planners.aofl import aofl
-from coordinator.planning.planners.efl import efl
-from coordinator.planning.planners.elimination import elimination
+from coordinator.planning.papers.aofl import aofl
+from coordinator.planning.papers.efl import efl
+from coordinator.planning.papers.elimination import elimination
+from coordinator.planning.papers.kcut import kcut
+from coordinator.planning.papers.lw import lw
+from coordinator.planning.papers.ofl import ofl
 from coordinator.planning.planners.fused import fused
 from coordinator.planning.planners.halo import halo
-from coordinator.planning.planners.kcut import kcut
-from coordinator.planning.planners.lw import lw
-from coordinator.planning.planners.ofl import ofl
 from coordinator.planning.planners.single import single
 
 When = Literal["always", "below ideal", "near lw"]

@@ -25,7 +25,7 @@ from coordinator.planning.search.slots import Slots
 from coordinator.planning.search.stages import Draft, Stages
 from coordinator.planning.search.tables import tables_of
 from coordinator.tasks.plan import Plan
-from models.units import Network
+from models.cut.units import Network
 
 # Simulated tasks per search: about 0.3 s for eight devices.
 EFFORT = 12_000

@@ -59,11 +59,11 @@ from coordinator.planning.search.stages import Stages
 from coordinator.planning.search.subsets import counts_of
 from coordinator.planning.search.tables import Tables
 from coordinator.tasks.plan import Block, Plan
-from models.graph import ROWS
-from models.memory import megabytes
+from models.cut.tiles import places
+from models.cut.units import Network, Unit, groups_rows
+from models.graph.graph import ROWS
 from models.operators import Kind, operator
-from models.tiles import places
-from models.units import Network, Unit, groups_rows
+from models.tensors.memory import megabytes
 
 # Simulated tasks per search: about a second.
 EFFORT = 46_000

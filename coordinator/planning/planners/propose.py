@@ -15,8 +15,8 @@ from coordinator.planning.planners.single import single
 from coordinator.planning.planners.spread import planned
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.tasks.plan import MadeFor, Plan
-from models.precision import Wire
-from models.units import Network
+from models.cut.units import Network
+from models.tensors.precision import Wire
 from protos.errors import ImbrexError
 
 

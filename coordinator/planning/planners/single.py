@@ -9,8 +9,8 @@ from coordinator.planning.search.decide import Decision, planned
 from coordinator.planning.search.options import alone
 from coordinator.planning.search.tables import Tables
 from coordinator.tasks.plan import Plan
-from models.memory import megabytes
-from models.units import Network
+from models.cut.units import Network
+from models.tensors.memory import megabytes
 from protos.errors import Infeasible, TooLittleMemory
 
 

@@ -24,10 +24,10 @@ from coordinator.planning.baseline import best_alone, everything
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.placing import placed, within_memory
 from coordinator.tasks.plan import Block, Plan, Tile, tile_works
-from models.boxes import Span
-from models.graph import COLS, ROWS
-from models.tiles import MapTile, even_spans, tile_boxes, whole_map
-from models.units import Network
+from models.cut.tiles import MapTile, even_spans, tile_boxes, whole_map
+from models.cut.units import Network
+from models.graph.graph import COLS, ROWS
+from models.tensors.boxes import Span
 from protos.errors import Infeasible
 
 # The most units in blocks inside one device: the search for cuts grows with it.

@@ -15,15 +15,15 @@ import numpy as np
 from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.shapes import shapes_of
 from coordinator.planning.geometry.sweeps import Floats
-from coordinator.planning.planners.aofl import options_by_count
+from coordinator.planning.papers.aofl import options_by_count
 from coordinator.planning.search.connected import DividedUnit, divided
 from coordinator.planning.search.cuts import best_cuts, cheapest
 from coordinator.planning.search.options import Option, Tiled, alone, strips, tiled
 from coordinator.planning.search.slots import Form, Slot, Slots
 from coordinator.planning.search.subsets import subsets_of
 from coordinator.planning.search.tables import Rank, Tables
-from models.units import Network
-from protos.facts import DeviceId
+from models.cut.units import Network
+from protos.wire.facts import DeviceId
 
 Costing = Callable[[Option], Floats]
 # For each number of devices: strips, and shapes with up to this many fewer bands.

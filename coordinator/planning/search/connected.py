@@ -25,10 +25,10 @@ from coordinator.planning.geometry.sweeps import Floats
 from coordinator.planning.memory import holds
 from coordinator.planning.search.options import Shares
 from coordinator.planning.search.tables import Rank, Tables
-from models.boxes import Box, Span
-from models.graph import CHANNELS, ROWS
-from models.partial import summed_input
-from models.units import Network, Unit
+from models.cut.partial import summed_input
+from models.cut.units import Network, Unit
+from models.graph.graph import CHANNELS, ROWS
+from models.tensors.boxes import Box, Span
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,10 +13,10 @@ from coordinator.planning.search.cuts import best_cuts, cheapest
 from coordinator.planning.search.options import Option
 from coordinator.planning.search.tables import Tables, tables_of
 from coordinator.tasks.plan import Plan, Unused
-from models.memory import megabytes
-from models.units import Network
+from models.cut.units import Network
+from models.tensors.memory import megabytes
 from protos.errors import TooLittleMemory
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 
 @dataclass(frozen=True, slots=True)

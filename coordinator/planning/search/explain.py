@@ -12,7 +12,7 @@ from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.search.cuts import best_cuts, cheapest
 from coordinator.planning.search.options import Option
 from coordinator.planning.search.tables import Tables
-from protos.facts import DeviceId
+from protos.wire.facts import DeviceId
 
 Blocks = Sequence[tuple[Mark, Mark, Option]]
 

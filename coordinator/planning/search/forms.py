@@ -20,9 +20,9 @@ from coordinator.planning.search.connected import (
 from coordinator.planning.search.loads import Shares
 from coordinator.planning.search.slots import Form, Slot
 from coordinator.planning.search.stages import Stage, Stages
-from models.boxes import Span
-from models.graph import CHANNELS
-from models.tiles import MapTile, grain, on_map, places, spans_of, weighted_spans
+from models.cut.tiles import MapTile, grain, on_map, places, spans_of, weighted_spans
+from models.graph.graph import CHANNELS
+from models.tensors.boxes import Span
 
 # Halvings of the finishing time: the remaining error is far below one row.
 _ROUNDS = 26

@@ -18,11 +18,11 @@ from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.splits import Splits
 from coordinator.planning.geometry.sweeps import Floats
 from coordinator.planning.search.tables import Rank, Tables
-from models.boxes import Box, Span
-from models.graph import COLS, ROWS
-from models.tiles import MapTile
-from models.units import Network
-from models.worked import block_worked
+from models.cut.tiles import MapTile
+from models.cut.units import Network
+from models.cut.worked import block_worked
+from models.graph.graph import COLS, ROWS
+from models.tensors.boxes import Box, Span
 
 Part = MapTile | UnitTile
 # Tiles by device, as an index into the cluster's.

@@ -10,8 +10,8 @@ from coordinator.planning.geometry.shapes import shapes_of
 from coordinator.planning.search.improve import Search
 from coordinator.planning.search.loads import Shares
 from coordinator.planning.search.slots import Form, Slots, put
-from models.boxes import Span
-from models.tiles import MapTile, grain
+from models.cut.tiles import MapTile, grain
+from models.tensors.boxes import Span
 
 
 def cuts(search: Search, slots: Slots, index: int) -> Iterator[Slots]:

@@ -22,8 +22,8 @@ from coordinator.planning.geometry.splits import Splits
 from coordinator.planning.geometry.sweeps import Floats
 from coordinator.planning.search.balance import Ints, Members, TileCosts, balanced
 from coordinator.planning.search.tables import Rank, Tables
-from models.boxes import Span
-from models.tiles import MapTile, on_map, places
+from models.cut.tiles import MapTile, on_map, places
+from models.tensors.boxes import Span
 
 # Rows (times devices) of maps that are balanced together: 4 MB for each table of seconds.
 _MOST_LINES = 500_000

@@ -20,8 +20,8 @@ from coordinator.planning.search.tables import Tables
 from coordinator.planning.simulate.media import Machines
 from coordinator.planning.simulate.pipeline import REQUEST, Read, Step, latency_s
 from coordinator.tasks.plan import Block, Plan, Tile, tile_extent, tile_works
-from models.memory import needed_bytes
-from models.units import Network
+from models.cut.units import Network
+from models.tensors.memory import needed_bytes
 
 
 @dataclass(frozen=True, eq=False)

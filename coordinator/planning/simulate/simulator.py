@@ -32,9 +32,9 @@ from coordinator.tasks.events import (
 from coordinator.tasks.graph import TaskGraph, TaskSpec, outline_plan
 from coordinator.tasks.plan import Plan, TrafficBytes, tile_works
 from coordinator.tasks.scheduler import Scheduler
-from models.boxes import Box
-from models.units import Network
-from protos.facts import DeviceId
+from models.cut.units import Network
+from models.tensors.boxes import Box
+from protos.wire.facts import DeviceId
 
 _REQUEST = RequestId("simulated")
 Kind = Literal["scatter", "compute", "gather", "halo"]

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
-from coordinator.cluster.ledger import Entries
-from coordinator.cluster.state import KEYS, ClusterState
+from coordinator.trust.json_files import Entries
+from coordinator.trust.state import KEYS, ClusterState
 from protos.errors import BadRequest, Infeasible, NotFound
-from protos.identity import secret_hash
+from protos.trust.identity import secret_hash
 
 # One per client of a home; each request is compared with all of them.
 MAX_KEYS = 64

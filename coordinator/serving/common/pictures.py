@@ -22,7 +22,7 @@ import numpy as np
 from coordinator.answers import Answer, ServedModel
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.serving.common import names
-from models.selection import NO_SELECTION
+from models.tensors.selection import NO_SELECTION
 from models.vision.detection import Detector
 from models.vision.drawing import annotated
 from models.vision.placement import Placement

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from protos.daemon.heap import Rest
 from protos.errors import Unavailable
-from protos.heap import Rest
 
 # The window for a sender's speed: Wi-Fi in a far room pauses for seconds.
 WINDOW_S = 5.0

@@ -13,11 +13,11 @@ from html import escape
 from typing import TypeVar
 
 from coordinator.tasks.plan import Block, Plan, Tile, tile_extent
-from models.boxes import Box
-from models.memory import megabytes
-from models.sizes import layout_of
-from models.units import Network, layers_of
-from protos.facts import DeviceId
+from models.cut.units import Network, layers_of
+from models.graph.sizes import layout_of
+from models.tensors.boxes import Box
+from models.tensors.memory import megabytes
+from protos.wire.facts import DeviceId
 
 # Okabe and Ito's palette, which people with any kind of colour vision can distinguish.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")

@@ -15,8 +15,8 @@ from typing import IO
 import numpy as np
 from numpy.lib import format as npy
 
-from models.graph import Graph
-from models.shapes import TensorInfo
+from models.graph.graph import Graph
+from models.graph.shapes import TensorInfo
 from protos.errors import BadRequest
 
 Arrays = Mapping[str, np.ndarray]

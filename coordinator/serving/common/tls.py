@@ -19,12 +19,12 @@ import grpc
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import structlog
 
-from coordinator.cluster.authority import Authority
 from coordinator.settings import CoordinatorSettings
-from protos.ciphers import PRIORITIZE_CHACHA20
-from protos.credentials import server_credentials
+from coordinator.trust.authority import Authority
 from protos.errors import BadConfiguration, ImbrexError
-from protos.identity import RENEWED_BEFORE_END, certificate_end, now_utc
+from protos.trust.ciphers import PRIORITIZE_CHACHA20
+from protos.trust.credentials import server_credentials
+from protos.trust.identity import RENEWED_BEFORE_END, certificate_end, now_utc
 
 # Renewed files, and new addresses of this device, are noticed within a minute.
 LOOK_S = 60.0

@@ -20,7 +20,7 @@ from typing import Annotated, Literal, TypeAlias
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from models.documents import first_problem
+from protos.daemon.documents import first_problem
 from protos.errors import BadRequest
 
 ROWS, COLUMNS = 20, 6

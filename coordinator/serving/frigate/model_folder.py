@@ -8,12 +8,12 @@ import hashlib
 import shutil
 from pathlib import Path
 
-from models.guess import detector, metadata
-from models.importer import graph_of
-from models.model_file import read_model
+from models.catalogue.guess import detector, metadata
+from models.onnx_file.importer import graph_of
+from models.onnx_file.model_file import read_model
 from models.vision.sidecar import dump, sidecar_path
+from protos.daemon.files import write_atomically
 from protos.errors import ImbrexError
-from protos.files import write_atomically
 
 # One is in use; a home tries another one now and then.
 MOST_MODELS = 4

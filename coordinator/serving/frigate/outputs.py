@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.serving.frigate.messages import COLUMNS, ROWS, ModelType
-from models.boxes import Span
-from models.selection import NO_SELECTION, Selection, Selections
+from models.tensors.boxes import Span
+from models.tensors.selection import NO_SELECTION, Selection, Selections
 from models.vision.class_scores import softmax
 from models.vision.detection import Candidates, best, iou, likeliest, numbered, suppressed
 from models.vision.head import Shapes, Size

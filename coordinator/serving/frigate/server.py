@@ -21,8 +21,8 @@ from coordinator.serving.frigate.connections import Connections
 from coordinator.serving.frigate.messages import DetectionRequest, ModelSent, ModelWanted
 from coordinator.serving.frigate.model_folder import ModelFolder
 from coordinator.serving.frigate.outputs import rows_of, selections_of
-from models.graph import Graph
-from models.sizes import layout_of
+from models.graph.graph import Graph
+from models.graph.sizes import layout_of
 from models.vision.head import Size
 from protos.errors import BadConfiguration, BadRequest, ImbrexError
 

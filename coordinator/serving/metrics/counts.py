@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from coordinator.answers import DeviceStatus
 from coordinator.library.naming import Names
-from coordinator.runtime.journal import Ended, PlanSwapped
+from coordinator.requests.journal import Ended, PlanSwapped
 from coordinator.tasks.timeline import TaskTimes
 
 # From a small network on a fast machine to a large one on a single Pi.

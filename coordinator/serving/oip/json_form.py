@@ -27,7 +27,7 @@ from coordinator.serving.oip.tensors import (
     to_bytes,
     to_values,
 )
-from models.graph import Graph
+from models.graph.graph import Graph
 from protos.errors import BadRequest
 
 SIZE = "binary_data_size"

@@ -26,8 +26,8 @@ from coordinator.serving.oip.tensors import (
     require,
     to_bytes,
 )
-from models.graph import Graph
-from models.shapes import TensorInfo
+from models.graph.graph import Graph
+from models.graph.shapes import TensorInfo
 from protos import inference_pb2 as pb
 from protos.errors import BadRequest
 

@@ -32,7 +32,7 @@ from coordinator.serving.common.keys import NoKey, NotAllowed
 from coordinator.serving.common.places import Place, Places
 from coordinator.serving.oip.bounds import require_bounded, require_small
 from protos.errors import BadRequest, ImbrexError
-from protos.gates import Gate, Handler
+from protos.rpc.gates import Gate, Handler
 from protos.status import abort, fail
 
 SERVICE = "inference.GRPCInferenceService"

@@ -9,7 +9,7 @@ import numpy as np
 
 from coordinator.answers import Sightings
 from coordinator.serving.oip.tensors import classes
-from models.graph import Graph
+from models.graph.graph import Graph
 from protos.errors import BadRequest, Unsupported
 
 # Requested outputs are named once each, and clients choose the id that the answer repeats.

@@ -21,12 +21,12 @@ from coordinator.serving.oip.reading import SERVICE, Reading, host_of
 from coordinator.serving.oip.request import InferRequest
 from coordinator.serving.oip.service import Service
 from coordinator.settings import CoordinatorSettings
-from models.graph import Graph
+from models.graph.graph import Graph
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
-from protos.channels import SERVER_OPTIONS
+from protos.daemon.ports import listen
 from protos.errors import ImbrexError, NotFound
-from protos.ports import listen
+from protos.rpc.channels import SERVER_OPTIONS
 from protos.status import fail
 
 # Time for calls in flight to finish.

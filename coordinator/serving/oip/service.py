@@ -12,7 +12,7 @@ from coordinator.serving.common.pictures import answered
 from coordinator.serving.oip.request import InferAnswer, InferRequest, wanted
 from coordinator.serving.oip.statistics import Statistics
 from coordinator.serving.oip.tensors import datatype_of
-from models.graph import Graph
+from models.graph.graph import Graph
 from protos.errors import NotFound, Unavailable, Unsupported
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.runtime.journal import Ended, PlanSwapped
+from coordinator.requests.journal import Ended, PlanSwapped
 
 _PHASES = ("queue", "compute_input", "compute_infer", "compute_output")
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from models.arrays import require_finite, require_no_nan
-from models.shapes import TensorInfo
+from models.graph.shapes import TensorInfo
+from models.tensors.arrays import require_finite, require_no_nan
 from protos.errors import BadRequest
 
 BYTES = "BYTES"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import structlog
 
-from protos.files import write_atomically
+from protos.daemon.files import write_atomically
 
 FILE = "day.ring"
 MINUTES = 24 * 60

@@ -19,8 +19,8 @@ from coordinator.serving.page.day import told
 from coordinator.serving.page.hub import Hub
 from coordinator.serving.v1.plans import Chosen
 from models.digits.examples import examples
-from models.graph import Graph
-from models.sizes import layout_of
+from models.graph.graph import Graph
+from models.graph.sizes import layout_of
 from protos.errors import NotFound
 
 STATIC = Path(__file__).parent / "static"

@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from coordinator.answers import DeviceStatus
-from coordinator.runtime.journal import Ended, PlanSwapped
+from coordinator.requests.journal import Ended, PlanSwapped
 from coordinator.serving.page.day import FILE, Day
 from coordinator.serving.page.recent import Recent, taken_ms
 from protos.errors import Unavailable
-from protos.limits import Limits
+from protos.wire.limits import Limits
 
 if TYPE_CHECKING:
     from coordinator.service import Coordinator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from coordinator.runtime.journal import Ended
+from coordinator.requests.journal import Ended
 
 # One slow answer says little; the page shows the median of this many.
 PER_MODEL = 15

@@ -34,7 +34,7 @@ from coordinator.serving.common.tensors import read_tensors, write_tensors
 from coordinator.serving.v1.answers import Inference, Inferences, Trace
 from coordinator.serving.v1.errors import ERRORS
 from coordinator.serving.v1.plans import Chosen
-from models.arrays import require_finite
+from models.tensors.arrays import require_finite
 
 router = APIRouter(responses=ERRORS)
 

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel
 
 from coordinator.answers import PlanNow
-from coordinator.cluster.membership import MAX_DEVICES
 from coordinator.control.choice import Choice
+from coordinator.devices.membership import MAX_DEVICES
 from coordinator.planning.plan_json import PlanFile, plan_json
 from coordinator.serving.common import bodies
 from coordinator.serving.common.access import asks, orders
@@ -17,7 +17,7 @@ from coordinator.serving.common.intake import BodyKind
 from coordinator.serving.common.state import ModelName, TheCoordinator
 from coordinator.serving.v1.answers import Released
 from coordinator.serving.v1.errors import ERRORS
-from models.precision import Wire
+from models.tensors.precision import Wire
 
 router = APIRouter(responses=ERRORS)
 

@@ -13,20 +13,20 @@ from pathlib import Path
 
 import uvloop
 
-from coordinator.cluster.children import follow_parent
-from coordinator.cluster.host_worker import WORKER
-from coordinator.cluster.host_worker import Hardware as CoordinatorHardware
 from coordinator.daemon import run as run_coordinator
+from coordinator.devices.children import follow_parent
+from coordinator.devices.host_worker import WORKER
+from coordinator.devices.host_worker import Hardware as CoordinatorHardware
 from coordinator.settings import CoordinatorSettings
 from imbrex.demo.emulation.link import SlowEndpoint
 from imbrex.demo.emulation.settings import Emulation, command, load_emulation
 from imbrex.demo.emulation.throttle import EmulatedThrottle
 from imbrex.described import find_planners_here
-from protos.logs import log_to_stderr
+from protos.daemon.logs import log_to_stderr
 from worker.daemon import serve as serve_worker
 from worker.engines.onnxruntime import OnnxRuntime
 from worker.engines.ort_session import BLOCKED_LAYOUT
-from worker.hardware import Hardware as WorkerHardware
+from worker.machine.hardware import Hardware as WorkerHardware
 from worker.settings import WorkerSettings
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from protos import imbrex_pb2 as pb
-from protos.endpoint import Endpoint
+from protos.wire.endpoint import Endpoint
 
 # The resolution of an event loop's timers; longer delays have another cause.
 _COARSE_S = 1e-3

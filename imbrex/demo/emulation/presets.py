@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from coordinator.costs import Medium
 from imbrex.demo.emulation.software import SERVER, SERVER_TLS, Software
-from models.documents import first_problem
+from protos.daemon.documents import first_problem
+from protos.daemon.files import read_text
 from protos.errors import BadRequest, NotFound
-from protos.files import read_text
 
 FOLDER = Path(__file__).parent / "presets"
 

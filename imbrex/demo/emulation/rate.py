@@ -16,10 +16,10 @@ from typing import TypeAlias
 import onnxruntime as ort
 from onnx import ModelProto
 
-from models.importer import load_graph
-from models.reference import random_inputs
-from models.zoo.builder import NetworkBuilder, square
-from models.zoo.vgg import vgg16
+from models.catalogue.vgg import vgg16
+from models.onnx_file.builder import NetworkBuilder, square
+from models.onnx_file.importer import load_graph
+from models.run.reference import random_inputs
 from worker.engines.ort_session import BLOCKED_LAYOUT, make_session
 
 # VGG-16's convolutions at this side run at the rate of those at 256 (measured: 111 and 112

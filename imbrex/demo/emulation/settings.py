@@ -9,9 +9,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from models.documents import first_problem
+from protos.daemon.documents import first_problem
+from protos.daemon.files import read_text
 from protos.errors import BadConfiguration
-from protos.files import read_text
 
 _Charge = Annotated[float, Field(ge=0, le=1000)]
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from imbrex.demo.emulation.rate import Run, reference, share, warm_s
 from imbrex.demo.emulation.settings import Emulation
 from imbrex.demo.emulation.turns import Turns
-from worker.compute import REAL, Begin, Clock, Throttle
+from worker.compute.compute import REAL, Begin, Clock, Throttle
 from worker.engines.base import Ready
 
 T = TypeVar("T")

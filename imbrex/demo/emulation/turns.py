@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from models.program import sha256_of
+from models.cut.program import sha256_of
 from protos.errors import BadConfiguration
 
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.exhaustive import enumerate_strategies, least_of_all
-from coordinator.planning.graphsearch import minsum
-from coordinator.planning.graphsearch.elimination import (
+from coordinator.planning.papers import minsum
+from coordinator.planning.papers.min_sum_elimination import (
     CostGraph,
     Edge,
     eliminate_edge,

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.planning.graphsearch.heft import Task, longest_s, placement
+from coordinator.planning.search.heft import Task, longest_s, placement
 
 
 def free(source: int, target: int, size: int) -> float:

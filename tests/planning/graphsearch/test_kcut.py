@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.planning.graphsearch import kcut, minsum
-from coordinator.planning.graphsearch.kcut import Operation, levels, one_cut
+from coordinator.planning.papers import kcut_search as kcut
+from coordinator.planning.papers import minsum
+from coordinator.planning.papers.kcut_search import Operation, levels, one_cut
 
 
 def operation(rng: np.random.Generator, tensors: tuple[int, ...], sizes: list[int], forms: int):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.planning.graphsearch import minsum
-from coordinator.planning.graphsearch.minsum import (
+from coordinator.planning.papers import minsum
+from coordinator.planning.papers.minsum import (
     Table,
     TooWideError,
     descend,

@@ -1,1 +1,0 @@
-"""Finding workers and keeping in touch: discovery, membership, links, weights."""

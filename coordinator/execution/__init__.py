@@ -1,1 +1,0 @@
-"""Running a plan: the driver that executes the pure scheduler's actions."""

@@ -1,1 +1,0 @@
-"""The search algorithms of two papers, independent of networks: cost tables in, choices out."""

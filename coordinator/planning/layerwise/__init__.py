@@ -1,1 +1,0 @@
-"""Units divided one by one: their layouts, and what moves between these."""

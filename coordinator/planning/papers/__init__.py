@@ -1,0 +1,1 @@
+"""The planners that papers have published, and what only they use."""

@@ -1,0 +1,1 @@
+"""One request, from its tasks to its answer, and what is learnt from it."""

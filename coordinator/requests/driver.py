@@ -1,0 +1,405 @@
+"""The driver: executes the scheduler's actions, and passes it what happens as events.
+
+It owns the requests' tensors. A tensor's bytes are copied once into the message that scatters them,
+and once out of the message that returns them into the merged array.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain
+from typing import Protocol
+
+import numpy as np
+import structlog
+
+from coordinator.answers import Answer
+from coordinator.devices.outbox import Letter, Outbox, Sender
+from coordinator.requests.flight import Flight
+from coordinator.requests.inbox import Inbox, Receiver
+from coordinator.requests.messages import resend_item, task_item, tensor_items
+from coordinator.tasks.deadlines import SLACK_S, Expectations
+from coordinator.tasks.dispatch import dispatch
+from coordinator.tasks.events import (
+    Abort,
+    Accuse,
+    Action,
+    Add,
+    Assign,
+    Cancel,
+    Cancelled,
+    Complete,
+    Delivered,
+    Event,
+    Failed,
+    Joined,
+    Lost,
+    Merge,
+    Release,
+    RequestId,
+    Resend,
+    Send,
+    Submitted,
+    Tick,
+)
+from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.scheduler import Scheduler
+from coordinator.tasks.timeline import TaskTimes, Timeline
+from models.graph.shapes import TensorInfo
+from models.tensors.arrays import is_finite
+from models.tensors.selection import NO_SELECTION, Selections
+from protos import imbrex_pb2 as pb
+from protos.errors import (
+    BadRequest,
+    ImbrexError,
+    LostWorker,
+    NoAnswer,
+    RequestAtFault,
+    StreamRefused,
+    WorkerStopped,
+)
+from protos.wire.convert import dtype_of
+from protos.wire.facts import DeviceId
+
+log = structlog.get_logger(__name__)
+
+
+# How often overdue devices are looked for: a tenth of the shortest deadline.
+TICK_S = SLACK_S / 10
+
+# A task that sends only to peers can be reported after the answer that depends on it. Its report
+# was sent when the task ended, so the delay is small: at most that of a busy event loop. An answer
+# without it would say wrong times, since a task that is not known to compute counts as scatter.
+REPORTS_S = 0.05
+
+
+class Transport(Sender, Receiver, Protocol):
+    """The connections to workers, as the driver needs them."""
+
+    def address(self, device: DeviceId) -> str:
+        """The address where peers reach the device, as `host:port`; empty if it is gone."""
+        ...
+
+    def departure(self, device: DeviceId) -> ImbrexError | None:
+        """Why the device's connection ended; None if it was not the connection that failed."""
+        ...
+
+
+class Driver:
+    """Runs requests on the devices that are ready, with expectations from predictions.
+    `accused(device, cause)` is called for results that cannot be right. `hold(request, flight,
+    devices)` is called before an ended request is released on its devices; it returns whether the
+    callee releases it later (`release`).
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        expectations: Expectations | None = None,
+        accused: Callable[[DeviceId, str], None] = lambda *_: None,
+        hold: Callable[[RequestId, Flight, Sequence[DeviceId]], bool] = lambda *_: False,
+    ) -> None:
+        self.scheduler = Scheduler(expectations)
+        self._transport = transport
+        self._accused = accused
+        self._hold = hold
+        self._flights: dict[RequestId, Flight] = {}
+        # Taken off when they are used again.
+        self._distrusted: set[DeviceId] = set()
+        self._outbox = Outbox(transport, self._on_delivery, self._on_send_failure)
+        self._inbox = Inbox(transport, self._flights, self.scheduler.dropped, self.step)
+        self._ticker: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        """Stops sending. Ending the requests in flight is left to the caller."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+            await asyncio.gather(self._ticker, return_exceptions=True)
+        await self._outbox.close()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests being computed."""
+        return len(self._flights)
+
+    async def released(self, device: DeviceId) -> None:
+        """Returns when no request in flight runs on a device, or will by its plan."""
+        while using := [
+            self._flights[request].done
+            for request, run in self.scheduler.requests.items()
+            if device in run.touched or device in run.graph.plan.devices
+        ]:
+            await asyncio.wait(using)
+
+    def distrust(self, device: DeviceId) -> None:
+        """Restarts the requests in flight that a device took part in: its results are not
+        trusted.
+        """
+        self._distrusted.add(device)
+        for flight in self._flights.values():
+            if device in flight.attempts.values() and not flight.done.done():
+                flight.done.set_exception(_Distrusted())
+
+    async def run(
+        self,
+        graph: TaskGraph,
+        feeds: Mapping[str, np.ndarray],
+        request_id: str | None = None,
+        selections: Selections = NO_SELECTION,
+    ) -> tuple[Answer, list[TaskTimes]]:
+        """Runs one request, from its input tensors to its output tensors; of outputs with a
+        selection, entries outside it may be zeros.
+
+        Raises:
+            BadRequest: its id is already in use.
+            ImbrexError: the error with which the scheduler aborted it.
+        """
+        request = RequestId(request_id or uuid.uuid4().hex[:12])
+        if request in self._flights:
+            raise BadRequest(
+                cause=f"a request with the id {request!r} is already being computed",
+                cure="Give every request its own id, or none.",
+            )
+        tried = request
+        while True:
+            try:
+                answer, times = await self._run(graph, feeds, tried, selections)
+                if not self._distrusted.isdisjoint(answer.devices):
+                    raise _Distrusted
+            except _Distrusted:
+                # Devices treat the id of a released request as a late message, so it needs a new
+                # one.
+                tried = RequestId(f"{request}-{uuid.uuid4().hex[:4]}")
+                log.warning("request started again", request=request, as_=tried)
+            else:
+                return replace(answer, request_id=request), times
+
+    async def _run(
+        self,
+        graph: TaskGraph,
+        feeds: Mapping[str, np.ndarray],
+        request: RequestId,
+        selections: Selections,
+    ) -> tuple[Answer, list[TaskTimes]]:
+        arrays = {
+            name: np.empty(info.shape, dtype_of(info.data_type))
+            for name, info in graph.tensors.items()
+            if name not in graph.inputs
+        }
+        arrays.update({name: np.ascontiguousarray(feeds[name]) for name in graph.inputs})
+        done = asyncio.get_running_loop().create_future()
+        timeline = Timeline(time.monotonic())
+        flight = Flight(graph, arrays, done, timeline, graph.selectable(selections))
+        for other in self._flights.values():
+            flight.meet(other)
+        self._flights[request] = flight
+        finite = all(is_finite(arrays[name]) for name in graph.inputs)
+        try:
+            self.step(Submitted(request, graph, finite))
+            self._watch()
+            await done
+            flight.timeline.end(time.monotonic())
+            if not flight.retried:
+                await _wait_for_reports(flight)
+        finally:
+            self.step(Cancelled(request))
+            self._flights.pop(request, None)
+        if graph.ending is None:
+            return flight.answer(request), flight.times
+        # Ranking thousands of scores would hold up the event loop.
+        return await asyncio.to_thread(flight.answer, request), flight.times
+
+    def step(self, event: Event, payload: np.ndarray | None = None) -> None:
+        """Passes an event to the scheduler and executes its actions; one letter is sent per device,
+        and later ones describe tasks that cannot begin yet.
+        """
+        if isinstance(event, Lost):
+            self._outbox.forget(event.device, is_connected=event.is_connected)
+        now, later = dispatch(self.scheduler.step(event, time.monotonic()))
+        letters: dict[DeviceId, Letter] = {}
+        for action in now:
+            self._act(action, payload, letters)
+        for device, letter in letters.items():
+            self._outbox.post(device, letter)
+        if later:
+            for each in chain.from_iterable(later):
+                self._flights[each.request].assigned(each.task, each.attempt, each.device)
+            asyncio.get_running_loop().call_soon(self._describe, deque(later))
+
+    def _describe(self, later: deque[list[Assign]]) -> None:
+        """Describes tasks to one device, if they are still to be computed there; a request whose
+        tasks cannot be described fails. In between, the event loop sends what was posted.
+        """
+        letters: dict[DeviceId, Letter] = {}
+        part = later.popleft()
+        try:
+            for each in part:
+                if self.scheduler.is_current(each.request, each.task, each.attempt):
+                    self._assign(each, letters)
+            for device, letter in letters.items():
+                self._outbox.post(device, letter)
+        except Exception as error:
+            for request in {each.request for each in part} & self._flights.keys():
+                if not self._flights[request].done.done():
+                    self._flights[request].done.set_exception(error)
+        if later:
+            asyncio.get_running_loop().call_soon(self._describe, later)
+
+    def _watch(self) -> None:
+        if self._ticker is None or self._ticker.done():
+            self._ticker = asyncio.create_task(self._tick())
+
+    async def _tick(self) -> None:
+        while self._flights:
+            await asyncio.sleep(TICK_S)
+            self.step(Tick())
+
+    def devices(self, ready: Iterable[DeviceId]) -> None:
+        """Sets the devices that can be used now; missing ones are lost."""
+        present = dict.fromkeys(ready)
+        self._distrusted.difference_update(present)
+        for device in [each for each in self.scheduler.devices if each not in present]:
+            self.step(self._lost(device))
+        for device in present:
+            if device not in self.scheduler.devices:
+                self.step(Joined(device))
+
+    def _lost(self, device: DeviceId) -> Lost:
+        if self._transport.address(device):
+            return Lost(device, is_connected=True)
+        match self._transport.departure(device):
+            case StreamRefused(request=request):
+                return Lost(device, False, "refused", RequestId(request) if request else None)
+            case NoAnswer() | WorkerStopped():
+                return Lost(device)
+            case LostWorker():
+                return Lost(device, False, "crashed")
+            case _:  # its own fault, or it was closed from here
+                return Lost(device)
+
+    def received(
+        self, device: DeviceId, item: pb.Item, payload: np.ndarray | memoryview | None
+    ) -> None:
+        """An item from a device's stream."""
+        self._inbox.take(device, item, payload)
+
+    # ------------------------------------------------------------ results of letters
+
+    def _on_delivery(self, device: DeviceId, letter: Letter) -> None:
+        """A letter was sent and its programs are ready: from now on its attempts are timed."""
+        del device
+        now = time.monotonic()
+        for key in letter.attempts:
+            self.scheduler.step(Delivered(*key), now)
+
+    def _on_send_failure(self, device: DeviceId, letter: Letter, error: ImbrexError) -> None:
+        """A letter failed; if a program cannot be prepared, the tasks that need it fail."""
+        del device
+        for key in letter.attempts:
+            self.step(Failed(*key, error.code, str(error)))
+
+    # ------------------------------------------------------------ actions
+
+    def _act(
+        self, action: Action, payload: np.ndarray | None, letters: dict[DeviceId, Letter]
+    ) -> None:
+        match action:
+            case Assign(request, task, attempt, device):
+                self._flights[request].assigned(task, attempt, device)
+                self._assign(action, letters)
+            case Send():
+                self._send(action, letters)
+            case Resend(request, device=device):
+                letter = letters.setdefault(device, Letter())
+                letter.items.append(resend_item(action, self._flights[request].graph))
+                letter.attempts[request, action.task, action.attempt] = None
+            case Cancel(request, number, attempt, device):
+                cancel = pb.Cancel(request=request, task=number, attempt=attempt)
+                letters.setdefault(device, Letter()).items.append(pb.Item(cancel=cancel))
+            case Merge(request, task, tensor, box, aside):
+                assert payload is not None
+                self._flights[request].merge(task, tensor, box, aside, payload)
+            case Add(request, task, tensor, box):
+                self._flights[request].add(task, tensor, box)
+            case Complete(request):
+                self._end(request, None)
+            case Abort(request, error):
+                self._end(request, error)
+            case Accuse(device, cause):
+                # Not within a step: it may lead to the next one.
+                asyncio.get_running_loop().call_soon(self._accused, device, cause)
+            case Release(request, devices):
+                ended = self._flights.get(request)
+                if ended is None or not self._hold(request, ended, devices):
+                    self.release(request, devices)
+
+    def release(self, request: RequestId, devices: Iterable[DeviceId]) -> None:
+        """Lets devices drop everything that they keep of a request."""
+        for device in devices:
+            item = pb.Item(release=pb.Release(requests=[request]))
+            self._outbox.post_with_next(device, item)
+
+    def _end(self, request: RequestId, error: ImbrexError | None) -> None:
+        flight = self._flights.get(request)
+        if flight is None or flight.done.done():
+            return
+        if error is None:
+            flight.done.set_result(None)
+        else:
+            flight.done.set_exception(error)
+
+    def _assign(self, action: Assign, letters: dict[DeviceId, Letter]) -> None:
+        flight = self._flights[action.request]
+        graph = flight.graph
+        run = self.scheduler.requests.get(action.request)
+        if run is None:
+            return  # the attempt ended in the same step
+        flight.direct = run.direct
+        letter = letters.setdefault(action.device, Letter())
+        letter.items.append(task_item(action, run, self._transport.address, flight.selections))
+        letter.attempts[action.request, action.task, action.attempt] = None
+        program = graph.programs[graph.tasks[action.task].program]
+        letter.programs.append((program, graph.blobs))
+
+    def _send(self, action: Send, letters: dict[DeviceId, Letter]) -> None:
+        flight = self._flights[action.request]
+        letter = letters.setdefault(action.device, Letter())
+        letter.attempts[action.request, action.task, action.attempt] = None
+        array, info = flight.arrays[action.tensor], flight.graph.tensors[action.tensor]
+        fits = info.is_dynamic or array.shape == info.shape
+        if array.dtype != dtype_of(info.data_type) or not fits:
+            self._end(action.request, _undeclared(action.tensor, array, info))
+            return
+        for item, view in tensor_items(action, flight.graph, array):
+            flight.scatter_bytes += view.nbytes
+            flight.timeline.sent(action.task, action.attempt, view.nbytes, time.monotonic())
+            letter.items.append(item)
+            letter.payloads.append(view)
+
+
+def _undeclared(tensor: str, array: np.ndarray, declared: TensorInfo) -> RequestAtFault:
+    """That a tensor is not what its receivers were told: they would refuse it, and end the
+    stream of all requests.
+    """
+    return RequestAtFault(
+        cause=f"the tensor {tensor!r} is {array.dtype} {array.shape}, and was announced as "
+        f"{declared.dtype} {declared.shape}",
+        cure="Report this with the model: it is a fault of imbrex, and nothing was sent",
+    )
+
+
+class _Distrusted(Exception):
+    """A device that took part was found to compute wrong results."""
+
+
+async def _wait_for_reports(flight: Flight) -> None:
+    """Waits briefly for reports that the answer has overtaken, so that the timing is complete."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(REPORTS_S):
+            await flight.told.wait()

@@ -1,0 +1,42 @@
+"""Requests that were answered, and are learnt from a little later: the answer goes out first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from coordinator.requests.journal import Ended
+from coordinator.tasks.graph import TaskGraph
+
+# What is learnt from a request waits until its interface has sent the answer (`settle`). Interfaces
+# that do not say so have sent it by then: it takes a few milliseconds to encode.
+SETTLE_AFTER_S = 0.05
+# Task times wait for it, some kilobytes per request. More requests than these are settled at once.
+MOST_UNSETTLED = 256
+
+
+class Settling:
+    """Calls `learn` for each request."""
+
+    def __init__(self, learn: Callable[[TaskGraph, Ended], None]) -> None:
+        self._learn = learn
+        self._unsettled: list[tuple[TaskGraph, Ended]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, graph: TaskGraph, ended: Ended) -> None:
+        """A request was answered."""
+        self._unsettled.append((graph, ended))
+        if len(self._unsettled) > MOST_UNSETTLED:
+            self.settle()
+        elif self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(SETTLE_AFTER_S, self.settle)
+
+    def settle(self) -> None:
+        """Learns from all of them now."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        unsettled, self._unsettled = self._unsettled, []
+        for graph, ended in unsettled:
+            self._learn(graph, ended)

@@ -1,0 +1,1 @@
+"""More than one coordinator: joining a cluster, and what is shared in it."""

@@ -1,0 +1,344 @@
+"""Makes the models of this coordinator those of the cluster: what is new here is listed, what was
+removed elsewhere is removed, and what is missing is fetched from whoever has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from math import inf
+from pathlib import Path
+
+import structlog
+
+from coordinator.several import listed
+from coordinator.several.borrowing import fetch, reserved, size_of, verify
+from coordinator.several.lender import Lender
+from coordinator.several.listed import File, Files
+from coordinator.several.shared_store import SharedStore
+from coordinator.several.survey import Survey, Version, survey
+from coordinator.several.where import ADDRESS, own_address, sources
+from coordinator.trust.json_files import Entries
+from coordinator.trust.state import COORDINATORS, DEFAULTS, MODELS, ClusterState
+from coordinator.trust.trust import Trust
+from models.catalogue.installed import Store
+from models.tensors.memory import megabytes
+from models.vision.heads import TASKS
+from protos.errors import ImbrexError, Unavailable
+
+# How often the folder and the state are looked at.
+LOOK_S = 0.5
+# When what could not be fetched is tried again: at first, and at most.
+FIRST_AGAIN_S, LAST_AGAIN_S = 1.0, 30.0
+# When changes of the cluster's state that were refused are tried again.
+REFUSED_S = 5.0
+# Addresses change with leases.
+ADDRESS_S = 60.0
+# Versions fetched at a time, the smallest first: a small one does not wait for a large one.
+MOST_FETCHES = 4
+
+log = structlog.get_logger(__name__)
+
+
+class Follower:
+    """`changed` is called after versions came or went. It gives files at `host:port`."""
+
+    def __init__(
+        self, store: SharedStore, trust: Trust, host: str, port: int, changed: Callable[[], None]
+    ) -> None:
+        certified = trust.certified
+        assert certified is not None, "only a cluster with an authority shares its state"
+        self._store = store
+        self._state = store.state
+        self._trust = trust
+        self._host = host
+        self._port = port
+        self._changed = changed
+        self._lender = Lender(certified.credentials, host, port, self._path)
+        self._found = Survey()
+        self._listed: Mapping[Version, Files] = {}
+        # Files by hash, for the others.
+        self._paths: dict[str, Path] = {}
+        # What was there at the last look, and when the next one is due even if nothing changes.
+        self._seen: tuple[Entries, Entries, float] | None = None
+        self._look_s = 0.0
+        self._address_s = 0.0
+        self._problems: list[str] = []
+        # Of versions that are missing: why, when they are tried again and the pause after that,
+        # and those that are fetched now.
+        self._why: dict[Version, str] = {}
+        self._again: dict[Version, tuple[float, float]] = {}
+        self._fetches: dict[Version, asyncio.Task[None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, state_dir: Path) -> None:
+        """Starts giving and fetching.
+
+        Raises:
+            BadConfiguration: the port is taken.
+        """
+        self._port = await self._lender.start()
+        try:
+            await asyncio.to_thread(self._store.serve_from, state_dir)
+        except ImbrexError as error:
+            log.error("models of the cluster cannot be kept", cause=error.cause, cure=error.cure)
+        loops = (self._admit, self._follow, self._fetch)
+        self._tasks = [asyncio.create_task(each()) for each in loops]
+
+    async def stop(self) -> None:
+        """Stops both."""
+        tasks = [*self._tasks, *self._fetches.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._lender.stop()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong besides versions that are missing."""
+        return tuple(self._problems)
+
+    def awaited(self) -> dict[str, dict[str, str]]:
+        """The versions that are installed in the cluster but not here, by name: each with the
+        reason.
+        """
+        found: dict[str, dict[str, str]] = {}
+        for name, number in self._missing():
+            why = self._why.get((name, number), "it is about to be fetched")
+            found.setdefault(name, {})[str(number)] = why
+        return found
+
+    def _missing(self) -> dict[Version, Files]:
+        here = self._found.here
+        return {each: files for each, files in self._listed.items() if each not in here}
+
+    def _path(self, sha256: str) -> Path | None:
+        return self._paths.get(sha256)
+
+    async def _admit(self) -> None:
+        while True:
+            try:
+                self._lender.allow(self._trust.coordinators())
+            except ImbrexError as error:
+                log.error("the list of coordinators cannot be read", cause=error.cause)
+            await asyncio.sleep(LOOK_S)
+
+    # ------------------------------------------------------------ following
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                await self._say_where()
+                await self._look()
+            except ImbrexError as error:
+                self._trouble(error.cause)
+            except OSError as error:
+                self._trouble(f"the models' folder cannot be used: {error}")
+            except Exception as error:
+                log.exception("the cluster's models cannot be followed")
+                self._trouble(repr(error))
+            await asyncio.sleep(LOOK_S)
+
+    def _trouble(self, cause: str) -> None:
+        if cause not in self._problems:
+            log.warning("the cluster's models cannot be followed", cause=cause)
+        self._problems = [cause]
+        self._look_s = time.monotonic() + REFUSED_S
+
+    async def _say_where(self) -> None:
+        if time.monotonic() < self._address_s:
+            return
+        self._address_s = time.monotonic() + REFUSED_S
+        address = await asyncio.to_thread(own_address, self._state.url, self._host, self._port)
+        own = self._state.entries(COORDINATORS).get(self._store.own_id)
+        if own is None or not address:
+            return
+        if own.get(ADDRESS) != address:
+
+            def note(coordinators: Entries) -> None:
+                if self._store.own_id in coordinators:
+                    coordinators[self._store.own_id][ADDRESS] = address
+
+            await asyncio.to_thread(self._state.change, (COORDINATORS,), note)
+            log.info("other coordinators fetch models here", address=address)
+        self._address_s = time.monotonic() + ADDRESS_S
+
+    async def _look(self) -> None:
+        entries, defaults = self._state.entries(MODELS), self._state.entries(DEFAULTS)
+        seen = (entries, defaults, self._store.changed_s())
+        if seen == self._seen and time.monotonic() < self._look_s:
+            return
+        self._seen = seen
+        models, problems = listed.read(entries)
+        found = await asyncio.to_thread(survey, self._store, models)
+        before, self._found = self._found, found
+        self._listed = {
+            (name, number): files
+            for name, each in models.items()
+            for number, files in each.versions.items()
+        }
+        self._paths = {
+            file.sha256: folder / name
+            for version, folder in found.here.items()
+            if version not in found.edited
+            for name, file in self._listed[version].items()
+        }
+        for name, number in found.removed:
+            await asyncio.to_thread(self._store.delete, name, (number,))
+            log.info("model removed, as at another coordinator", model=name, version=number)
+        if found.unlisted:
+            await asyncio.to_thread(self._list, found.unlisted)
+        await asyncio.to_thread(self._follow_defaults, defaults)
+        await asyncio.to_thread(self._forget_parts)
+        self._problems = [*problems, *found.problems, *found.edited.values()]
+        self._look_s = inf
+        if before.here.keys() != found.here.keys():
+            self._changed()
+
+    def _list(self, unlisted: Mapping[Version, Files]) -> None:
+        """Lists versions that are new in this folder; one whose number is taken gets another."""
+
+        def add(entries: Entries) -> dict[Version, int]:
+            return {
+                version: listed.add(entries, *version, files)
+                for version, files in sorted(unlisted.items())
+            }
+
+        given = self._state.change((MODELS,), add)
+        # From the highest on, so that none is in the way of another.
+        for (name, number), now in sorted(given.items(), reverse=True):
+            folder = self._store.root / name / str(number)
+            self._store.mark(folder, unlisted[name, number])
+            folder.rename(folder.with_name(str(now)))
+            log.info("model listed in the cluster", model=name, version=now)
+
+    def _follow_defaults(self, entries: Entries) -> None:
+        here = self._store.defaults()
+        told = {task: str(entry["model"]) for task, entry in entries.items()}
+        own = {task: {"model": name} for task, name in here.items() if task not in told}
+        if own:
+            self._state.change((DEFAULTS,), lambda known: known.update({**own, **known}))
+        for task in TASKS:
+            name = told.get(task, here.get(task))
+            if name != here.get(task) and name and self._store.find(name) is not None:
+                Store.choose(self._store, task, name)  # here only: the cluster knows
+
+    # ------------------------------------------------------------ fetching
+
+    async def _fetch(self) -> None:
+        while True:
+            missing = self._missing()
+            for version in self._fetches.keys() - missing.keys():
+                self._fetches[version].cancel()
+            self._why = {each: why for each, why in self._why.items() if each in missing}
+            self._again = {each: due for each, due in self._again.items() if each in missing}
+            for version in sorted(missing, key=lambda each: _size(missing[each])):
+                due_s, _ = self._again.get(version, (0.0, 0.0))
+                is_due = version not in self._fetches and time.monotonic() >= due_s
+                if is_due and len(self._fetches) < MOST_FETCHES:
+                    fetching = asyncio.create_task(self._try(version, missing[version]))
+                    self._fetches[version] = fetching
+            await asyncio.sleep(LOOK_S)
+
+    async def _try(self, version: Version, files: Files) -> None:
+        name, number = version
+        try:
+            await self._complete(version, files)
+            log.info("model installed, as at another coordinator", model=name, version=number)
+            self._changed()
+        except (ImbrexError, OSError) as error:
+            why = error.cause if isinstance(error, ImbrexError) else str(error)
+            if version not in self._again:
+                what = {"model": name, "version": number, "cause": why}
+                log.warning("a model of the cluster is missing", **what)
+            self._why[version] = why
+            _, pause_s = self._again.get(version, (0.0, FIRST_AGAIN_S))
+            following_s = min(2 * pause_s, LAST_AGAIN_S)
+            self._again[version] = (time.monotonic() + pause_s, following_s)
+        finally:
+            del self._fetches[version]
+
+    async def _complete(self, version: Version, files: Files) -> None:
+        """Fetches what is missing of a version, and installs it.
+
+        Raises:
+            ImbrexError, OSError: why it is not complete.
+        """
+        folder = await asyncio.to_thread(self._store.incoming)
+        for name, file in files.items():
+            there = folder / self._incoming(version, name, file)
+            # It has this name once it is verified.
+            if not there.exists():
+                await self._borrow(version, file, there)
+        await asyncio.to_thread(self._install, version, files)
+        self._found.here[version] = self._store.root / version[0] / str(version[1])
+
+    async def _borrow(self, version: Version, file: File, target: Path) -> None:
+        if (own := self._paths.get(file.sha256)) is not None:
+            part = target.with_name(f"{target.name}.part")
+            with reserved(part.parent, part, file.size_bytes - size_of(part)):
+                await asyncio.to_thread(shutil.copyfile, own, part)
+            await asyncio.to_thread(verify, part, file)
+            part.replace(target)
+            return
+        reasons = []
+        for source in sources(self._state.entries(COORDINATORS), self._store.own_id):
+            # Only continued by who began it: what another one sends may be of another file.
+            part = target.with_name(f"{target.name}.{source.id}.part")
+            self._why[version] = f"{megabytes(file.size_bytes)} are fetched from {source.name}"
+            try:
+                await fetch(source, self._trust.caller, file, part)
+            except ImbrexError as error:
+                reasons.append(
+                    f"{source.name}: {error.cause} ({megabytes(size_of(part))} are here)"
+                )
+            else:
+                part.replace(target)
+                return
+        raise Unavailable(
+            cause="; ".join(reasons) or "no other coordinator has said where it can be asked",
+            cure="It is tried again by itself",
+        )
+
+    def _install(self, version: Version, files: Files) -> None:
+        name, number = version
+        incoming = self._store.incoming()
+
+        def write(made: Path) -> None:
+            for own, file in files.items():
+                (incoming / self._incoming(version, own, file)).rename(made / own)
+            self._store.mark(made, files)
+
+        if not (self._store.root / name / str(number)).exists():
+            self._store.put(name, write, lambda *_: number)
+
+    def _incoming(self, version: Version, name: str, file: File) -> str:
+        return f"{self._store.own_id}-{version[0]}-{version[1]}-{name}-{file.sha256[:32]}"
+
+    def _forget_parts(self) -> None:
+        """Deletes what was fetched of versions that are not missing any more."""
+        wanted = {
+            self._incoming(version, name, file)
+            for version, files in self._missing().items()
+            for name, file in files.items()
+        }
+        for each in (self._store.root / ".incoming").glob(f"{self._store.own_id}-*"):
+            if not any(each.name.startswith(one) for one in wanted):
+                each.unlink(missing_ok=True)
+
+
+def _size(files: Files) -> int:
+    return sum(each.size_bytes for each in files.values())
+
+
+def follower_of(
+    state: ClusterState, trust: Trust, host: str, port: int, changed: Callable[[], None]
+) -> Follower | None:
+    """What makes this coordinator's models those of the cluster, if several share its state."""
+    if not state.url or trust.certified is None:
+        return None
+    own_id = trust.caller.coordinator.partition(" ")[0]
+    store = SharedStore(state, trust.certified.authority.fingerprint, own_id)
+    return Follower(store, trust, host, port, changed)

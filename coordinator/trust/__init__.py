@@ -1,0 +1,1 @@
+"""Who belongs to the cluster, and the state that says so."""

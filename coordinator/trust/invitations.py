@@ -1,0 +1,80 @@
+"""Open join tokens, hashed; each is good for one device and a limited time."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from datetime import datetime, timedelta
+
+from coordinator.trust.json_files import Entries
+from coordinator.trust.state import INVITATIONS, ClusterState
+from protos.errors import Infeasible, Unavailable
+from protos.trust.identity import secret_hash
+
+# Several times the devices of a large home; more open invitations are a mistake.
+MAX_OPEN = 256
+VALID_FOR = timedelta(hours=1)
+_SECRET_BYTES = 24
+_COORDINATOR = "coordinator"
+
+
+class Invitations:
+    """Invitations by the hash of their secret, each for a device or for a coordinator."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+
+    def open(
+        self, now: datetime, valid_for: timedelta = VALID_FOR, *, coordinator: bool = False
+    ) -> str:
+        """A new secret; the first device (or `coordinator`) that shows it becomes a member.
+
+        Raises:
+            Infeasible: too many are open.
+        """
+        secret = secrets.token_urlsafe(_SECRET_BYTES)
+
+        def add(entries: Entries) -> None:
+            _drop_expired(entries, now)
+            if len(entries) >= MAX_OPEN:
+                raise Infeasible(
+                    cause=f"{MAX_OPEN} invitations are open", cure="Wait until some have expired"
+                )
+            entry = {"expires": (now + valid_for).isoformat()}
+            entries[secret_hash(secret)] = entry | ({"for": _COORDINATOR} if coordinator else {})
+
+        self._state.change((INVITATIONS,), add)
+        return secret
+
+
+def use_up(entries: Entries, secret: str, now: datetime, *, coordinator: bool = False) -> None:
+    """Uses up an invitation. Only hashes are compared, in constant time.
+
+    Raises:
+        NotInvited: the token is unknown, expired, or was used before, or is for the other kind.
+    """
+    shown, kind = secret_hash(secret), _COORDINATOR if coordinator else None
+    _drop_expired(entries, now)
+    found = [
+        known
+        for known, entry in entries.items()
+        if hmac.compare_digest(known, shown) and entry.get("for") == kind
+    ]
+    for known in found:
+        del entries[known]
+    if not found:
+        raise NotInvited(
+            cause="the join token is unknown, has expired, or was used before",
+            cure="Make a new one with `imbrex cluster invite"
+            + (" --coordinator`" if coordinator else "`"),
+        )
+
+
+class NotInvited(Unavailable):
+    """The token does not admit a device."""
+
+
+def _drop_expired(entries: Entries, now: datetime) -> None:
+    for key, entry in list(entries.items()):
+        if datetime.fromisoformat(entry["expires"]) < now:
+            del entries[key]

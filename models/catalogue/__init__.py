@@ -1,0 +1,1 @@
+"""The models that there are: packaged, installed, and built here."""

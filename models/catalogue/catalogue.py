@@ -1,0 +1,250 @@
+"""The networks that imbrex knows by name, and how any network is brought into memory.
+
+A model is given by its catalogue name, the name of an added model (`installed`), or the path of an
+`.onnx` file. Its sidecar, `NAME.json` beside `NAME.onnx`, describes how images become its input and
+how its output becomes an answer; a model without a sidecar takes and returns tensors.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from onnx import ModelProto
+
+from models.catalogue.guess import written_size
+from models.catalogue.installed import Store
+from models.catalogue.resnet import resnet18, resnet50
+from models.catalogue.vgg import vgg16
+from models.graph.sizes import Size, bind, inputs_of, open_axes, split_name
+from models.onnx_file.builder import UNTRAINED, WEIGHTS_KEY
+from models.onnx_file.model_file import file_at, read_model
+from models.onnx_file.stored import StoredModel
+from models.vision.head import Task
+from models.vision.sidecar import Sidecar, sidecar_path
+from models.vision.sidecar import load as load_sidecar
+from models.zoo.alexnet import alexnet
+from models.zoo.convnext import convnext_tiny
+from models.zoo.deeplabv3 import deeplabv3
+from models.zoo.densenet import densenet121
+from models.zoo.efficientnet_lite import efficientnet_lite0
+from models.zoo.espcn import espcn
+from models.zoo.googlenet import googlenet
+from models.zoo.inception import inceptionv3
+from models.zoo.lenet import lenet5
+from models.zoo.mobilenetv2 import mobilenetv2
+from models.zoo.mobilenetv3 import mobilenetv3
+from models.zoo.shufflenetv2 import shufflenetv2
+from models.zoo.squeezenet import squeezenet
+from models.zoo.style_transfer import style_transfer
+from models.zoo.unet import unet
+from models.zoo.yolov2 import yolov2
+from models.zoo.yolov3_tiny import yolov3_tiny
+from models.zoo.yolov8 import yolov8n, yolov8n_sidecar
+from protos.errors import NotFound
+
+_DIGITS = Path(__file__).parents[1] / "digits" / "digits.onnx"
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A network built by code at each load."""
+
+    build: Callable[[], StoredModel]
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """A file that is installed with imbrex."""
+
+    path: Path
+
+
+Source = Built | Shipped
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One network of the catalogue. Most untrained ones have no sidecar: they take and return
+    tensors, whatever task their layers were designed for.
+    """
+
+    name: str
+    description: str
+    source: Source
+    task: Task = "tensor"
+    trained: bool = False
+    sidecar: Callable[[], Sidecar] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A network that was found; `sidecar` is None if it takes tensors, `file` is the SHA-256 of its
+    ONNX file, empty if it has none.
+    """
+
+    name: str
+    stored: StoredModel = field(repr=False)
+    sidecar: Sidecar | None
+    trained: bool
+    file: str = ""
+
+    @property
+    def proto(self) -> ModelProto:
+        """The ONNX model with all of its weights in memory; a new copy each time."""
+        return self.stored.complete()
+
+
+def _untrained(name: str, description: str, build: Callable[[], StoredModel]) -> Entry:
+    return Entry(name, f"{description} ({UNTRAINED})", Built(build))
+
+
+_ENTRIES = {
+    entry.name: entry
+    for entry in (
+        Entry(
+            "digits",
+            "handwritten digits on a sheet, 416x416",
+            Shipped(_DIGITS),
+            task="detection",
+            trained=True,
+        ),
+        _untrained("vgg16", "VGG-16, 224x224", partial(vgg16, 224, classifier=True)),
+        _untrained("vgg16-256", "VGG-16, 256x256", partial(vgg16, 256, classifier=True)),
+        _untrained(
+            "vgg16-conv",
+            "VGG-16's 13 convolutions and pools, 224x224",
+            partial(vgg16, 224, classifier=False),
+        ),
+        _untrained(
+            "vgg16-256-conv",
+            "VGG-16's 13 convolutions and pools, 256x256",
+            partial(vgg16, 256, classifier=False),
+        ),
+        _untrained("yolov2", "YOLOv2, 416x416", yolov2),
+        _untrained("resnet18", "ResNet-18, 224x224", resnet18),
+        _untrained("resnet50", "ResNet-50 v1.5, 224x224", resnet50),
+        _untrained("inceptionv3", "Inception-v3, 299x299", inceptionv3),
+        _untrained("alexnet", "AlexNet, 224x224", alexnet),
+        _untrained("lenet5", "LeNet-5, 28x28", lenet5),
+        _untrained("squeezenet", "SqueezeNet 1.0, 224x224", squeezenet),
+        _untrained("googlenet", "GoogLeNet (Inception-v1), 224x224", googlenet),
+        _untrained("densenet121", "DenseNet-121, 224x224", densenet121),
+        _untrained("mobilenetv2", "MobileNetV2 1.0, 224x224", mobilenetv2),
+        _untrained("mobilenetv3", "MobileNetV3-Large, 224x224", mobilenetv3),
+        _untrained("shufflenetv2", "ShuffleNetV2 1.0x, 224x224", shufflenetv2),
+        _untrained("efficientnet-lite0", "EfficientNet-Lite0, 224x224", efficientnet_lite0),
+        _untrained("convnext-tiny", "ConvNeXt-T, 224x224", convnext_tiny),
+        _untrained("yolov3-tiny", "YOLOv3-tiny, 416x416", yolov3_tiny),
+        replace(
+            _untrained("yolov8n", "YOLOv8n, 640x640", yolov8n),
+            task="detection",
+            sidecar=yolov8n_sidecar,
+        ),
+        _untrained("unet", "U-Net, unpadded, 252x252 to 68x68", unet),
+        _untrained("deeplabv3", "DeepLabv3 on MobileNetV2, 513x513", deeplabv3),
+        _untrained("espcn", "ESPCN, super-resolution by 3 of 224x224", espcn),
+        _untrained("style-transfer", "fast style transfer, 224x224", style_transfer),
+    )
+}
+
+
+def names() -> tuple[str, ...]:
+    """Every name in the catalogue."""
+    return tuple(_ENTRIES)
+
+
+def entry(name: str) -> Entry:
+    """The catalogue's entry for `name`.
+
+    Raises:
+        NotFound: no such name.
+    """
+    if name in _ENTRIES:
+        return _ENTRIES[name]
+    installed = Store().installed()
+    closest = difflib.get_close_matches(name, (*_ENTRIES, *installed), n=1)
+    hint = f"Did you mean {closest[0]!r}? " if closest else ""
+    raise NotFound(
+        cause=f"there is no model {name!r}",
+        cure=f"{hint}Known models are {', '.join((*_ENTRIES, *installed))}; `imbrex models pull` "
+        "and `add` install others; or give the path of an .onnx file.",
+    )
+
+
+def load(name_or_path: str | Path) -> LoadedModel:
+    """Builds or reads a network. A string is a catalogue name first, then the name of an added
+    model, then a path; it may end in a size for dimensions that the network leaves open, as in
+    `net.onnx@480x640`.
+
+    Raises:
+        NotFound: no such name, or no such file.
+        BadRequest: the file is not a usable ONNX model, its sidecar is wrong, or its size is fixed
+            and another.
+    """
+    if isinstance(name_or_path, str):
+        named, size = split_name(name_or_path)
+        loaded = _load_named(named)
+    else:
+        size, loaded = None, _load_file(name_or_path)
+    return _of_size(loaded, size)
+
+
+def _load_named(name_or_path: str) -> LoadedModel:
+    if _is_path(name_or_path):
+        return _load_file(Path(name_or_path))
+    if name_or_path not in _ENTRIES and (stored := Store().find(name_or_path)) is not None:
+        return replace(_load_file(stored.latest), name=name_or_path)
+    found = entry(name_or_path)
+    match found.source:
+        case Built(build):
+            sidecar = found.sidecar and found.sidecar()
+            return LoadedModel(found.name, build(), sidecar, found.trained)
+        case Shipped(path):
+            return _load_file(path)
+
+
+def _of_size(loaded: LoadedModel, size: Size | None) -> LoadedModel:
+    """The model with its open dimensions fixed: to `size`, else to its sidecar's, else to the one
+    that its exporter has written down.
+    """
+    proto, sidecar = loaded.stored.proto, loaded.sidecar
+    inputs, form = inputs_of(proto), sidecar.input if sidecar else None
+    if size is None:
+        known = Size(*form.size) if form else written_size(proto)
+        if known and any(open_axes(each) for each in inputs):
+            bind(inputs, known)
+        return loaded
+    bind(inputs, size)
+    if sidecar is not None and form is not None:
+        longest = max(size.height, size.width)
+        shorter = form.resize_shorter and max(form.resize_shorter, longest)
+        form = replace(form, size=(size.height, size.width), resize_shorter=shorter)
+        sidecar = replace(sidecar, input=form)
+    return replace(loaded, name=f"{loaded.name}@{size}", sidecar=sidecar)
+
+
+def _is_path(text: str) -> bool:
+    if text in _ENTRIES:
+        return False
+    return text.lower().endswith(".onnx") or os.sep in text
+
+
+def _load_file(path: Path) -> LoadedModel:
+    path = file_at(path)
+    stored = read_model(path)
+    beside = sidecar_path(path)
+    sidecar = load_sidecar(beside) if beside.is_file() else None
+    trained = sidecar.trained if sidecar else _metadata(stored.proto).get(WEIGHTS_KEY) != UNTRAINED
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return LoadedModel(path.stem, stored, sidecar, trained, sha256)
+
+
+def _metadata(proto: ModelProto) -> dict[str, str]:
+    return {item.key: item.value for item in proto.metadata_props}

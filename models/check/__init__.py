@@ -1,0 +1,1 @@
+"""Compares a divided network with the whole one."""

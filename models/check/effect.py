@@ -1,0 +1,115 @@
+"""The effect of encoded maps and of half precision on the answer, against the whole model."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from onnx import ModelProto, TensorProto
+
+from models.check.half import round_to_half
+from models.cut.cutter import CutTile, cut
+from models.cut.program import BlobSource
+from models.cut.units import Network
+from models.run.answering import answer
+from models.run.quantised_inputs import as_they_travel
+from models.run.reference import ProgramRunner, compare
+from models.tensors.boxes import Box
+
+Arrays = Mapping[str, np.ndarray]
+Blocking = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """The differences over all inputs. `top1_agreement` is the share of answers (of positions, if
+    the output is a map) whose largest channel is the same; errors are relative to the largest
+    magnitude of the output.
+    """
+
+    inputs: int
+    top1_agreement: float
+    max_rel_error: float
+    median_rel_error: float
+
+    def as_json(self) -> dict[str, object]:
+        """As a dictionary of plain values."""
+        return {
+            "inputs": self.inputs,
+            "top1_agreement": round(self.top1_agreement, 6),
+            "max_rel_error": self.max_rel_error,
+            "median_rel_error": self.median_rel_error,
+        }
+
+
+class Encoded:
+    """Runs a network block by block as devices would, with its maps encoded between the blocks;
+    `in_half`: its blocks are computed in half precision. The division of a block does not matter,
+    as encodings work element by element.
+    """
+
+    def __init__(self, network: Network, blocking: Blocking, *, in_half: bool = False) -> None:
+        self._graph = network.graph
+        blobs = BlobSource()
+        self._blocks = [_whole_block(network, *each, blobs) for each in blocking]
+        floats = {
+            name
+            for name, info in network.graph.tensors.items()
+            if in_half and info.data_type == TensorProto.FLOAT and name in network.graph.producer
+        }
+        alter = partial(round_to_half, floats=floats) if in_half else _nothing
+        self._runner = ProgramRunner(blobs, altered=alter)
+
+    def run(self, feeds: Arrays) -> dict[str, np.ndarray]:
+        """The network's outputs."""
+        tensors = as_they_travel(self._graph, feeds)
+        for block in self._blocks:
+            inputs = {
+                name: np.ascontiguousarray(tensors[name][box.slices()])
+                for name, box in block.inputs.items()
+            }
+            names = list(block.yields)
+            tensors.update(zip(names, self._runner.run(block.program, inputs, names), strict=True))
+        graph = self._graph
+        return answer(graph.outputs, graph.joined, tensors, graph.ending)
+
+
+class Differences:
+    """Collects the differences of answers from the whole model's."""
+
+    def __init__(self) -> None:
+        self._errors: list[float] = []
+        self._agreements: list[float] = []
+
+    def add(self, actual: Arrays, expected: Arrays) -> None:
+        """Adds the answers for one input."""
+        self._errors.append(compare(actual, expected).max_rel_error)
+        shares = [_agreement(actual[name], expected[name]) for name in expected]
+        self._agreements.append(sum(shares) / len(shares))
+
+    def effect(self) -> Effect:
+        """The effect over all added answers, at least one."""
+        return Effect(
+            inputs=len(self._errors),
+            top1_agreement=statistics.fmean(self._agreements),
+            max_rel_error=max(self._errors),
+            median_rel_error=statistics.median(self._errors),
+        )
+
+
+def _nothing(model: ModelProto) -> None:
+    """Leaves a program as it is."""
+
+
+def _agreement(actual: np.ndarray, expected: np.ndarray) -> float:
+    axis = min(1, expected.ndim - 1)
+    return float((actual.argmax(axis) == expected.argmax(axis)).mean())
+
+
+def _whole_block(network: Network, start: int, stop: int, blobs: BlobSource) -> CutTile:
+    names = network.outputs(start, stop)
+    demand = {name: Box.whole(network.graph.shape(name)) for name in names}
+    return cut(network.graph, network.nodes(start, stop), demand, blobs, static=True)

@@ -1,0 +1,1 @@
+"""Units of a network, and the programs that compute their tiles."""

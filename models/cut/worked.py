@@ -1,0 +1,60 @@
+"""What blocks compute for their tiles, composed from their units.
+
+Blocks with the same end demand the same of their last units, whatever unit they begin with, and
+searches return to earlier divisions, so a unit's result for a demand is cached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from models.cut.units import Network, Unit
+from models.operators.geometry import Extent
+from models.operators.work import Work, works
+from models.tensors.boxes import Box
+
+# About 100 MB of boxes for a deep network; a search on eight devices sees some thousands.
+MOST_KEPT = 20_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Worked:
+    """What consecutive nodes compute and read for one tile, and the work of each node that the tile
+    needs.
+    """
+
+    reach: Extent
+    works: Sequence[Work]
+
+
+def unit_worked(network: Network, unit: Unit, demand: Mapping[str, Box]) -> Worked:
+    """Of one unit, for demanded boxes of its outputs."""
+    memo = cast("dict[object, Worked]", network.memo)
+    key = ("unit", unit.start, tuple(demand.items()))
+    found = memo.get(key)
+    if found is None:
+        if len(memo) >= MOST_KEPT:
+            memo.clear()
+        reach = unit.extent(demand)
+        found = memo[key] = Worked(reach, works(unit.graph, unit.nodes, reach))
+    return found
+
+
+def block_worked(network: Network, start: int, stop: int, demand: Mapping[str, Box]) -> Worked:
+    """Of units [start, stop), for boxes of what they yield."""
+    wanted = dict(demand)
+    computed: dict[str, Box] = {}
+    parts: list[Worked] = []
+    for unit in reversed(network.units[start:stop]):
+        asked = {name: wanted.pop(name) for name in unit.outputs if name in wanted}
+        found = unit_worked(network, unit, asked)
+        for name, box in found.reach.inputs.items():
+            wanted[name] = box.hull(wanted.get(name, box))
+        computed |= found.reach.computed
+        parts.append(found)
+    parts.reverse()
+    reads = tuple(each for part in parts for each in part.reach.reads)
+    every = [each for part in parts for each in part.works]
+    return Worked(Extent(computed, reads, wanted), every)

@@ -1,0 +1,1 @@
+"""A network as data: its nodes, and the shapes of its tensors."""

@@ -1,0 +1,1 @@
+"""Reads ONNX files: sound ones become graphs."""

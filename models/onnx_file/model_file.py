@@ -1,0 +1,193 @@
+"""Reading an `.onnx` file, with bounds on its size and content."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, defs
+
+from models.graph.graph import OPSETS
+from models.onnx_file.external_data import (
+    Extent,
+    load_external_data,
+    read_extents,
+    too_large,
+)
+from models.onnx_file.functions import without_functions
+from models.onnx_file.named_classes import with_scores
+from models.onnx_file.stored import StoredModel
+from models.onnx_file.wire_scan import BufferedFile, Field, TooMuch, merge, require_small
+from protos.errors import BadRequest, NotFound
+
+# protobuf's limit for one message, and so the largest network with all of its weights.
+MAX_MODEL_BYTES = 2**31 - 1
+# The deepest CNNs in use have some thousands; planning time grows with the square.
+MAX_NODES = 10_000
+
+
+def file_at(path: Path) -> Path:
+    """The model at a path: the file, or the one of its name in a folder, as Triton keeps a model
+    with external data.
+    """
+    inside = path / path.name
+    return inside if os.path.isfile(inside) else path
+
+
+def read_model(path: Path) -> StoredModel:
+    """The model in the file `path`.
+
+    Raises:
+        NotFound: no such file.
+        BadRequest: not ONNX, too large, of another opset, or weights that cannot be read, or local
+            functions that cannot be inlined.
+    """
+    model, inside = _parse(path)
+    _require_onnx(path, model)
+    if not _is_text(model):
+        raise _not_onnx(path)
+    with_scores(model)
+    most_bytes = MAX_MODEL_BYTES - sum(each.size for each in inside.values())
+    extents = inside | load_external_data(path, model, most_bytes)
+    return StoredModel(
+        without_functions(model, MAX_NODES),
+        partial(read_extents, path, extents),
+        tuple(each.size for each in extents.values()),
+    )
+
+
+def _parse(path: Path) -> tuple[ModelProto, dict[str, Extent]]:
+    """The model, and the locations of its large initialisers in the file."""
+    try:
+        if not path.exists():
+            raise NotFound(cause=f"there is no file {path}", cure="Check the path of the model.")
+        if not path.is_file():
+            there = sorted(path.glob("*.onnx")) if path.is_dir() else []
+            known = ", for example " + str(there[0]) if there else ""
+            raise BadRequest(
+                cause=f"{path} is not a file", cure=f"Give the path of an .onnx file{known}."
+            )
+        size = path.stat().st_size
+        if size > MAX_MODEL_BYTES:
+            raise too_large(path, size, MAX_MODEL_BYTES)
+        with path.open("rb") as file:
+            data = BufferedFile(file, size)
+            require_small(data)
+            return _without_large(path, data)
+    except DecodeError as error:
+        raise _not_onnx(path) from error
+    except TooMuch as error:
+        raise BadRequest(
+            cause=f"{path} has {error}, too many for planning",
+            cure="Simplify the model first, and save its weights as raw data.",
+        ) from error
+    except OSError as error:
+        raise BadRequest(
+            cause=f"{path} cannot be read ({error.strerror})", cure="Check its permissions."
+        ) from error
+
+
+def _without_large(path: Path, data: BufferedFile) -> tuple[ModelProto, dict[str, Extent]]:
+    model = ModelProto()
+    extents: dict[str, Extent] = {}
+
+    def graph(value: Field) -> None:
+        merge(model.graph, data, value, GraphProto.INITIALIZER_FIELD_NUMBER, initialiser)
+
+    def initialiser(value: Field) -> None:
+        tensor, raw = model.graph.initializer.add(), list[Field]()
+        merge(tensor, data, value, TensorProto.RAW_DATA_FIELD_NUMBER, raw.append)
+        for values in raw[-1:]:  # as in protobuf, the last one counts
+            extent = Extent.of(tensor, path, values.start, values.size)
+            if extent.is_large and tensor.name not in extents:
+                extents[tensor.name] = extent
+            else:
+                tensor.raw_data = data.read(values.start, values.end)
+
+    merge(model, data, data.whole, ModelProto.GRAPH_FIELD_NUMBER, graph)
+    return model, extents
+
+
+def _is_text(message: Message) -> bool:
+    """Whether every name in it is UTF-8; protobuf returns other names as bytes."""
+    for field, value in message.ListFields():
+        several = (value,) if isinstance(value, str | bytes | Message) else value
+        if field.type == FieldDescriptor.TYPE_STRING:
+            if not all(isinstance(each, str) for each in several):
+                return False
+        elif field.type == FieldDescriptor.TYPE_MESSAGE and not all(map(_is_text, several)):
+            return False
+    return True
+
+
+def _require_onnx(path: Path, model: ModelProto) -> None:
+    """Protobuf parses many other files as an empty model, so some content is required."""
+    opsets = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    if not model.graph.node or not model.graph.output or not opsets:
+        raise _not_onnx(path)
+    if opsets[0] < OPSETS.start:
+        _raise_opset(path, model)
+    elif opsets[0] not in OPSETS:
+        raise _wrong_opset(f"{path} uses ONNX opset {opsets[0]}")
+    count = _nodes_in(model.graph) + sum(len(each.node) for each in model.functions)
+    if count > MAX_NODES:
+        raise BadRequest(
+            cause=f"{path} has {count} nodes",
+            cure=f"At most {MAX_NODES} nodes can be planned: simplify the model first.",
+        )
+
+
+def _raise_opset(path: Path, model: ModelProto) -> None:
+    """Makes an older model one of the first opset, if that defines its operators in the same way.
+    onnxruntime has no kernels of the older definitions.
+    """
+    for entry in model.opset_import:
+        if entry.domain not in ("", "ai.onnx"):
+            continue
+        for node in model.graph.node:
+            if node.domain in ("", "ai.onnx") and _defined(node, entry.version) != _defined(
+                node, OPSETS.start
+            ):
+                raise _wrong_opset(
+                    f"{path} uses {node.op_type} as opset {entry.version} defines it, and "
+                    "onnxruntime does not"
+                )
+        entry.version = OPSETS.start
+
+
+def _defined(node: NodeProto, opset: int) -> int:
+    """The opset in which an operator got its definition; 0 if there is none."""
+    try:
+        return int(defs.get_schema(node.op_type, opset, "").since_version)
+    except defs.SchemaError:
+        return 0
+
+
+def _wrong_opset(cause: str) -> BadRequest:
+    return BadRequest(
+        cause=cause,
+        cure=f"Convert it to opset {OPSETS.start} to {OPSETS.stop - 1}, for example with "
+        "onnx.version_converter.",
+    )
+
+
+def _nodes_in(graph: GraphProto) -> int:
+    """The number of nodes, including nested graphs; counting stops at the limit."""
+    if len(graph.node) > MAX_NODES:
+        return len(graph.node)
+    nested = (
+        inner
+        for node in graph.node
+        for attribute in node.attribute
+        for inner in (attribute.g, *attribute.graphs)
+    )
+    return len(graph.node) + sum(_nodes_in(each) for each in nested)
+
+
+def _not_onnx(path: Path) -> BadRequest:
+    return BadRequest(
+        cause=f"{path} is not a complete ONNX model", cure="Export or download it again."
+    )

@@ -1,0 +1,1 @@
+"""Quantises networks to 8 bits."""

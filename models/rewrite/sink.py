@@ -1,0 +1,198 @@
+"""Rows of several maps in one list, as a detector's head makes of its three scales: joined last.
+
+What follows such a Concat mostly does the same to every row (softmax of the bins, sigmoid, boxes
+from distances), so it is done to the rows of each map on its own, and the Concat comes last. Each
+device then keeps its rows of every map, and nothing is moved to bring them into the list's order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Container, Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from models.graph.graph import ROWS, Joined, results_of
+from models.graph.shapes import TensorInfo
+from models.graph.soundness import without_unread
+from models.operators import WIDENING
+from models.rewrite.draft import Draft, attributes_of, joined_axis, op_of, slice_of
+from models.rewrite.parts import Change, Parts, change_of
+from models.rewrite.rows import row_axes
+
+# No detector has more scales, and what follows a list is written once for each of its maps.
+_MOST_PARTS = 8
+_MOST_WRITTEN = 1 << 13
+
+
+def joined_last(
+    nodes: Sequence[onnx.NodeProto],
+    tensors: Mapping[str, TensorInfo],
+    constants: dict[str, np.ndarray],
+    outputs: frozenset[str],
+    opset: int,
+    gathered: Container[str] = (),
+) -> tuple[list[onnx.NodeProto], dict[str, Joined], dict[str, TensorInfo]]:
+    """The nodes in which every Concat of rows comes as late as possible, the outputs that remain to
+    be joined, and the parts that were made, of which ONNX may not know how to infer the shape.
+    """
+    rows = row_axes(nodes, tensors, frozenset(constants), gathered)
+    read = {name for node in nodes for name in node.input}
+    sinking = _Sinking(Draft(opset, dict(tensors), constants, outputs), rows, outputs - read)
+    for node in nodes:
+        sinking.add(node)
+    sinking.flush()
+    results = results_of(outputs, sinking.joined)
+    return without_unread(sinking.draft.nodes, results), sinking.joined, sinking.made
+
+
+class _Sinking:
+    def __init__(self, draft: Draft, rows: Mapping[str, int], ends: frozenset[str]) -> None:
+        self.draft = draft
+        # Outputs that no node reads, and those of them that are joined by nobody here.
+        self._ends, self.joined = ends, dict[str, Joined]()
+        self._rows = rows
+        self._parts: dict[str, Parts] = {}
+        self._waiting: dict[str, onnx.NodeProto] = {}
+        # What is done to each map's rows, one map after the other, so that it makes layers.
+        self._chains: dict[int, list[onnx.NodeProto]] = {}
+        self._taken_parts: set[str] = set()
+        self._done: set[str] = set()
+        self.made: dict[str, TensorInfo] = {}
+
+    def add(self, node: onnx.NodeProto) -> None:
+        """Writes a node, or its parts if it reads some and can be divided."""
+        if (part := self._taken(node)) is not None:
+            self._chains.setdefault(part[0], []).append(part[1])
+            self._taken_parts.update(node.output)
+            return
+        parts = self._divided(node)
+        if parts is not None:
+            self._parts[node.output[0]] = parts
+            join = helper.make_node("Concat", list(parts.names), [node.output[0]], axis=parts.axis)
+            join.name = node.name or node.output[0]
+            self._waiting[node.output[0]] = join
+            if node.output[0] in self._ends and self._done.issuperset(parts.names):
+                self.joined[node.output[0]] = Joined(parts.axis, parts.names)
+                del self._waiting[node.output[0]]
+            elif node.output[0] in self.draft.outputs:
+                self._join(node.output[0])
+            return
+        for name in node.input:
+            self._join(name)
+            if name in self._taken_parts:
+                self.flush()
+        self.draft.nodes.append(node)
+        if self._dequantises_constants(node):
+            self.draft.dequantised[node.output[0]] = node
+        self._done.update(node.output)
+
+    def _dequantises_constants(self, node: onnx.NodeProto) -> bool:
+        if op_of(node) not in WIDENING or attributes_of(node).get("block_size", 0):
+            return False
+        return all(name in self.draft.constants for name in node.input if name)
+
+    def _taken(self, node: onnx.NodeProto) -> tuple[int, onnx.NodeProto] | None:
+        """Which part a Slice takes, and the node that takes it."""
+        parts = self._parts.get(node.input[0]) if node.op_type == "Slice" else None
+        taken = slice_of(node, self.draft.tensors, self.draft.constants) if parts else None
+        if parts is None or taken is None or taken.axis != parts.axis:
+            return None
+        starts = itertools.accumulate(parts.sizes, initial=0)
+        for k, (start, size) in enumerate(zip(starts, parts.sizes, strict=False)):
+            if (taken.start, taken.stop) == (start, start + size):
+                name = node.name or node.output[0]
+                return k, helper.make_node("Identity", [parts.names[k]], list(node.output), name)
+        return None
+
+    def _join(self, name: str) -> None:
+        """Writes the Concat of a tensor's parts, if it is not there yet."""
+        waiting = self._waiting.pop(name, None)
+        if waiting is not None:
+            self.flush()
+            self.draft.nodes.append(waiting)
+
+    def flush(self) -> None:
+        """Writes the parts that were not needed before."""
+        for chain in self._chains.values():
+            self.draft.nodes += chain
+        self._chains.clear()
+        self._taken_parts.clear()
+
+    def _divided(self, node: onnx.NodeProto) -> Parts | None:
+        if len(node.output) != 1:
+            return None
+        if any(name and name not in self.draft.tensors for name in (*node.input, *node.output)):
+            return None
+        if self._is_list(node):
+            axis = joined_axis(node, len(self.draft.shape(node.output[0])))
+            sizes = tuple(self.draft.shape(name)[axis] for name in node.input)
+            return Parts(tuple(node.input), axis, sizes)
+        read = {name: self._parts[name] for name in node.input if name in self._parts}
+        if not read or len({each.sizes for each in read.values()}) > 1:
+            return None
+        if len(self.made) > _MOST_WRITTEN:
+            return None
+        change = change_of(self.draft, node, read)
+        return None if change is None else self._write(node, read, change)
+
+    def _is_list(self, node: onnx.NodeProto) -> bool:
+        """Whether a node joins rows of several maps: tensors with fewer dimensions, or with their
+        rows elsewhere, than maps.
+        """
+        if node.op_type != "Concat" or not 2 <= len(node.input) <= _MOST_PARTS:
+            return False
+        shape = self.draft.shape(node.output[0])
+        axis = joined_axis(node, len(shape))
+        made = any(name in self.draft.constants or name in self._parts for name in node.input)
+        return not made and len(shape) == 3 and axis == self._rows.get(node.output[0], ROWS)
+
+    def _write(self, node: onnx.NodeProto, read: Mapping[str, Parts], change: Change) -> Parts:
+        sizes = next(iter(read.values())).sizes
+        starts = itertools.accumulate(sizes, initial=0)
+        names = tuple(f"{node.output[0]}__rows{k}" for k in range(len(sizes)))
+        for k, (name, start, size) in enumerate(zip(names, starts, sizes, strict=False)):
+            one = onnx.NodeProto()
+            one.CopyFrom(node)
+            one.name, one.output[0] = name, name
+            for place, source in enumerate(node.input):
+                if source in read:
+                    one.input[place] = read[source].names[k]
+                elif place in change.sliced:
+                    one.input[place] = self._cut(source, change.sliced[place], start, size)
+            if change.shape is not None:
+                shape = [size if d == change.axis else s for d, s in enumerate(change.shape)]
+                one.op_type = "Reshape"
+                del one.attribute[:]
+                one.input[:] = [one.input[0], self.draft.ints(f"{name}__shape", shape)]
+            self._chains.setdefault(k, []).append(one)
+            shape = list(self.draft.shape(node.output[0]))
+            shape[change.axis] = size
+            self.made[name] = TensorInfo(tuple(shape), self.draft.tensors[node.output[0]].data_type)
+            self._done.add(name)
+        return Parts(names, change.axis, sizes)
+
+    def _cut(self, source: str, axis: int, start: int, size: int) -> str:
+        """A part of a constant, which keeps its memory, or of what is dequantised from some."""
+        name = f"{source}__rows{axis}_{start}_{size}"
+        if self.draft.is_fixed(name):
+            return name
+        if source in self.draft.constants:
+            part = (slice(None),) * axis + (slice(start, start + size),)
+            return self.draft.constant(name, self.draft.constants[source][part])
+        wide, one = self.draft.dequantised[source], onnx.NodeProto()
+        one.CopyFrom(wide)
+        one.name = one.output[0] = name
+        one.input[0] = self._cut(wide.input[0], axis, start, size)
+        shape = list(self.draft.shape(source))
+        if attributes_of(wide).get("axis", 1) % len(shape) == axis:
+            for place, scale in enumerate(wide.input[1:], start=1):
+                if scale and self.draft.constants[scale].size > 1:
+                    one.input[place] = self._cut(scale, 0, start, size)
+        shape[axis] = size
+        self.made[name] = TensorInfo(tuple(shape), self.draft.tensors[source].data_type)
+        self.draft.nodes.append(one)
+        self.draft.dequantised[name] = one
+        return name

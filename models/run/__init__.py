@@ -1,0 +1,1 @@
+"""Runs whole networks and tiles in this process."""

@@ -1,0 +1,1 @@
+"""Boxes of tensors, windows over them, and how they are encoded."""

@@ -1,0 +1,1 @@
+"""What every daemon needs: settings, files, ports, logs."""

@@ -1,0 +1,1 @@
+"""Calls between daemons: channels, clients, and who may call."""

@@ -1,0 +1,1 @@
+"""Identities, certificates and keys."""

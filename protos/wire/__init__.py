@@ -1,0 +1,1 @@
+"""What is sent: facts, frames, limits, versions."""

@@ -1,0 +1,1 @@
+"""Computes tasks, and measures itself."""

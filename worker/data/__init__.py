@@ -1,1 +1,0 @@
-"""The data plane: halos go from worker to worker over dedicated streams."""

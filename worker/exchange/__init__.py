@@ -1,0 +1,1 @@
+"""The stream of tasks and results between a worker and a coordinator."""

@@ -1,0 +1,392 @@
+"""Carries out the actions of the task state: the one place where they become I/O.
+
+Events come from three sides, each in its own threads: hosts' messages (the event loop), halos
+from neighbours (the data plane's readers) and ends of runs (the compute threads). Each thread
+changes the state under a lock and then carries out the resulting actions itself: no lock is held
+while anything is sent, received or computed.
+"""
+
+import asyncio
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, assert_never
+
+import numpy as np
+import structlog
+
+from models.tensors.arrays import is_finite
+from protos import imbrex_pb2 as pb
+from protos.daemon.heap import Rest
+from protos.errors import ImbrexError, PeerViolation
+from protos.failures import NotFinite, OutOfMemory, RunError, SendFailed
+from protos.rpc.channels import Caller
+from protos.wire.frames import Buffer, decode
+from worker.compute.compute import Compute, Job, Timed
+from worker.compute.sessions import Sessions
+from worker.engines.base import Ready
+from worker.exchange.outbox import Outbox
+from worker.peers.peers import Peers
+from worker.peers.readers import Work
+from worker.tasks.actions import (
+    Action,
+    Discard,
+    Failed,
+    Keep,
+    Piece,
+    Run,
+    SendToHost,
+    SendToPeer,
+    SetUp,
+    TaskKey,
+)
+from worker.tasks.state import Tasks
+from worker.tasks.task_items import (
+    Message,
+    box_of,
+    done_item,
+    failed_item,
+    key_of,
+    messages,
+    output_specs,
+    piece_of,
+    task_spec,
+)
+
+# A probe longer than this measures nothing better and would hold up tensors behind it.
+_MAX_PROBE_BYTES = 16 << 20
+# The header of a neighbour's message, 100 to 300 bytes per tensor: parsing this much blocks the
+# event loop for 10 ms.
+_MOST_PEER_HEADER_BYTES = 256 << 10
+
+_log = structlog.get_logger()
+
+
+class Exchange:
+    """Streams, the task state, the compute threads and the peers of one worker. Created on the
+    event loop, where its methods run unless they say otherwise.
+    """
+
+    def __init__(
+        self, tasks: Tasks, sessions: Sessions, compute: Compute, caller: Caller, version: str
+    ) -> None:
+        self._tasks = tasks
+        self._tasks_run = 0
+        self._computed_s = 0.0
+        self._lock = threading.Lock()
+        self._sessions = sessions
+        self._compute = compute
+        self._peers = Peers(caller, version, self._not_sent)
+        self._streams: dict[int, Outbox] = {}
+        self._numbers = itertools.count(1)
+        self._runs: dict[TaskKey, Job] = {}
+        self._idle: asyncio.Event | None = None  # what a drain waits for
+        self._rest = Rest()
+
+    def open_stream(self) -> tuple[int, Outbox]:
+        """A new Exchange stream: its number and its outbox."""
+        number, outbox = next(self._numbers), Outbox()
+        self._streams[number] = outbox
+        return number, outbox
+
+    def close_stream(self, number: int) -> None:
+        """The stream has ended: cancels the tasks that came over it."""
+        self._streams.pop(number, None)
+        self._change(self._tasks.stream_closed, number)
+
+    def receive(self, number: int, message: Buffer) -> None:
+        """Handles one message of a host.
+
+        Raises:
+            PeerViolation: it is malformed, or only a worker may send it.
+        """
+        now = time.monotonic()
+        for item, payload in decode(message):
+            try:
+                self._take(number, item, payload, now)
+            except PeerViolation as violation:
+                violation.request = getattr(getattr(item, item.WhichOneof("kind")), "request", "")
+                raise
+
+    def _take(self, number: int, item: pb.Item, payload: Any, now: float) -> None:
+        kind = item.WhichOneof("kind")
+        if kind == "tensor":
+            self._change(self._tasks.add_piece, piece_of(item.tensor, payload), now)
+        elif kind == "ping":
+            self._pong(number, item.ping, now)
+        elif kind != "pong":
+            self._order(number, item, now)
+
+    def receive_of_peer(self, sender: str, message: Buffer) -> None:
+        """Handles one message of a neighbour over gRPC, which holds only tensors.
+
+        Raises:
+            PeerViolation: it is malformed, or holds items that only a host may send.
+        """
+        for item, payload in decode(message, _MOST_PEER_HEADER_BYTES):
+            kind = item.WhichOneof("kind")
+            if kind != "tensor":
+                raise PeerViolation(
+                    cause=f"a peer sent {kind!r}, which only a host may",
+                    cure="Run the same version of imbrex on every device",
+                )
+            assert isinstance(payload, np.ndarray)
+            # A held piece keeps its whole message alive, so the message must not be much larger
+            # than the piece.
+            small = 2 * payload.nbytes < len(message)
+            received = piece_of(item.tensor, payload.copy() if small else payload, sender)
+            self._change(self._tasks.add_piece, received, time.monotonic())
+
+    def receive_piece(self, piece: Piece) -> Work | None:
+        """Handles a halo; may be called in any thread. Returns the run of the task that it has
+        completed, for the calling thread to compute; None if another thread does, or none is
+        complete.
+        """
+        job = self._change_here(self._tasks.add_piece, piece, time.monotonic())
+        return partial(self._compute.follow, job) if job is not None else None
+
+    def keep(self, members: Collection[str]) -> None:
+        """Sets the members; ends the streams to all other devices."""
+        self._peers.keep(members)
+
+    def counts(self) -> dict[str, int]:
+        """Counts since the start: dropped frames by reason, messages to neighbours by transport,
+        tasks run, and milliseconds of computing them, whoever asked.
+        """
+        with self._lock:
+            ran = {"tasks_run": self._tasks_run, "computed_ms": round(1e3 * self._computed_s)}
+            return {**self._tasks.dropped, **self._peers.sent, **ran}
+
+    async def reach(self, device: str, address: str) -> None:
+        """Returns when a neighbour has answered over a new connection.
+
+        Raises:
+            ImbrexError: it does not answer, or is another device.
+        """
+        await self._peers.reach(device, address)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Lets running tasks finish, writes what is queued, then ends every stream."""
+        self._idle = asyncio.Event()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._runs:
+                    self._idle.clear()
+                    await self._idle.wait()
+        for outbox in self._streams.values():
+            outbox.close()
+
+    async def close(self) -> None:
+        """Starts no more runs, and ends the streams to neighbours."""
+        for job in list(self._runs.values()):
+            job.is_wanted = False
+        await self._peers.close()
+
+    # ------------------------------------------------------------ in any thread
+
+    def _change(self, change: Callable[..., list[Action]], *about: Any) -> None:
+        """Passes an event to the state, and carries out the resulting actions."""
+        for action in self._step(change, *about):
+            self._act(action)
+
+    def _change_here(self, change: Callable[..., list[Action]], *about: Any) -> Job | None:
+        """The same in a thread that may compute. Returns one of the resulting runs if a core is
+        free, which the thread has then claimed for it.
+        """
+        run: Run | None = None
+        actions = deque(self._step(change, *about))
+        while actions:
+            action = actions.popleft()
+            if isinstance(action, Run) and run is None:
+                run = action
+            elif isinstance(action, Keep):
+                actions.extend(self._step(self._tasks.add_piece, action.piece, time.monotonic()))
+            else:
+                self._act(action)
+        if run is None:
+            return None
+        if self._compute.claim():
+            return self._job(run)
+        self._act(run)
+        return None
+
+    def _step(self, change: Callable[..., list[Action]], *about: Any) -> list[Action]:
+        with self._lock:
+            overflows = self._tasks.dropped["early_overflow"]
+            try:
+                actions = change(*about)
+            except MemoryError as error:
+                key = _key_in(about)
+                if key is None:
+                    raise
+                short = f"no memory for its tensors: {error}"
+                actions = self._tasks.failed(key, OutOfMemory.code, short)
+            overflows -= self._tasks.dropped["early_overflow"]
+        if overflows:
+            self._peers.on_loop(self._rest.begin)
+        return actions
+
+    def _act(self, action: Action) -> None:
+        """Carries out an action; the task fails whose outputs cannot be passed on."""
+        try:
+            self._carry_out(action)
+        except Exception as error:
+            _log.exception("an action failed")
+            match action:
+                case SendToPeer(source=key):
+                    pass
+                case SendToHost(pieces=(Piece(key=key), *_)):
+                    pass
+                case _:
+                    raise
+            code = OutOfMemory.code if isinstance(error, MemoryError) else RunError.code
+            self._change(self._tasks.failed, key, code, repr(error))
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case Run():
+                self._compute.submit(self._job(action))
+            case SetUp(request):
+                self._compute.errand(partial(self._set_up, request))
+            case SendToHost(stream, pieces, done, more):
+                last = [done_item(done)] if done is not None else []
+                outbox = self._streams.get(stream)
+                if pieces or not more:
+                    self._peers.on_loop(self._write, stream, list(messages(pieces, last)))
+                elif outbox is not None and outbox.hold(last):
+                    self._peers.on_loop(outbox.flush_soon)
+            case SendToPeer():
+                self._peers.send(action)
+            case Failed(stream):
+                self._peers.on_loop(self._write, stream, [([failed_item(action)], [])])
+            case Keep(piece):
+                self._change(self._tasks.add_piece, piece, time.monotonic())
+            case Discard(key):
+                job = self._runs.pop(key, None)
+                if job is not None:
+                    job.is_wanted = False
+            case _:
+                assert_never(action)
+
+    def _job(self, run: Run) -> Job:
+        job = self._runs[run.key] = Job(partial(self._begin, run), partial(self._ended, run.key))
+        return job
+
+    def _set_up(self, request: str) -> None:
+        """Sets up one task of a request early, and leaves the next for later. An error is reported
+        when the task is run.
+        """
+        with suppress(Exception):
+            with self._lock:
+                run = self._tasks.next_to_set_up(request)
+            if run is None:
+                return
+            run.ready = self._bound(run)
+        self._compute.errand(partial(self._set_up, request))
+
+    def _begin(self, run: Run) -> Ready[dict[str, np.ndarray]]:
+        ready: Ready[dict[str, np.ndarray]] = run.ready or self._bound(run)
+        run.ready = None
+        return ready
+
+    def _bound(self, run: Run) -> Ready[dict[str, np.ndarray]]:
+        bound = self._sessions.get(run.program).bound(run.inputs, run.shapes)
+        return replace(bound, check=lambda made: _require_finite(made, run.checked))
+
+    def _ended(self, key: TaskKey, outcome: Timed[dict[str, np.ndarray]] | Exception) -> Job | None:
+        """Handles the end of a run, in the thread that ran it. Returns the run of the task that it
+        has completed on this device, if this thread has claimed a core for it.
+        """
+        try:
+            return self._tell(key, outcome)
+        finally:
+            self._runs.pop(key, None)
+            if self._idle is not None and not self._runs:
+                self._peers.on_loop(self._idle.set)
+
+    def _tell(self, key: TaskKey, outcome: Timed[dict[str, np.ndarray]] | Exception) -> Job | None:
+        if isinstance(outcome, MemoryError):
+            outcome = OutOfMemory(
+                cause=f"a task was out of memory: {outcome}",
+                cure="Stop other programs on this device, or plan smaller tiles",
+            )
+        if isinstance(outcome, Timed):
+            with self._lock:
+                self._tasks_run += 1
+                self._computed_s += outcome.stop_s - outcome.start_s
+            return self._change_here(
+                self._tasks.finished, key, outcome.value, outcome.start_s, outcome.stop_s
+            )
+        if isinstance(outcome, ImbrexError):
+            _log.warning("task failed", code=outcome.code, cause=outcome.cause)
+            self._change(self._tasks.failed, key, outcome.code, str(outcome))
+        else:
+            _log.error("task failed with an internal error", exc_info=outcome)
+            self._change(self._tasks.failed, key, RunError.code, repr(outcome))
+        return None
+
+    def _not_sent(self, action: SendToPeer, error: ImbrexError) -> None:
+        _log.warning("pieces not sent", device=action.device, cause=error.cause)
+        why = f"device {action.device} at {action.address}: {error}"
+        self._change(self._tasks.failed, action.source, SendFailed.code, why)
+
+    # ------------------------------------------------------------ on the event loop
+
+    def _order(self, number: int, item: pb.Item, now: float) -> None:
+        """Handles an item that only a host may send."""
+        kind, tasks = item.WhichOneof("kind"), self._tasks
+        if kind == "task":
+            self._change(tasks.add_task, task_spec(item.task, number), now)
+        elif kind == "release":
+            self._change(tasks.release, item.release.requests)
+        elif kind == "cancel":
+            order = item.cancel
+            self._change(tasks.cancel, order.request, order.task, order.attempt)
+        elif kind == "resend":
+            outputs = output_specs(item.resend.outputs)
+            self._change(tasks.resend, key_of(item.resend), outputs, number)
+        elif kind == "show":
+            show = item.show
+            self._change(tasks.show, key_of(show), show.tensor, box_of(show.box), number)
+        else:
+            raise PeerViolation(
+                cause=f"a host sent {kind!r}, which only a worker may",
+                cure="Run the same version of imbrex on every device",
+            )
+
+    def _write(self, stream: int, waiting: Iterable[Message]) -> None:
+        outbox = self._streams.get(stream)
+        if outbox is None:
+            return
+        try:
+            outbox.add(waiting)
+        except ImbrexError as error:
+            _log.error("host does not read", cause=error.cause, cure=error.cure)
+            outbox.close()
+
+    def _pong(self, number: int, ping: pb.Ping, now: float) -> None:
+        payload = bytes(min(ping.reply_bytes, _MAX_PROBE_BYTES))
+        pong = pb.Ping(number=ping.number, sent_s=ping.sent_s, received_s=now)
+        self._write(number, [([pb.Item(pong=pong)], [payload])])
+
+
+def _key_in(about: Sequence[Any]) -> TaskKey | None:
+    """The task that an event is about: its key, or that of a task or piece, comes first."""
+    first = about[0]
+    key: TaskKey | None = first if isinstance(first, TaskKey) else getattr(first, "key", None)
+    return key
+
+
+def _require_finite(outputs: dict[str, np.ndarray], checked: Iterable[str]) -> None:
+    """Raises NotFinite unless these outputs are finite."""
+    for name in checked:
+        if not is_finite(outputs[name]):
+            raise NotFinite(
+                cause=f"the program produced values of {name!r} that are not finite",
+                cure="If only this device does so, check its memory and its power supply",
+            )

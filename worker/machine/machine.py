@@ -1,0 +1,96 @@
+"""The state of this machine: what the coordinator's doctor cannot see from outside.
+
+Everything is read from the kernel's files below `root`, except for what only a network card's
+driver reports (`Cards`), so that tests can describe any state of a Raspberry Pi in files.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
+from protos import imbrex_pb2 as pb
+from protos.daemon.interfaces import Rank, is_wireless, rank_of
+from worker.machine.condition import power_flags
+from worker.machine.ethtool import Cards
+
+_NETWORK = "sys/class/net"
+_FREQUENCY = "sys/devices/system/cpu/cpu0/cpufreq"
+
+
+def own_addresses() -> dict[str, list[str]]:
+    """The IPv4 addresses of every interface."""
+    return {
+        name: [entry.address for entry in entries if entry.family == socket.AF_INET]
+        for name, entries in psutil.net_if_addrs().items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The sources to read from."""
+
+    root: Path = Path("/")
+    cards: Cards = field(default_factory=Cards)
+    addresses: Callable[[], Mapping[str, Sequence[str]]] = own_addresses
+    clock: Callable[[], float] = time.time
+
+    def condition(self, state_dir: Path, announced: bool) -> pb.Condition:
+        """The machine's state; `state_dir` is on the disk that holds the weights."""
+        memory = self._memory()
+        disk = os.statvfs(state_dir)
+        return pb.Condition(
+            clock_s=self.clock(),
+            memory_bytes=memory.get("MemTotal", 0),
+            memory_available_bytes=memory.get("MemAvailable", 0),
+            disk_bytes=disk.f_blocks * disk.f_frsize,
+            disk_free_bytes=disk.f_bavail * disk.f_frsize,
+            power_flags=power_flags(self.root),
+            governor=self._text(f"{_FREQUENCY}/scaling_governor"),
+            governor_driver=self._text(f"{_FREQUENCY}/scaling_driver"),
+            interfaces=self._interfaces(),
+            announced=announced,
+        )
+
+    def _interfaces(self) -> Iterator[pb.Interface]:
+        for name, addresses in self.addresses().items():
+            if rank_of(name, self.root / _NETWORK) >= Rank.INNER:
+                continue
+            folder = f"{_NETWORK}/{name}"
+            wireless = is_wireless(name, self.root / _NETWORK)
+            yield pb.Interface(
+                name=name,
+                addresses=addresses,
+                wireless=wireless,
+                connected=self._text(f"{folder}/carrier") == "1",
+                mbps=_number(self._text(f"{folder}/speed")),
+                port_mbps=0 if wireless else self.cards.port_mbps(name),
+                saves_power=wireless and self.cards.saves_power(name),
+            )
+
+    def _memory(self) -> dict[str, int]:
+        """The kernel's memory table, in bytes."""
+        found = {}
+        for line in self._text("proc/meminfo").splitlines():
+            key, _, value = line.partition(":")
+            found[key] = _number(value.removesuffix("kB").strip()) << 10
+        return found
+
+    def _text(self, path: str) -> str:
+        """A file's text; empty if it does not exist or cannot be read."""
+        try:
+            return (self.root / path).read_text().strip()
+        except (OSError, UnicodeDecodeError):
+            return ""
+
+
+def _number(text: str) -> int:
+    """A count; 0 if there is none (the speed of an unplugged cable is -1)."""
+    try:
+        return max(0, int(text))
+    except ValueError:
+        return 0

@@ -1,0 +1,1 @@
+"""Tensors past gRPC: streams between workers, and to coordinators."""

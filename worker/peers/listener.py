@@ -1,0 +1,245 @@
+"""The listener for neighbours' halos: one thread reads each stream and delivers every box. If that
+completes a task, the thread may compute it, while another reads its stream. Streams of hosts, which
+begin with another byte, are passed to the event loop.
+"""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import structlog
+
+from protos.daemon.ports import cannot_listen
+from protos.errors import PeerViolation
+from protos.rpc.channels import Caller
+from protos.rpc.direct import GREET_S, PREFACE, tune
+from protos.trust.identity import device_of
+from worker.peers.packets import WELCOME, Reader, read_greeting
+from worker.peers.readers import Readers, Work
+from worker.tasks.actions import Piece
+
+# Connections that have not greeted yet, and streams of one neighbour: its present one, and those
+# from before its cable was pulled. Each may hold a packet of 4 MB while it is read.
+_MOST_STRANGERS = 16
+MOST_STREAMS_OF_A_PEER = 4
+_MOST_STREAMS = 256
+# Before another attempt to accept a connection.
+_PAUSE_S = 0.1
+
+# Returns what the calling thread is to do next, if anything.
+Deliver = Callable[[Piece], Work | None]
+# Takes over a host's connection, with what is needed to secure it.
+TakeHost = Callable[[socket.socket, ssl.SSLContext | None], None]
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """A connection; its sender, and what reads it, once that has greeted. `uncharged_bytes` are
+    those of a message that is not complete.
+    """
+
+    socket: socket.socket
+    sender: str = ""
+    reader: Reader | None = None
+    uncharged_bytes: int = 0
+
+
+class Listener:
+    """Listens from construction on. `deliver` and `take_host` are called in the reading threads."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        caller: Caller,
+        deliver: Deliver,
+        take_host: TakeHost,
+    ) -> None:
+        self._caller = caller
+        self._deliver = deliver
+        self._take_host = take_host
+        self._members: frozenset[str] | None = None
+        self._lock = threading.Lock()
+        self._streams: dict[_Stream, None] = {}
+        self._readers = Readers(self._serve)
+        self._is_closing = False
+        self._socket = _listening(host, port)
+        self.port: int = self._socket.getsockname()[1]
+        self._accepting = threading.Thread(target=self._accept, name="data accept", daemon=True)
+        self._accepting.start()
+
+    def keep(self, members: Collection[str]) -> None:
+        """Sets the members; ends the streams of all other devices."""
+        with self._lock:
+            self._members = frozenset(members)
+            gone = [each for each in self._streams if each.sender not in self._members]
+        for stream in gone:
+            if stream.sender:
+                _hang_up(stream.socket)
+
+    def close(self) -> None:
+        """Ends every stream and stops listening."""
+        self._is_closing = True
+        _hang_up(self._socket)
+        self._accepting.join()
+        self._socket.close()
+        with self._lock:
+            streams = list(self._streams)
+        for stream in streams:
+            _hang_up(stream.socket)
+        self._readers.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                accepted, _ = self._socket.accept()
+            except OSError as error:
+                if self._is_closing:
+                    return
+                # The process or the system has no more descriptors, or no memory.
+                _log.warning("a data stream cannot be accepted", cause=str(error))
+                time.sleep(_PAUSE_S)
+                continue
+            stream = _Stream(accepted)
+            with self._lock:
+                strangers = [each for each in self._streams if not each.sender]
+                if len(self._streams) >= _MOST_STREAMS:
+                    accepted.close()
+                    continue
+                if len(strangers) >= _MOST_STRANGERS:
+                    # A neighbour greets at once, so the oldest ungreeted connection is not a
+                    # neighbour's.
+                    _hang_up(strangers[0].socket)
+                self._streams[stream] = None
+            try:
+                self._readers.begin(stream)
+            except RuntimeError as error:
+                _log.warning("a data stream cannot be read", cause=str(error))
+                self._forget(stream)
+
+    def _serve(self, stream: _Stream) -> Work | None:
+        work: Work | None = None
+        try:
+            if stream.reader is None and not self._is_neighbour(stream):
+                return None
+            work = self._read(stream)
+        except PeerViolation as violation:
+            _log.warning("data stream refused", sender=stream.sender, cause=violation.cause)
+        except OSError as error:
+            if not stream.sender:
+                _log.warning("data stream refused", cause=str(error))
+        finally:
+            if work is None:
+                self._forget(stream)
+        return work
+
+    def _forget(self, stream: _Stream) -> None:
+        with self._lock:
+            self._streams.pop(stream, None)
+        stream.socket.close()
+
+    def _is_neighbour(self, stream: _Stream) -> bool:
+        """Completes the greeting, after which the sender is known; passes on a host's stream.
+
+        Raises:
+            PeerViolation: the sender may not send here.
+            OSError: the connection broke, or TLS failed.
+        """
+        stream.socket.settimeout(GREET_S)
+        tune(stream.socket)
+        credentials = self._caller.credentials
+        context = credentials.tls_server() if credentials is not None else None
+        if stream.socket.recv(1, socket.MSG_PEEK) == PREFACE:
+            stream.socket.recv(1)
+            self._take_host(socket.socket(fileno=stream.socket.detach()), context)
+            return False
+        self._greet(stream, context)
+        return True
+
+    def _greet(self, stream: _Stream, context: ssl.SSLContext | None) -> None:
+        if context is not None:
+            secured = context.wrap_socket(stream.socket, server_side=True)
+            with self._lock:
+                stream.socket = secured
+        sender, secret = read_greeting(partial(_exactly, stream.socket))
+        with self._lock:
+            if objection := self._objection(stream.socket, sender, secret):
+                raise PeerViolation(cause=objection, cure="See `imbrex cluster list`")
+            stream.sender = sender
+        stream.socket.sendall(WELCOME)
+        stream.socket.settimeout(None)
+        stream.reader = Reader(stream.socket.recv_into, sender)
+
+    def _objection(self, stream: socket.socket, sender: str, secret: str) -> str:
+        """The reason to refuse a stream; empty if there is none."""
+        if isinstance(stream, ssl.SSLSocket):
+            shown: dict[str, Any] = dict(stream.getpeercert() or {})
+            names = shown.get("subjectAltName", ())
+            own = device_of(tuple(name for kind, name in names if kind == "DNS"))
+            if own != sender or not own:
+                return f"its certificate is for {own!r}, it says that it is {sender!r}"
+            if sender not in (self._members or ()):
+                return f"device {sender} is not a member of the cluster"
+        elif not hmac.compare_digest(secret.encode(), self._caller.secret.encode()):
+            return "the cluster secret is missing or wrong"
+        if sum(each.sender == sender for each in self._streams) >= MOST_STREAMS_OF_A_PEER:
+            return f"device {sender} has {MOST_STREAMS_OF_A_PEER} streams open already"
+        return ""
+
+    def _read(self, stream: _Stream) -> Work | None:
+        """Delivers until the stream ends, or until a piece leads to work."""
+        assert stream.reader is not None
+        charge, deliver = self._caller.endpoint.charge, self._deliver
+        while (found := stream.reader.next()) is not None:
+            piece, is_last = found
+            stream.uncharged_bytes += piece.array.nbytes
+            if is_last:
+                charge(stream.uncharged_bytes)
+                stream.uncharged_bytes = 0
+            if (work := deliver(piece)) is not None:
+                return work
+        return None
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A socket on the given port, else on any free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for each in dict.fromkeys((port, 0)):
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host.strip("[]"), each))
+            listener.listen(_MOST_STRANGERS)
+        except OSError as error:
+            listener.close()
+            if each == 0:
+                ways = ("host (--host)", "data_port (--data-port)")
+                raise cannot_listen(host, port, ways, error.strerror or str(error)) from error
+        else:
+            return listener
+    raise AssertionError("any free port was tried")
+
+
+def _exactly(stream: socket.socket, size: int) -> bytes:
+    """Exactly `size` bytes, fewer at the stream's end; reads nothing beyond them."""
+    found = b""
+    while len(found) < size and (got := stream.recv(size - len(found))):
+        found += got
+    return found
+
+
+def _hang_up(stream: socket.socket) -> None:
+    """Shuts the socket down, below TLS, so that its reader sees the end."""
+    with suppress(OSError):
+        socket.socket.shutdown(stream, socket.SHUT_RDWR)

@@ -1,0 +1,207 @@
+"""What travels between workers: one packet for each box of a tensor.
+
+    header      fixed, little-endian (`_HEADER`): what follows, and which attempt of which task
+    names       the request and the tensor, UTF-8
+    box         start and stop of each dimension, u32 each
+    payload     the box, little-endian and row-major
+
+A stream begins with a greeting: who sends, and the cluster's secret where that is the proof.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from models.tensors.arrays import aligned_empty
+from models.tensors.boxes import Box
+from protos.errors import PeerViolation
+from protos.wire.convert import DTYPES, MAX_DIMS, data_type_of
+from protos.wire.frames import MAX_TENSOR_BYTES, pieces, runs
+from worker.tasks.actions import Piece, TaskKey
+
+MAGIC = b"imbrex\x01"
+# What the receiver says to a greeting that it accepts.
+WELCOME = b"\x01"
+
+_GREETING = struct.Struct("<7sBH")
+# Mark (of the last packet of a message, or another), dimensions, data type, plan version, task,
+# attempt, payload bytes, bytes of both names.
+_HEADER = struct.Struct("<HBBQIIIHH")
+_LAST, _MORE = 0x1B7E, 0x1B7F
+# Requests are named by us (`uuid4`) or by clients; tensors by exporters.
+_MOST_NAME = 4096
+
+# Boxes whose encoded form is cached: those of a few plans.
+_MOST_PLACES = 1024
+# Bytes read at once, if available: a small halo then takes one system call.
+_AHEAD_BYTES = 64 << 10
+
+Read = Callable[[int], bytes]
+
+
+def split(parts: Iterable[Piece]) -> Iterator[Piece]:
+    """The same pieces, cut to at most `MAX_TENSOR_BYTES` each."""
+    for part in parts:
+        if part.array.nbytes <= MAX_TENSOR_BYTES:
+            yield part
+            continue
+        for cut in pieces(part.box.spans, part.array.itemsize):
+            box = Box.of(*cut)
+            yield Piece(part.key, part.tensor, box, part.array[box.slices(part.box)])
+
+
+def packets(parts: Sequence[Piece]) -> list[memoryview | bytes]:
+    """The packets of these pieces, as buffers in order; payloads are views where runs are long.
+
+    Every halo passes through here between two kernels, rarely enough to find the caches cold, so
+    the code does as little as possible.
+    """
+    if any(part.array.nbytes > MAX_TENSOR_BYTES for part in parts):
+        parts = tuple(split(parts))
+    buffers: list[memoryview | bytes] = []
+    left = len(parts)
+    for part in parts:
+        left -= 1
+        key, array = part.key, part.array
+        request, place = key.request.encode(), _place(part.tensor, part.box)
+        header = _HEADER.pack(
+            _MORE if left else _LAST,
+            len(part.box),
+            data_type_of(array.dtype),
+            key.plan_version,
+            key.task,
+            key.attempt,
+            array.nbytes,
+            len(request),
+            len(place) - 8 * len(part.box),
+        )
+        buffers.append(header + request + place)
+        if not array.flags.c_contiguous:
+            buffers.extend(runs(array))
+        elif array.nbytes:
+            buffers.append(array.data)
+    return buffers
+
+
+class Reader:
+    """Reads the packets of a stream. `recv_into` fills the beginning of a buffer with at least one
+    byte, or returns 0 at the stream's end; bytes read beyond a header are kept for the next packet.
+    """
+
+    def __init__(self, recv_into: Callable[[memoryview], int], sender: str) -> None:
+        self._recv_into = recv_into
+        self._sender = sender
+        self._buffer = memoryview(bytearray(_AHEAD_BYTES))
+        self._start = self._stop = 0
+
+    def next(self) -> tuple[Piece, bool] | None:
+        """The next packet, and whether its message ends with it; None at the stream's end.
+
+        Raises:
+            PeerViolation: the packet is malformed or truncated.
+        """
+        if not self._has(_HEADER.size):
+            if self._start == self._stop:
+                return None
+            raise _violation("ended the stream within a packet")
+        mark, dims, kind, version, task, attempt, size, request_bytes, tensor_bytes = (
+            _HEADER.unpack_from(self._buffer, self._start)
+        )
+        longest = max(request_bytes, tensor_bytes)
+        if mark not in (_LAST, _MORE) or dims > MAX_DIMS or longest > _MOST_NAME:
+            raise _violation("sent a malformed packet")
+        dtype = DTYPES.get(kind)
+        if dtype is None:
+            raise _violation(f"sent a tensor of data type {kind}, which the wire does not carry")
+        length = _HEADER.size + request_bytes + tensor_bytes + 8 * dims
+        if not self._has(length):
+            raise _violation("ended the stream within a packet")
+        names, stop = self._start + _HEADER.size, self._start + length
+        request = _text(bytes(self._buffer[names : names + request_bytes]))
+        tensor, box = _placed(bytes(self._buffer[names + request_bytes : stop]), tensor_bytes)
+        self._start = stop
+        if size > MAX_TENSOR_BYTES or size != box.volume * dtype.itemsize:
+            raise _violation(f"sent {size} bytes for a box {box} of {dtype}")
+        array = aligned_empty(box.shape, dtype)
+        if size:
+            self._fill(array.reshape(-1).view(np.uint8).data)
+        return Piece(TaskKey(request, version, task, attempt), tensor, box, array, self._sender), (
+            mark == _LAST
+        )
+
+    def _has(self, size: int) -> bool:
+        """Reads until `size` bytes are buffered; False if the stream ends before."""
+        if self._stop - self._start >= size:
+            return True
+        ahead = self._stop - self._start
+        self._buffer[:ahead] = bytes(self._buffer[self._start : self._stop])
+        self._start, self._stop = 0, ahead
+        while self._stop < size:
+            got = self._recv_into(self._buffer[self._stop :])
+            if not got:
+                return False
+            self._stop += got
+        return True
+
+    def _fill(self, payload: memoryview) -> None:
+        ahead = min(self._stop - self._start, len(payload))
+        payload[:ahead] = self._buffer[self._start : self._start + ahead]
+        self._start += ahead
+        while ahead < len(payload):
+            got = self._recv_into(payload[ahead:])
+            if not got:
+                raise _violation("ended the stream within a packet")
+            ahead += got
+
+
+def greeting(sender: str, secret: str) -> bytes:
+    """The greeting that begins a stream."""
+    own, proof = sender.encode(), secret.encode()
+    return _GREETING.pack(MAGIC, len(own), len(proof)) + own + proof
+
+
+def read_greeting(read: Read) -> tuple[str, str]:
+    """(the sender's id, the secret that it presents).
+
+    Raises:
+        PeerViolation: this is not a greeting.
+    """
+    header = read(_GREETING.size)
+    if len(header) == _GREETING.size:
+        magic, own, proof = _GREETING.unpack(header)
+        if magic == MAGIC and proof <= _MOST_NAME:
+            text = read(own + proof)
+            if len(text) == own + proof:
+                return text[:own].decode(errors="replace"), text[own:].decode(errors="replace")
+    raise _violation("did not greet")
+
+
+@lru_cache(_MOST_PLACES)
+def _place(tensor: str, box: Box) -> bytes:
+    spans = (struct.pack("<II", span.start, span.stop) for span in box.spans)
+    return tensor.encode() + b"".join(spans)
+
+
+@lru_cache(_MOST_PLACES)
+def _placed(place: bytes, tensor_bytes: int) -> tuple[str, Box]:
+    pairs: Sequence[tuple[int, int]] = list(struct.iter_unpack("<II", place[tensor_bytes:]))
+    if any(start > stop for start, stop in pairs):
+        raise _violation("sent a box that ends before it begins")
+    return _text(place[:tensor_bytes]), Box.of(*pairs)
+
+
+def _text(name: bytes) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        raise _violation("sent names that are not UTF-8") from None
+
+
+def _violation(what: str) -> PeerViolation:
+    return PeerViolation(
+        cause=f"a peer {what}", cure="Run the same version of imbrex on every device"
+    )

@@ -1,0 +1,1 @@
+"""Certificates of a worker, and the coordinators that it has seen."""
