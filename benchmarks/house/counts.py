@@ -133,7 +133,7 @@ def module_name(file: Path) -> str:
 
 def _room(file: Path) -> str:
     path = file.relative_to(ROOT)
-    is_loose = path.parts[0] in ("coordinator", "imbrex", "models", "worker") and len(path.parts) == 2
+    is_loose = len(path.parts) == 2 and path.parts[0] != "protos"
     return str(path.with_suffix("") if is_loose and path.stem != "__init__" else path.parent)
 
 
