@@ -54,7 +54,7 @@ async def test_a_quarantine_that_could_not_be_recorded_is_recorded_later(made) -
     assert not live.withheld_list.quarantined()
     found._record_all()  # as `follow` does
     await until(lambda: live.withheld_list.quarantined() == {PI: "task 3 is off"})
-    assert not found._unrecorded
+    await until(lambda: not found._unrecorded)
 
 
 async def test_who_was_resumed_meanwhile_is_not_recorded(made) -> None:
