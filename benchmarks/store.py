@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
 import signal
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +25,7 @@ START_S = 60.0
 CONFIGURATION = Path(__file__).parent.parent / "deploy" / "nats" / "nats-server.conf"
 # Those of the configuration.
 _DEVICES = ("pi-1", "pi-2", "pi-3")
+_PORTS = (15_000, 32_000)
 
 
 @dataclass
@@ -99,9 +101,13 @@ class Store:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
+    """A port of loopback that nobody listens on now. It is below those that the kernel gives away
+    itself, which another process could get before it is used.
+    """
+    while True:
+        port = random.randrange(*_PORTS)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 @dataclass(frozen=True, slots=True)
