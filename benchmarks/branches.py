@@ -90,7 +90,7 @@ def towers(
     return net.model(back.conv("last", 4, builder.square(3)))
 
 
-def _tower(top: builder.Tensor, name: str, depth: int) -> builder.Tensor:
+def _tower(top: builder.NetworkTensor, name: str, depth: int) -> builder.NetworkTensor:
     """Attention of every channel (1, channels, tokens) to the others, `depth` times."""
     net, (_, width, tokens) = top.network, top.shape
     for number in range(depth):

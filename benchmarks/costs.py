@@ -23,7 +23,7 @@ import onnxruntime as ort
 
 from benchmarks.lab.pictures import short_name
 from benchmarks.report import command_line, emit
-from coordinator.costs.regression import Profile, RegressionCosts, errors
+from coordinator.costs.regression import DeviceProfile, RegressionCosts, errors
 from coordinator.costs.sampling import Sampling
 from models.catalogue import catalogue
 from models.cut.cutter import cut
@@ -32,7 +32,7 @@ from models.cut.tiles import MapTile, even_spans, map_size, tile_boxes
 from models.cut.units import Network, divide
 from models.onnx_file.importer import load_graph
 from models.operators.geometry import extent
-from models.operators.work import Work, works
+from models.operators.work import NodeWork, works
 from models.tensors.boxes import Span
 from worker.engines.ort_session import BLOCKED_LAYOUT, make_session
 
@@ -46,7 +46,7 @@ class FusedTile:
     """A tile of a block of a real network."""
 
     network: str
-    work: Sequence[Work]
+    work: Sequence[NodeWork]
     program: Program
     inputs: Mapping[str, Sequence[int]]
 
@@ -134,7 +134,7 @@ def fused_tile(network: Network, start: int, stop: int, rows: Span, blobs: BlobS
     return FusedTile(network.name, work, piece.program, shapes)
 
 
-def compare(profile: Profile, timed: Timed) -> dict[str, dict[str, float]]:
+def compare(profile: DeviceProfile, timed: Timed) -> dict[str, dict[str, float]]:
     """MAPE and bias of fused tiles, per network and of all."""
     costs = RegressionCosts(profile)
     ratios = [(tile.network, costs.block_s(tile.work) / seconds) for tile, seconds in timed]

@@ -17,7 +17,7 @@ from PIL import Image
 from benchmarks.report import command_line, emit
 from models.catalogue.installed import Store
 from models.digits import MODEL
-from models.digits.ink import Part
+from models.digits.ink import InkPart
 from models.digits.sheets import FORMATS, SHEETS, sheet
 from training.digits.evaluate import measure
 
@@ -30,7 +30,7 @@ MOST_LOST = 0.005
 def save_sheets(folder: Path, count: int = PICTURES) -> None:
     """Writes sheets of digits that are not held out."""
     for seed in range(count):
-        made = sheet(Part.TRAIN, seed, FORMATS[seed % len(FORMATS)])
+        made = sheet(InkPart.TRAIN, seed, FORMATS[seed % len(FORMATS)])
         Image.fromarray(made.pixels).save(folder / f"{seed}.png")
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from coordinator.planning.papers.min_sum_elimination import CostGraph, Edge
-from coordinator.planning.papers.minsum import MAX_ENTRIES, Floats
+from coordinator.planning.papers.minsum import MAX_ENTRIES
+from models.tensors.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from benchmarks.workers import (
 )
 from coordinator.service import Coordinator
 from coordinator.tasks.plan import Plan
-from coordinator.tasks.runs import Phase
+from coordinator.tasks.runs import TaskPhase
 from models.run.reference import compare
 from protos.wire.facts import DeviceId
 
@@ -93,7 +93,7 @@ class Cluster:
             attempt.device
             for run in self.coordinator._driver.scheduler.requests.values()
             for task in run.tasks
-            if task.phase is Phase.RUNNING
+            if task.phase is TaskPhase.RUNNING
             for attempt in task.attempts.values()
         }
 

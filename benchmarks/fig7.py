@@ -15,7 +15,7 @@ from models.cut.tiles import grid, tile_boxes, whole_map
 from models.cut.units import Network, divide
 from models.onnx_file.importer import load_graph
 from models.operators.geometry import extent
-from models.operators.work import Work, tile_works, works
+from models.operators.work import NodeWork, tile_works, works
 
 MODEL = "vgg16-256-conv"
 GRIDS = ((2, 2), (2, 4), (4, 4))
@@ -65,7 +65,7 @@ def fig7() -> dict[str, Any]:
     }
 
 
-def _conv_flop(each: Sequence[Work]) -> int:
+def _conv_flop(each: Sequence[NodeWork]) -> int:
     """FLOPs of convolutions only, as counted in the papers."""
     return sum(work.flop for work in each if work.layer_type == "convolution")
 

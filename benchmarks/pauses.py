@@ -21,7 +21,8 @@ from benchmarks.busy import busy_core
 from benchmarks.report import command_line, emit
 from models.catalogue.catalogue import load
 from models.onnx_file.importer import graph_of
-from models.run.reference import Arrays, random_inputs
+from models.run.reference import random_inputs
+from models.tensors.arrays import Arrays
 from worker.engines.ort_session import AFFINITIES, cores_of_pool, make_session, options
 
 NETWORKS = ("resnet50", "mobilenetv2", "yolov8n")

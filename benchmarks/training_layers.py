@@ -19,13 +19,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coordinator.planning.geometry.box_arrays import Ints, common
-from coordinator.planning.papers.layered import Floats, LayoutBoxes
+from coordinator.planning.geometry.box_arrays import common
+from coordinator.planning.papers.layered import LayoutBoxes
 from coordinator.planning.papers.min_sum_elimination import CostGraph, Edge
 from models.cut.tiles import even_spans
 from models.graph.graph import Graph, Node
 from models.operators import Kind, operator
 from models.operators.work import node_work
+from models.tensors.arrays import Floats, Ints
 from models.tensors.boxes import Box
 
 _LAYERS = frozenset({"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "Gemm", "Concat"})

@@ -15,7 +15,7 @@ from protos.errors import ImbrexError, NotFiniteAnswer
 if TYPE_CHECKING:  # clients import this module, too, and do not need networks
     import numpy as np
 
-    from coordinator.costs.regression import Profile
+    from coordinator.costs.regression import DeviceProfile
     from coordinator.tasks.plan import TrafficBytes
     from coordinator.tasks.timeline import Timing
     from models.cut.units import Network
@@ -213,7 +213,7 @@ class ProfileStatus:
     name: str
     state: str
     progress: float
-    profile: Profile | None
+    profile: DeviceProfile | None
     failure: ImbrexError | None
 
 

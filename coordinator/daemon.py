@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 import uvicorn
 
-from coordinator.devices.host_worker import Hardware
+from coordinator.devices.host_worker import HostHardware
 from coordinator.runtime.runtime import WEIGHTS_FOLDER
 from coordinator.service import Coordinator
 from coordinator.serving.app import create_app
@@ -42,7 +42,7 @@ KEEP_ALIVE_S = 75
 log = structlog.get_logger(__name__)
 
 
-async def run(settings: CoordinatorSettings, hardware: Hardware | None = None) -> None:
+async def run(settings: CoordinatorSettings, hardware: HostHardware | None = None) -> None:
     """Serves until SIGTERM or SIGINT, on this computer or as the given `hardware`.
 
     Raises:

@@ -10,8 +10,8 @@ from typing import Any
 
 from coordinator.answers import Answer, DeviceStatus, ProfileStatus, ServedModel
 from coordinator.control.choice import IN_FORCE, Choice
-from coordinator.devices.host_worker import Hardware
-from coordinator.requests.input_variants import Arrays, Entrances, Reading, read_feeds
+from coordinator.devices.host_worker import HostHardware
+from coordinator.requests.input_variants import Entrances, FeedReader, read_feeds
 from coordinator.requests.journal import Ended
 from coordinator.requests.trace import chrome_trace
 from coordinator.runtime.describe import Described, describe
@@ -21,6 +21,7 @@ from coordinator.runtime.served_plans import ServedPlans
 from coordinator.runtime.statuses import status_of
 from coordinator.settings import CoordinatorSettings
 from coordinator.trust.roster import Member
+from models.tensors.arrays import Arrays
 from models.tensors.selection import NO_SELECTION, Selections
 from protos.errors import BadRequest, ImbrexError
 from protos.wire.facts import DeviceId
@@ -29,7 +30,7 @@ from protos.wire.facts import DeviceId
 class Coordinator:
     """One per process. All methods run on its event loop."""
 
-    def __init__(self, settings: CoordinatorSettings, hardware: Hardware | None = None) -> None:
+    def __init__(self, settings: CoordinatorSettings, hardware: HostHardware | None = None) -> None:
         self.settings = settings
         self._runtime = runtime = Runtime(settings, hardware)
         self._live, self._driver = runtime.live, runtime.driver
@@ -122,15 +123,15 @@ class Coordinator:
     async def infer(
         self,
         model: str | ServedModel,
-        feeds: Arrays | Reading,
+        feeds: Arrays | FeedReader,
         request_id: str | None = None,
         choice: Choice = IN_FORCE,
         *,
         selections: Selections = NO_SELECTION,
     ) -> Answer:
         """One request: input tensors in, output tensors out, by the plan in force or a chosen one.
-        `model` is a result of `served.get`, or a name for it. `feeds` may be a `Reading`, which is
-        read when the request's turn has come. `selections` are what the caller looks at of the
+        `model` is a result of `served.get`, or a name for it. `feeds` may be a `FeedReader`, which
+        is read when the request's turn has come. `selections` are what the caller looks at of the
         outputs: the rest of these may be zeros.
 
         Raises:

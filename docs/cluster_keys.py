@@ -17,10 +17,10 @@ sys.path.insert(0, str(ROOT))
 from coordinator.planning import cluster_schema as schema  # noqa: E402
 
 _SECTIONS = {
-    "`[network]`": schema.Network,
+    "`[network]`": schema.NetworkTable,
     "`[host]`": schema.Host,
     "`[[device]]`": schema.DeviceEntry,
-    "`gflops` and others, of `[host]` and `[[device]]`": schema.Computer,
+    "`gflops` and others, of `[host]` and `[[device]]`": schema.ComputerTable,
     "`[device.limits]` and `[host.limits]`": schema.Limited,
     "`endpoint_` keys, of `[host]`, `[host.worker]` and `[[device]]`": schema.End,
 }

@@ -8,10 +8,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from models.vision.class_map import Overlay, Segment, mask_of
-from models.vision.class_scores import Classification
-from models.vision.detection import Detection
-from models.vision.predictions import Prediction
+from models.vision.class_map import ClassSegment, Overlay, mask_of
+from models.vision.class_scores import ClassProbability
+from models.vision.detection import DetectedBox
+from models.vision.predictions import VisionPrediction
 from models.vision.repainted import Repainting
 from protos.errors import BadConfiguration, BadRequest
 
@@ -46,7 +46,7 @@ def save_annotated(body: bytes, predictions: Sequence[Mapping[str, Any]], target
         ) from error
 
 
-def prediction(fields: Mapping[str, Any]) -> Prediction:
+def prediction(fields: Mapping[str, Any]) -> VisionPrediction:
     """The prediction from its JSON."""
     if "png" in fields:
         from PIL import Image
@@ -60,10 +60,10 @@ def prediction(fields: Mapping[str, Any]) -> Prediction:
         overlay = Overlay(_corners(mask["box"]), mask_of(mask["counts"], (rows, columns)))
     if "share" in fields:
         assert overlay is not None, "segments have a mask"
-        return Segment(label, index, float(fields["share"]), _corners(fields["box"]), overlay)
+        return ClassSegment(label, index, float(fields["share"]), _corners(fields["box"]), overlay)
     if "box" in fields:
         points, corners = fields.get("keypoints"), fields.get("corners")
-        return Detection(
+        return DetectedBox(
             label,
             index,
             float(fields["score"]),
@@ -72,7 +72,7 @@ def prediction(fields: Mapping[str, Any]) -> Prediction:
             None if points is None else tuple(map(tuple, points)),
             None if corners is None else tuple(map(tuple, corners)),
         )
-    return Classification(label, index, float(fields["score"]))
+    return ClassProbability(label, index, float(fields["score"]))
 
 
 def _corners(edges: Sequence[float]) -> tuple[float, float, float, float]:

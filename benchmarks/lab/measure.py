@@ -21,7 +21,7 @@ from coordinator.library.loaded import load as load_whole
 from coordinator.runtime.planners import strategy
 from coordinator.serving.common.tensors import write_tensors
 from imbrex.calls import plain
-from imbrex.cli.rounds import WARM_UP, PlanSamples, Rounds, Sample
+from imbrex.cli.rounds import WARM_UP, PlanSamples, Rounds, RoundSample
 from models.catalogue import catalogue
 from models.run.reference import WholeModel, random_inputs
 from models.vision.pixels import as_values
@@ -49,7 +49,7 @@ class Seen:
     that were busy, packets that queues dropped, and its trace.
     """
 
-    sample: Sample
+    sample: RoundSample
     cpu_s: float
     busy_share: float
     dropped: int

@@ -14,7 +14,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from benchmarks.pair.processes import START_S, Member, Pair
 from coordinator.several.shared_store import SharedStore, open_store
 from coordinator.trust import roster
-from coordinator.trust.state import DEVICES, Files
+from coordinator.trust.state import DEVICES, LocalState
 from coordinator.trust.trust import Certified, Trust
 from models.catalogue.installed import MODEL_FILE, Store
 from models.digits import MODEL
@@ -45,7 +45,7 @@ def changed(made: Pair, times: int) -> dict[str, Any]:
             time.sleep(_LOOK_S)
         seen.setdefault(name, []).append(round(time.monotonic() - began_s, 3))
 
-    there = Files(two.state)
+    there = LocalState(two.state)
     member = roster.Member(_NOBODY, "nobody", now_utc(), now_utc())
     try:
         for _ in range(times):

@@ -8,7 +8,7 @@ import sys
 import threading
 
 from coordinator.audit.case import Case
-from coordinator.audit.job import Job, OutputDifference, Weight, receive, send
+from coordinator.audit.job import AuditJob, OutputDifference, Weight, receive, send
 from models.cut.program import BlobSource, Program, WeightRef
 from models.onnx_file.mapped import location_of
 from protos.errors import ImbrexError
@@ -105,8 +105,8 @@ class Arbiter:
                 pipe.close()
 
 
-def _job(case: Case) -> Job:
-    return Job(
+def _job(case: Case) -> AuditJob:
+    return AuditJob(
         graph=case.program.graph,
         weights=_weights(case.program, case.blobs),
         inputs=case.inputs,

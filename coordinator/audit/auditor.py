@@ -15,7 +15,7 @@ from contextlib import suppress
 import structlog
 
 from coordinator.audit.arbiter import Arbiter, NoVerdict
-from coordinator.audit.case import Case, Peers, case_of, tasks_by_device
+from coordinator.audit.case import Case, PeerEvidence, case_of, tasks_by_device
 from coordinator.audit.collector import Collector
 from coordinator.audit.sampling import AuditSampling
 from coordinator.audit.verdict import Verdict
@@ -35,7 +35,7 @@ PAUSE_S = 0.25
 
 
 Judged = Callable[[Verdict], None]
-Release = Callable[[RequestId, Sequence[DeviceId]], None]
+ReleaseRequest = Callable[[RequestId, Sequence[DeviceId]], None]
 
 
 class Auditor:
@@ -48,9 +48,9 @@ class Auditor:
         every: int,
         collector: Collector,
         arbiter: Arbiter,
-        peers: Peers,
+        peers: PeerEvidence,
         judged: Judged,
-        release: Release,
+        release: ReleaseRequest,
     ) -> None:
         # Unpredictable, so that no device can know which task is checked next.
         self._chance = random.SystemRandom()

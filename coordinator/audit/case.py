@@ -33,10 +33,10 @@ from protos.wire.frames import Payload
 MOST_COPIED_BYTES = 8 << 20
 
 # Identifies an answer: its device, and the tensor of which attempt of which task.
-Key = tuple[DeviceId, int, int, str]
+TensorKey = tuple[DeviceId, int, int, str]
 
 
-class Peers(Protocol):
+class PeerEvidence(Protocol):
     """What is known of the devices that ran a request."""
 
     def shows(self, device: DeviceId) -> bool:
@@ -48,7 +48,7 @@ class Peers(Protocol):
         ...
 
 
-def tolerance_of(base: float, device: DeviceId, peers: Peers) -> float:
+def tolerance_of(base: float, device: DeviceId, peers: PeerEvidence) -> float:
     """How far a device may differ from this machine; devices of one kind may differ by `base`."""
     return base if peers.is_alike(device) else max(base, ACROSS)
 
@@ -61,7 +61,7 @@ class RequestedBox:
 
     device: DeviceId
     items: Sequence[pb.Item] = field(repr=False)
-    key: Key
+    key: TensorKey
     box: Box
     target: np.ndarray = field(repr=False)
     missing: int
@@ -83,7 +83,7 @@ class Case:
     received: list[ReceivedOutput] = field(default_factory=list, repr=False)
     wanted: list[RequestedBox] = field(default_factory=list, repr=False)
 
-    def fill(self, key: Key, box: Box, array: np.ndarray) -> bool:
+    def fill(self, key: TensorKey, box: Box, array: np.ndarray) -> bool:
         """Takes a tensor; returns whether it was wanted."""
         for wanted in self.wanted:
             if wanted.key == key and wanted.box.contains(box):
@@ -128,7 +128,7 @@ def tasks_by_device(flight: Flight) -> Mapping[DeviceId, list[int]]:
     return found
 
 
-def case_of(request: RequestId, flight: Flight, task: int, peers: Peers) -> Case:
+def case_of(request: RequestId, flight: Flight, task: int, peers: PeerEvidence) -> Case:
     """The case of a task of an answered request without retries, whose devices still keep their
     results.
     """
@@ -136,7 +136,7 @@ def case_of(request: RequestId, flight: Flight, task: int, peers: Peers) -> Case
 
 
 class _Builder:
-    def __init__(self, request: RequestId, flight: Flight, task: int, peers: Peers) -> None:
+    def __init__(self, request: RequestId, flight: Flight, task: int, peers: PeerEvidence) -> None:
         self._flight = flight
         self._peers = peers
         self._graph: TaskGraph = flight.graph

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from coordinator.audit.arbiter import Arbiter
-from coordinator.audit.case import Case, Peers, RequestedBox, can_be_judged, tolerance_of
+from coordinator.audit.case import Case, PeerEvidence, RequestedBox, can_be_judged, tolerance_of
 from coordinator.audit.collector import Collector
 from coordinator.audit.job import OutputDifference, ReceivedOutput, relative
 from coordinator.audit.verdict import Verdict
@@ -45,12 +45,12 @@ TASK_S = 120.0
 _MOST_INPUT_BYTES = 64 << 20
 
 
-class ExamTransport(Sender, Peers, Protocol):
+class ExamTransport(Sender, PeerEvidence, Protocol):
     """The connections to workers, as exams need them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Question:
+class ExamQuestion:
     """A program with the boxes and values of its inputs, and the boxes and ONNX types of its
     outputs.
     """
@@ -111,7 +111,7 @@ def tasks_to_try(graph: TaskGraph, device: DeviceId, most: int) -> list[int]:
 
 
 async def _answered(
-    question: Question,
+    question: ExamQuestion,
     device: DeviceId,
     devices: ExamTransport,
     collector: Collector,
@@ -129,7 +129,7 @@ async def _answered(
     return case
 
 
-def _case(question: Question, request: RequestId, device: DeviceId, tolerance: float) -> Case:
+def _case(question: ExamQuestion, request: RequestId, device: DeviceId, tolerance: float) -> Case:
     case = Case(
         request,
         question.model,
@@ -150,7 +150,7 @@ def _case(question: Question, request: RequestId, device: DeviceId, tolerance: f
     return case
 
 
-def _order(question: Question, request: RequestId) -> tuple[list[pb.Item], list[Payload]]:
+def _order(question: ExamQuestion, request: RequestId) -> tuple[list[pb.Item], list[Payload]]:
     """The messages for the task and the tensors that it reads."""
     task = pb.Task(
         request=request,
@@ -190,11 +190,11 @@ def _order(question: Question, request: RequestId) -> tuple[list[pb.Item], list[
     return items, payloads
 
 
-def _of_task(graph: TaskGraph, task: int) -> Question:
+def _of_task(graph: TaskGraph, task: int) -> ExamQuestion:
     spec = graph.tasks[task]
     rng = np.random.default_rng()
     boxes = {each.tensor: each.box for each in spec.inputs}
-    return Question(
+    return ExamQuestion(
         model=graph.plan.model,
         task=task,
         program=graph.programs[spec.program],
@@ -212,7 +212,7 @@ def _of_task(graph: TaskGraph, task: int) -> Question:
 
 
 @cache
-def _entrance() -> tuple[Question, Mapping[str, np.ndarray]]:
+def _entrance() -> tuple[ExamQuestion, Mapping[str, np.ndarray]]:
     """The entrance exam and its correct results. Its few weights are embedded in the graph, and
     stay small where onnxruntime pads them to 16 channels (AVX-512), so that a device with a full
     disk can take it.
@@ -231,7 +231,7 @@ def _entrance() -> tuple[Question, Mapping[str, np.ndarray]]:
         for name, box in piece.inputs.items()
     }
     made = ProgramRunner(blobs, threads=1).run(piece.program, inputs, graph.outputs)
-    question = Question(
+    question = ExamQuestion(
         model=ENTRANCE,
         task=0,
         program=piece.program,

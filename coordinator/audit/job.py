@@ -47,7 +47,7 @@ class ReceivedOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class AuditJob:
     """A program, its inputs, and what arrived of its outputs."""
 
     graph: bytes = field(repr=False)

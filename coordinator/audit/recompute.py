@@ -18,7 +18,7 @@ import onnx
 import onnxruntime as ort
 
 from coordinator.audit.job import (
-    Job,
+    AuditJob,
     OutputDifference,
     ReceivedOutput,
     differing,
@@ -35,7 +35,7 @@ _REARRANGED_BYTES = 64 << 20
 _MOST_DECIDED = 0.5
 
 
-def recompute(job: Job) -> OutputDifference:
+def recompute(job: AuditJob) -> OutputDifference:
     """The worst difference among all that arrived."""
     names = list(dict.fromkeys(each.tensor for each in job.received))
     made = _run(job, names, exact=False)
@@ -74,7 +74,7 @@ def _difference(
     return OutputDifference(received.tensor, relative(actual, expected, made))
 
 
-def _run(job: Job, names: Sequence[str], *, exact: bool) -> dict[str, np.ndarray]:
+def _run(job: AuditJob, names: Sequence[str], *, exact: bool) -> dict[str, np.ndarray]:
     model = onnx.ModelProto.FromString(job.graph)
     folder, size = Path(), 0
     for weight in job.weights:
@@ -125,7 +125,7 @@ def main() -> None:
             job = receive(sys.stdin.buffer)
         except EOFError:
             return
-        assert isinstance(job, Job)
+        assert isinstance(job, AuditJob)
         try:
             answer: OutputDifference | str = recompute(job)
         except Exception as error:  # reported, so that the next job can be processed

@@ -9,7 +9,7 @@ from math import inf
 from coordinator.control import actions, events
 from coordinator.control.actions import Action
 from coordinator.control.events import Event, Ticket
-from coordinator.control.machine import Machine
+from coordinator.control.machine import ControlMachine
 from protos.errors import Overloaded
 
 # A change of load or plan shows in the estimate within a few requests.
@@ -46,7 +46,7 @@ class Throughput:
         self.interval_s += _NEWEST_SHARE * (seconds - self.interval_s)
 
 
-class Admission(Machine):
+class Admission(ControlMachine):
     """Admits requests in order of arrival. A request that would have to wait for longer than
     `most_wait_s`, at the present throughput, is refused: `Arrived` raises `Overloaded`.
     """

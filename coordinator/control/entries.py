@@ -37,7 +37,7 @@ class Making:
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class ModelPlan:
     """A plan in force or chosen, and the work on its successor."""
 
     model: str

@@ -32,21 +32,21 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(Event):
+class TicketEvent(Event):
     """Somebody waits for an answer to this ticket."""
 
     ticket: Ticket
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived(Asked):
+class Arrived(TicketEvent):
     """A request wants a place; one that wants to be `alone` waits until it can have all of them."""
 
     alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class PlanRequested(Asked):
+class PlanRequested(TicketEvent):
     """Somebody wants a plan of a model."""
 
     model: str
@@ -54,7 +54,7 @@ class PlanRequested(Asked):
 
 
 @dataclass(frozen=True, slots=True)
-class Queued(Asked):
+class Queued(TicketEvent):
     """A request wants its turn on the groups of a model, whose plan in force is `graph`."""
 
     model: str
@@ -89,7 +89,7 @@ class Changed(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen(Event):
+class AnswerSeen(Event):
     """How fast devices and links were when a request to a model was answered."""
 
     model: str
@@ -97,26 +97,26 @@ class Seen(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Given(Event):
+class PlanGiven(Event):
     """A person's decision about a model."""
 
     model: str
 
 
 @dataclass(frozen=True, slots=True)
-class Held(Given):
-    """Somebody sent a plan, and it is prepared: it stays in force until `Released`."""
+class Held(PlanGiven):
+    """Somebody sent a plan, and it is prepared: it stays in force until `PlanReleased`."""
 
     graph: TaskGraph
 
 
 @dataclass(frozen=True, slots=True)
-class Released(Given):
+class PlanReleased(PlanGiven):
     """The plan that was held may be replaced again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept(Given):
+class PlanKept(PlanGiven):
     """Somebody sent a plan for requests to choose, and it is prepared."""
 
     choice: Choice
@@ -124,7 +124,7 @@ class Kept(Given):
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten(Given):
+class Forgotten(PlanGiven):
     """The model was replaced or unloaded."""
 
 
@@ -132,14 +132,14 @@ class Forgotten(Given):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome(Event):
+class WorkOutcome(Event):
     """How a work ended."""
 
     work: Work
 
 
 @dataclass(frozen=True, slots=True)
-class Planned(Outcome):
+class Planned(WorkOutcome):
     """A planner proposes `plan`. `old_s` is the latency now predicted for the plan that it would
     replace; None if that one cannot go on, or no prediction was requested.
     """
@@ -149,14 +149,14 @@ class Planned(Outcome):
 
 
 @dataclass(frozen=True, slots=True)
-class Divided(Outcome):
+class Divided(WorkOutcome):
     """Groupings by their number of groups; that of 1 is the plan in force."""
 
     groupings: Mapping[int, Grouping]
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared(Outcome):
+class Prepared(WorkOutcome):
     """The programs of these plans are ready on their devices, after so many `seconds` for each."""
 
     graphs: tuple[TaskGraph, ...]
@@ -164,14 +164,14 @@ class Prepared(Outcome):
 
 
 @dataclass(frozen=True, slots=True)
-class Unprepared(Outcome):
+class Unprepared(WorkOutcome):
     """Devices that could not be prepared, and why."""
 
     errors: Mapping[DeviceId, ImbrexError]
 
 
 @dataclass(frozen=True, slots=True)
-class WorkFailed(Outcome):
+class WorkFailed(WorkOutcome):
     """The work failed; `deserted`: because there is no device."""
 
     error: ImbrexError

@@ -20,9 +20,9 @@ from coordinator.control import actions, events
 from coordinator.control.actions import Action
 from coordinator.control.events import Event, Ticket, Work
 from coordinator.control.load import Load
-from coordinator.control.machine import Machine
+from coordinator.control.machine import ControlMachine
 from coordinator.control.plans import Plans
-from coordinator.control.turns import Group, starts
+from coordinator.control.turns import DeviceGroup, starts
 from coordinator.planning.groups import Grouping, ServiceTimes
 from coordinator.settings import Objective
 from coordinator.tasks.graph import TaskGraph
@@ -48,11 +48,11 @@ class _Line:
     model: str
     planned: dict[int, Grouping] = field(default_factory=dict)
     planned_s: float = -inf
-    ready: dict[int, list[Group]] = field(default_factory=dict)
-    groups: list[Group] = field(default_factory=list)
+    ready: dict[int, list[DeviceGroup]] = field(default_factory=dict)
+    groups: list[DeviceGroup] = field(default_factory=list)
     load: Load = field(default_factory=Load)
     waiting: dict[Ticket, None] = field(default_factory=dict)
-    started: dict[Ticket, Group] = field(default_factory=dict)
+    started: dict[Ticket, DeviceGroup] = field(default_factory=dict)
     looked_s: float = -inf
     work: Work | None = None
     # The plan that is being divided into groups, or the grouping that is being prepared.
@@ -64,7 +64,7 @@ class _Line:
         return len(self.groups)
 
     @property
-    def all_groups(self) -> list[list[Group]]:
+    def all_groups(self) -> list[list[DeviceGroup]]:
         """The groups that are ready, and those that take requests."""
         return [*self.ready.values(), self.groups]
 
@@ -81,7 +81,7 @@ class _Line:
         if all_devices:  # the same group with a new plan; its requests in flight are kept
             all_devices[0].graph, all_devices[0].service = graph, service
         else:
-            self.groups = self.ready[1] = [Group(graph, service)]
+            self.groups = self.ready[1] = [DeviceGroup(graph, service)]
 
     def divide(self, groupings: Mapping[int, Grouping]) -> None:
         """Takes over new groupings. What is ready stays ready if its plans are the same, with its
@@ -124,7 +124,7 @@ class _Line:
         return group is not None
 
 
-class Regrouping(Machine):
+class Regrouping(ControlMachine):
     """Assigns every request its turn and the plan that computes it."""
 
     def __init__(self, plans: Plans, works: Iterator[int], objective: Objective) -> None:
@@ -184,11 +184,11 @@ class Regrouping(Machine):
                 line = self._lines.pop(model)
                 if line.work is not None:
                     yield actions.Stop(line.work)
-            case events.Outcome(work):
+            case events.WorkOutcome(work):
                 for line in [each for each in self._lines.values() if each.work == work]:
                     yield from self._made(line, event, now)
 
-    def _made(self, line: _Line, event: events.Outcome, now: float) -> Iterator[Action]:
+    def _made(self, line: _Line, event: events.WorkOutcome, now: float) -> Iterator[Action]:
         worked_on, line.work, line.worked_on = line.worked_on, None, None
         if isinstance(worked_on, Grouping):
             count = len(worked_on.plans)
@@ -198,7 +198,7 @@ class Regrouping(Machine):
                 del line.planned[count]
                 return
             pairs = zip(event.graphs, worked_on.services, strict=True)
-            line.ready[count] = [Group(graph, service) for graph, service in pairs]
+            line.ready[count] = [DeviceGroup(graph, service) for graph, service in pairs]
             yield from self._look(line, now)
         else:
             if line.ready[1][0].graph is not worked_on:

@@ -14,7 +14,7 @@ from coordinator.control.actions import Action
 from coordinator.control.events import Event
 
 
-class Machine(ABC):
+class ControlMachine(ABC):
     """Takes events and returns actions; irrelevant events change nothing."""
 
     def step(self, event: Event, now: float) -> list[Action]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from coordinator.control import actions, events
 from coordinator.control.actions import Action
 from coordinator.control.events import Event
-from coordinator.control.machine import Machine
+from coordinator.control.machine import ControlMachine
 from protos.wire.facts import DeviceId
 
 # A link is probed until two undisturbed probes in a row agree, at most this often. Requests,
@@ -17,7 +17,7 @@ PROBES_AT_MOST = 6
 AGREE = 1.1
 
 
-class Links(Machine):
+class Links(ControlMachine):
     """Links are probed one at a time: parallel probes would disturb each other."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Links(Machine):
             yield actions.ProbeLink(self._wanted[0][1][0])
 
 
-class Kinds(Machine):
+class Kinds(ControlMachine):
     """Profiles one device at a time; devices of one kind share the profile."""
 
     def __init__(self) -> None:

@@ -30,9 +30,9 @@ from math import inf
 from coordinator.control import actions, events
 from coordinator.control.actions import Action
 from coordinator.control.choice import IN_FORCE, Choice
-from coordinator.control.entries import CONSIDERED, DRIFT, PERIOD, Entry, Making, are_alike
+from coordinator.control.entries import CONSIDERED, DRIFT, PERIOD, Making, ModelPlan, are_alike
 from coordinator.control.events import Event, Work
-from coordinator.control.machine import Machine
+from coordinator.control.machine import ControlMachine
 from coordinator.control.switching import Switching
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import MadeFor, Plan
@@ -51,7 +51,7 @@ NO_WORKER = Unavailable(
 )
 
 
-class Plans(Machine):
+class Plans(ControlMachine):
     """One plan in force per model, and the latest chosen ones. `works` numbers background work.
     Every `period_s` (0: never), and when observations have drifted, another plan is looked for.
     """
@@ -60,7 +60,7 @@ class Plans(Machine):
         self._works = works
         self._period_s = period_s
         self._look_s = inf
-        self._entries: dict[tuple[str, Choice], Entry] = {}
+        self._entries: dict[tuple[str, Choice], ModelPlan] = {}
         self._devices: frozenset[DeviceId] = frozenset()
         self.switching = Switching()
 
@@ -139,12 +139,12 @@ class Plans(Machine):
             case events.Changed(cause, devices, model):
                 self._devices = devices
                 self._change(cause, model, now)
-            case events.Seen(model, observed) if self._period_s:
+            case events.AnswerSeen(model, observed) if self._period_s:
                 if self.switching.is_due(model, observed, now):
                     self._change(DRIFT, model, now)
-            case events.Given():
+            case events.PlanGiven():
                 yield from self._given(event, now)
-            case events.Outcome():
+            case events.WorkOutcome():
                 yield from self._outcome(event, now)
 
     def _change(self, cause: str, model: str, now: float) -> None:
@@ -162,22 +162,22 @@ class Plans(Machine):
             if not entry.is_settled or self.switching.is_worth_a_look(model, now):
                 entry.want(PERIOD, now)
 
-    def _given(self, event: events.Given, now: float) -> Iterator[Action]:
+    def _given(self, event: events.PlanGiven, now: float) -> Iterator[Action]:
         match event:
             case events.Held(model, graph):
-                entry = self._entries.setdefault((model, IN_FORCE), Entry(model, IN_FORCE))
+                entry = self._entries.setdefault((model, IN_FORCE), ModelPlan(model, IN_FORCE))
                 yield from entry.stopped()
                 entry.held = True
                 entry.put(graph)
                 yield from entry.ended(now)
-            case events.Released(model):
+            case events.PlanReleased(model):
                 entry = self._entries[model, IN_FORCE]
                 entry.held = False
                 entry.want("released", now)
-            case events.Kept(model, choice, graph):
+            case events.PlanKept(model, choice, graph):
                 if not self.knows(model, choice):
                     self._make_room()
-                    self._entries[model, choice] = Entry(model, choice)
+                    self._entries[model, choice] = ModelPlan(model, choice)
                     self._entries[model, choice].put(graph)
                 self._touch(self._entries[model, choice])
             case events.Forgotten(model):
@@ -199,7 +199,7 @@ class Plans(Machine):
                 )
             if choice != IN_FORCE:
                 self._make_room()
-            self._entries[model, choice] = Entry(model, choice)
+            self._entries[model, choice] = ModelPlan(model, choice)
         entry = self._entries[model, choice]
         self._touch(entry)
         if entry.stale:
@@ -217,7 +217,7 @@ class Plans(Machine):
         if not entry.busy:
             entry.want("asked for" if entry.error else "first use", now)
 
-    def _tick(self, entry: Entry, now: float) -> Iterator[Action]:
+    def _tick(self, entry: ModelPlan, now: float) -> Iterator[Action]:
         if entry.begins_s <= now:
             entry.making = Making(Work(next(self._works)), tuple(entry.causes))
             entry.causes.clear()
@@ -231,7 +231,7 @@ class Plans(Machine):
             )
             yield actions.Refuse(ticket, late)
 
-    def _outcome(self, event: events.Outcome, now: float) -> Iterator[Action]:
+    def _outcome(self, event: events.WorkOutcome, now: float) -> Iterator[Action]:
         making = [
             (entry, entry.making)
             for entry in self._entries.values()
@@ -243,7 +243,7 @@ class Plans(Machine):
             yield from self._made(entry, of_entry, event, now)
 
     def _made(
-        self, entry: Entry, making: Making, event: events.Outcome, now: float
+        self, entry: ModelPlan, making: Making, event: events.WorkOutcome, now: float
     ) -> Iterator[Action]:
         match event:
             case events.Planned(work, plan, old_s):
@@ -265,13 +265,13 @@ class Plans(Machine):
                 entry.put(entry.graph if goes_on else None, error)
         yield from entry.ended(now)
 
-    def _propose(self, entry: Entry, making: Making) -> Action:
+    def _propose(self, entry: ModelPlan, making: Making) -> Action:
         considered = set(making.causes) <= set(CONSIDERED)
         old = entry.graph.plan if entry.graph and considered else None
         without = dict(making.without)
         return actions.Propose(making.work, entry.model, entry.choice, making.causes, without, old)
 
-    def _is_better(self, entry: Entry, new: Plan, old_s: float | None) -> bool:
+    def _is_better(self, entry: ModelPlan, new: Plan, old_s: float | None) -> bool:
         """Whether to switch: never to the same plan, always if the old one cannot go on or
         measurements were new, otherwise only if the gain at present costs is worth it.
         """
@@ -281,7 +281,7 @@ class Plans(Machine):
             return False
         return old_s is None or self.switching.accepts(entry.model, old_s, new.predicted_latency_s)
 
-    def _goes_on(self, entry: Entry, error: ImbrexError) -> bool:
+    def _goes_on(self, entry: ModelPlan, error: ImbrexError) -> bool:
         """Whether the old plan stays: not if devices are gone whose weights the others have no
         memory for.
         """
@@ -296,7 +296,7 @@ class Plans(Machine):
                 cure="Wait until it is back, or make another plan.",
             )
 
-    def _touch(self, entry: Entry) -> None:
+    def _touch(self, entry: ModelPlan) -> None:
         """Makes an entry the last to be dropped."""
         key = (entry.model, entry.choice)
         self._entries[key] = self._entries.pop(key)
@@ -314,7 +314,7 @@ class Plans(Machine):
         del self._entries[idle]
 
 
-def _has_weights(entry: Entry, making: Making) -> bool:
+def _has_weights(entry: ModelPlan, making: Making) -> bool:
     """Whether devices have most weights of a plan that was prepared: it replaces another one on the
     same devices. The first time that weights are sent says nothing of other times.
     """

@@ -16,7 +16,7 @@ from coordinator.tasks.graph import TaskGraph
 
 
 @dataclass(slots=True, eq=False)
-class Group:
+class DeviceGroup:
     """Devices that answer whole images by one plan, and the images that they have in flight."""
 
     graph: TaskGraph
@@ -32,11 +32,11 @@ class Group:
         return max(0, most - self.in_flight)
 
 
-def starts(groups: Sequence[Group], waiting: int) -> list[tuple[int, Group]]:
+def starts(groups: Sequence[DeviceGroup], waiting: int) -> list[tuple[int, DeviceGroup]]:
     """Positions in the queue that start now, each with its group."""
     given = [group.in_flight for group in groups]
     room = [group.room for group in groups]
-    found: list[tuple[int, Group]] = []
+    found: list[tuple[int, DeviceGroup]] = []
     for position in range(waiting):
         soonest = min(
             range(len(groups)),

@@ -20,7 +20,7 @@ from typing import Literal
 from coordinator.control import actions, events
 from coordinator.control.actions import Action
 from coordinator.control.events import Event
-from coordinator.control.machine import Machine
+from coordinator.control.machine import ControlMachine
 from coordinator.control.quarantine import Quarantine
 from protos.wire.facts import DeviceId
 
@@ -44,7 +44,7 @@ class Apart:
         return self.state != "draining"
 
 
-class Withheld(Machine):
+class Withheld(ControlMachine):
     """Which devices are set aside. `drained` names those that were drained before the start."""
 
     def __init__(self, drained: Mapping[DeviceId, str]) -> None:

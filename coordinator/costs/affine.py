@@ -1,7 +1,8 @@
 """The form of all cost models: affine in the size of the tile.
 
-A node's seconds are a fixed part plus a rate for each quantity of its `Work`. The rates may depend
-on what tiling does not change (layer type, kernel, groups, channels), never on rows or columns.
+A node's seconds are a fixed part plus a rate for each quantity of its `NodeWork`. The rates may
+depend on what tiling does not change (layer type, kernel, groups, channels), never on rows or
+columns.
 Planners use this to cost all ranges of rows at once [Eq. 1 and 3 over arrays]; `block_s` is the
 definition.
 """
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from models.operators.work import Work
+from models.operators.work import NodeWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class LayerRates:
     output_byte_s: float = 0.0
     weight_byte_s: float = 0.0
 
-    def seconds(self, work: Work) -> float:
+    def seconds(self, work: NodeWork) -> float:
         """Seconds of the node for this tile."""
         return (
             self.fixed_s
@@ -57,11 +58,11 @@ class Costs(Protocol):
         """Fixed seconds of any run of a program."""
         ...
 
-    def layer_rates(self, work: Work) -> LayerRates:
+    def layer_rates(self, work: NodeWork) -> LayerRates:
         """Rates of a node; equal for all of its tiles with the same channels."""
         ...
 
-    def block_s(self, works: Sequence[Work]) -> float:
+    def block_s(self, works: Sequence[NodeWork]) -> float:
         """Seconds to run these nodes as one program."""
         ...
 
@@ -77,9 +78,9 @@ class AffineCosts(ABC):
         return 0.0
 
     @abstractmethod
-    def layer_rates(self, work: Work) -> LayerRates:
+    def layer_rates(self, work: NodeWork) -> LayerRates:
         """Rates of a node; equal for all of its tiles with the same channels."""
 
-    def block_s(self, works: Sequence[Work]) -> float:
+    def block_s(self, works: Sequence[NodeWork]) -> float:
         """Seconds to run these nodes as one program: task_s + sum over nodes of their rates."""
         return self.task_s + sum(self.layer_rates(work).seconds(work) for work in works)

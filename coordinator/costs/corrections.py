@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from coordinator.costs.affine import AffineCosts, Costs, LayerRates
 from coordinator.costs.regression import RegressionCosts
-from models.operators.work import Work
+from models.operators.work import NodeWork
 
 # About this long after a lasting change, half of it is believed.
 _TIME_CONSTANT_S = 20.0
@@ -131,7 +131,7 @@ class CorrectedCosts(AffineCosts):
         """Fixed seconds of any run of a program."""
         return self.costs.task_s * self.factor
 
-    def layer_rates(self, work: Work) -> LayerRates:
+    def layer_rates(self, work: NodeWork) -> LayerRates:
         """Rates of a node; equal for all of its tiles with the same channels."""
         return self.costs.layer_rates(work).scaled(self.factor)
 

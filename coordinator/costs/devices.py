@@ -14,11 +14,11 @@ from protos.errors import BadRequest
 from protos.wire.facts import DeviceId
 from protos.wire.limits import Limits
 
-__all__ = ["Cluster", "Costs", "Device", "Endpoint", "Link", "Planner"]
+__all__ = ["Cluster", "Costs", "Device", "EndpointOverhead", "Link", "Planner"]
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class EndpointOverhead:
     """What one machine spends on messages and tasks, besides computing.
 
     Its event loop handles them one after the other: `message_s + bytes * byte_s` for each message
@@ -34,9 +34,9 @@ class Endpoint:
     peer_byte_s: float | None = None
 
     @property
-    def to_peers(self) -> Endpoint:
+    def to_peers(self) -> EndpointOverhead:
         """The same machine's costs for messages between devices."""
-        return Endpoint(
+        return EndpointOverhead(
             self.message_s if self.peer_message_s is None else self.peer_message_s,
             self.byte_s if self.peer_byte_s is None else self.peer_byte_s,
             self.task_s,
@@ -55,8 +55,8 @@ class Link:
     bytes_per_s: float
     message_s: float = 0.0
     latency_s: float = 0.0
-    near: Endpoint = Endpoint()
-    far: Endpoint = Endpoint()
+    near: EndpointOverhead = EndpointOverhead()
+    far: EndpointOverhead = EndpointOverhead()
 
     @property
     def fixed_s(self) -> float:
@@ -129,7 +129,7 @@ class Cluster:
         return (
             self.medium == "air"
             or self.uplink is not None
-            or any(each.link.near != Endpoint() for each in self.devices)
+            or any(each.link.near != EndpointOverhead() for each in self.devices)
         )
 
     @property

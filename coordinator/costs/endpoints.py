@@ -12,12 +12,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from coordinator.costs.devices import Endpoint
+from coordinator.costs.devices import EndpointOverhead
 
 # Measured on an x86-64 core (gRPC streams and asyncio over loopback), as the prior for any machine.
 # The host: 1.1 ms for 530 KB; and 40 us per task, whose boxes and peers it describes.
-HOST_ENDPOINT = Endpoint(message_s=0.0004, byte_s=1 / 0.75e9, task_s=0.00004)
-DEVICE_ENDPOINT = Endpoint(
+HOST_ENDPOINT = EndpointOverhead(message_s=0.0004, byte_s=1 / 0.75e9, task_s=0.00004)
+DEVICE_ENDPOINT = EndpointOverhead(
     message_s=0.0004,
     byte_s=1 / 0.75e9,
     task_s=0.0002,
@@ -42,7 +42,7 @@ _MOST_S = 0.1
 class EndpointEstimate:
     """A device's endpoint costs: `prior`, then the averages of observations."""
 
-    endpoint: Endpoint = DEVICE_ENDPOINT
+    endpoint: EndpointOverhead = DEVICE_ENDPOINT
     observations: int = 0
     updated_s: float = 0.0
 

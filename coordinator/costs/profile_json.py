@@ -9,8 +9,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator.costs.affine import LayerRates
-from coordinator.costs.devices import Endpoint
-from coordinator.costs.regression import LayerFit, Profile
+from coordinator.costs.devices import EndpointOverhead
+from coordinator.costs.regression import DeviceProfile, LayerRegression
 from protos.daemon.documents import first_problem
 from protos.daemon.files import decoded
 from protos.errors import BadRequest
@@ -18,13 +18,13 @@ from protos.errors import BadRequest
 FORMAT = 2
 
 
-def save_profile(profile: Profile) -> str:
+def save_profile(profile: DeviceProfile) -> str:
     """The text of a profile file."""
     body = asdict(profile)
     return json.dumps({"format": FORMAT, **body}, indent=1, allow_nan=False) + "\n"
 
 
-def parse_profile(text: str | bytes) -> Profile:
+def parse_profile(text: str | bytes) -> DeviceProfile:
     """The profile of a file.
 
     Raises:
@@ -39,12 +39,14 @@ def parse_profile(text: str | bytes) -> Profile:
             cure="Make one with `imbrex profile`.",
         ) from error
     fits = {
-        kind: LayerFit(LayerRates(**each.rates.model_dump()), each.samples, each.mape, each.bias)
+        kind: LayerRegression(
+            LayerRates(**each.rates.model_dump()), each.samples, each.mape, each.bias
+        )
         for kind, each in file.fits.items()
     }
     rest = file.model_dump(exclude={"format", "fits", "endpoint"})
-    end = Endpoint(**file.endpoint.model_dump()) if file.endpoint else None
-    return Profile(fits=fits, endpoint=end, **rest)
+    end = EndpointOverhead(**file.endpoint.model_dump()) if file.endpoint else None
+    return DeviceProfile(fits=fits, endpoint=end, **rest)
 
 
 class _Strict(BaseModel):

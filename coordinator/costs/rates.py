@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinator.costs.affine import AffineCosts, Costs, LayerRates
-from models.operators.work import Work
+from models.operators.work import NodeWork
 
 _WEIGHT_ITEM_BYTES = 4
 
 # A common layer by which devices are ranked and shown: 3x3, 128 channels, a 28x56 map.
-_YARDSTICK = Work(
+_YARDSTICK = NodeWork(
     "convolution",
     flop=462_422_016,
     input_bytes=802_816,
@@ -48,7 +48,7 @@ class RateCosts(AffineCosts):
         """Fixed seconds of any run of a program."""
         return self.run_s
 
-    def layer_rates(self, work: Work) -> LayerRates:
+    def layer_rates(self, work: NodeWork) -> LayerRates:
         """Rates of a node; equal for all of its tiles with the same channels."""
         if work.pace:
             return LayerRates(flop_s=work.pace * 1e-9 / self.gflops)

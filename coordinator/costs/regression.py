@@ -14,17 +14,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coordinator.costs.affine import AffineCosts, LayerRates
-from coordinator.costs.devices import Endpoint
+from coordinator.costs.devices import EndpointOverhead
 from coordinator.costs.rates import flop_per_s
 from coordinator.costs.samples import BLOCK, LAYER, Sample
-from models.operators.work import LIGHT, Work
+from models.operators.work import LIGHT, NodeWork
+from models.tensors.arrays import Floats
 
-Floats = NDArray[np.float64]
 # What a block or layer computes, and its seconds.
-Measured = tuple[Sequence[Work], float]
+Measured = tuple[Sequence[NodeWork], float]
 
 _LEAST_SAMPLES = 4
 _FOLDS = 5
@@ -39,7 +38,7 @@ _OF_TOKENS = ("product", "softmax", "layer_norm", _TOKENWISE)
 _BEFORE = {"product": "pointwise", "softmax": "elementwise", "layer_norm": "normalisation"}
 
 
-def kind_of(work: Work) -> str:
+def kind_of(work: NodeWork) -> str:
     """The regression to which a measured node belongs: its layer type, and for convolutions their
     kernel.
     """
@@ -52,7 +51,7 @@ def kind_of(work: Work) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerFit:
+class LayerRegression:
     """The regression of one layer type. `mape` and `bias` are those of held-out samples: the means
     of |predicted / measured - 1| and of predicted / measured - 1.
     """
@@ -64,7 +63,7 @@ class LayerFit:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class DeviceProfile:
     """What was measured of a device: fits by kind, the two factors, and the error on fused blocks.
 
     `fingerprint` identifies the device and runtime (CPU, cores, threads, pace ...); `endpoint` is
@@ -72,13 +71,13 @@ class Profile:
     """
 
     fingerprint: Mapping[str, str]
-    fits: Mapping[str, LayerFit]
+    fits: Mapping[str, LayerRegression]
     compute_scale: float = 1.0
     light_scale: float = 1.0
     blocks: int = 0
     block_mape: float = 0.0
     block_bias: float = 0.0
-    endpoint: Endpoint | None = None
+    endpoint: EndpointOverhead | None = None
 
 
 @dataclass(frozen=True)
@@ -87,12 +86,12 @@ class RegressionCosts(AffineCosts):
     nodes that were timed beside a convolution.
     """
 
-    profile: Profile
+    profile: DeviceProfile
 
     def __post_init__(self) -> None:
         assert self.profile.fits, "a profile has at least one fit"
 
-    def layer_rates(self, work: Work) -> LayerRates:
+    def layer_rates(self, work: NodeWork) -> LayerRates:
         """Rates of a node; equal for all of its tiles with the same channels."""
         kind, fits = kind_of(work), self.profile.fits
         if work.pace:
@@ -107,7 +106,7 @@ class RegressionCosts(AffineCosts):
         return rates.scaled(scale)
 
 
-def pessimistic(fits: Mapping[str, LayerFit]) -> LayerRates:
+def pessimistic(fits: Mapping[str, LayerRegression]) -> LayerRates:
     """The largest of each rate over all layer types."""
     every = [fit.rates for fit in fits.values()]
     return LayerRates(
@@ -119,15 +118,15 @@ def pessimistic(fits: Mapping[str, LayerFit]) -> LayerRates:
     )
 
 
-def fit(measured: Sequence[tuple[Sample, float]], fingerprint: Mapping[str, str]) -> Profile:
+def fit(measured: Sequence[tuple[Sample, float]], fingerprint: Mapping[str, str]) -> DeviceProfile:
     """A profile from samples and the measured seconds of one run of each."""
-    by_kind: dict[str, list[tuple[Work, float]]] = {}
+    by_kind: dict[str, list[tuple[NodeWork, float]]] = {}
     for sample, seconds in measured:
         if not sample.is_block:
             (work,) = sample.what.works
             by_kind.setdefault(kind_of(work), []).append((work, seconds))
     fits = {kind: _fit_kind(each) for kind, each in by_kind.items() if len(each) >= _LEAST_SAMPLES}
-    profile = Profile(dict(fingerprint), fits)
+    profile = DeviceProfile(dict(fingerprint), fits)
     blocks: dict[str, list[Measured]] = {}
     for sample, seconds in measured if fits else ():
         if sample.is_block:
@@ -139,15 +138,15 @@ def fit(measured: Sequence[tuple[Sample, float]], fingerprint: Mapping[str, str]
     return profile
 
 
-def _fit_kind(measured: Sequence[tuple[Work, float]]) -> LayerFit:
+def _fit_kind(measured: Sequence[tuple[NodeWork, float]]) -> LayerRegression:
     features = np.array([_features(work) for work, _ in measured])
     seconds = np.array([each for _, each in measured])
     ratios = _held_out(features, seconds)
     mape, bias = errors(ratios)
-    return LayerFit(LayerRates(*regress(features, seconds)), len(seconds), mape, bias)
+    return LayerRegression(LayerRates(*regress(features, seconds)), len(seconds), mape, bias)
 
 
-def _features(work: Work) -> tuple[float, ...]:
+def _features(work: NodeWork) -> tuple[float, ...]:
     """The features of one sample. For a fully connected layer only its weights count: its
     computation and traffic are proportional to them, and any other dependence would be chance.
     """
@@ -182,7 +181,7 @@ def errors(ratios: Floats) -> tuple[float, float]:
     return float(np.abs(ratios - 1).mean()), float((ratios - 1).mean())
 
 
-def _with_tokens(profile: Profile, layers: Sequence[Measured]) -> Profile:
+def _with_tokens(profile: DeviceProfile, layers: Sequence[Measured]) -> DeviceProfile:
     """The profile whose fits of what transformers consist of predict their layers, by one factor.
     Their light layers are not fused with a convolution, but some of them with each other.
     """
@@ -197,7 +196,7 @@ def _with_tokens(profile: Profile, layers: Sequence[Measured]) -> Profile:
     return replace(profile, fits=fits)
 
 
-def _scaled(profile: Profile, blocks: Sequence[Measured]) -> Profile:
+def _scaled(profile: DeviceProfile, blocks: Sequence[Measured]) -> DeviceProfile:
     """The profile with its two factors, fitted to fused blocks by relative error."""
     costs = RegressionCosts(profile)
     sums = np.zeros((len(blocks), 2))
@@ -211,4 +210,4 @@ def _scaled(profile: Profile, blocks: Sequence[Measured]) -> Profile:
         sums = sums.sum(axis=1, keepdims=True)
         compute = light = regress(sums, seconds)[0]
     mape, bias = errors(_held_out(sums, seconds))
-    return Profile(profile.fingerprint, profile.fits, compute, light, len(blocks), mape, bias)
+    return DeviceProfile(profile.fingerprint, profile.fits, compute, light, len(blocks), mape, bias)

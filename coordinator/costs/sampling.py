@@ -17,7 +17,7 @@ import random
 import statistics
 from collections.abc import Mapping
 
-from coordinator.costs.regression import Profile, fit
+from coordinator.costs.regression import DeviceProfile, fit
 from coordinator.costs.samples import Sample, draw
 
 # Samples of each kind if time allows; convolutions are most of any network.
@@ -104,7 +104,7 @@ class Sampling:
         """Records that a sample could not be measured (too little memory, for example)."""
         self.spent_s += spent_s
 
-    def profile(self, fingerprint: Mapping[str, str]) -> Profile:
+    def profile(self, fingerprint: Mapping[str, str]) -> DeviceProfile:
         """The device's profile from all measurements."""
         return fit(self.measured, fingerprint)
 

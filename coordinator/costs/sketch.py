@@ -13,7 +13,7 @@ from models.cut.cutter import cut
 from models.cut.program import BlobSource, Program
 from models.graph.graph import Graph
 from models.onnx_file.importer import load_graph
-from models.operators.work import Work, tile_works
+from models.operators.work import NodeWork, tile_works
 from models.tensors.boxes import Box
 
 _OPSET = 17
@@ -35,7 +35,7 @@ class Measurable:
 
     program: Program
     inputs: tuple[TensorSpec, ...]
-    works: tuple[Work, ...]
+    works: tuple[NodeWork, ...]
 
 
 class ProgramBuilder:

@@ -14,7 +14,7 @@ import structlog
 
 from coordinator.devices.handshake import clock_problem
 from coordinator.devices.pings import Pinger, PingPace, Probe, RoundTrip
-from coordinator.devices.programs import Programs, Progress
+from coordinator.devices.programs import Programs, UploadProgress
 from coordinator.several.other_coordinators import Other, OthersShare
 from coordinator.trust.roster import CONFIRM
 from coordinator.trust.trust import Trust
@@ -42,7 +42,7 @@ _PING_BYTES_PER_S = 1e5
 # this bounds the backlog of a slow link, not memory.
 QUEUE_MESSAGES = 64
 
-Sink = Callable[[DeviceId, pb.Item, np.ndarray | memoryview | None], None]
+ItemSink = Callable[[DeviceId, pb.Item, np.ndarray | memoryview | None], None]
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
@@ -55,7 +55,7 @@ class Connection:
     PeerViolation, the connection ends.
     """
 
-    def __init__(self, address: str, trust: Trust, device: DeviceId, sink: Sink) -> None:
+    def __init__(self, address: str, trust: Trust, device: DeviceId, sink: ItemSink) -> None:
         self.address = address
         self._client = WorkerClient(address, trust.caller, device)
         self.programs = Programs(self._client)
@@ -88,7 +88,7 @@ class Connection:
         return f"Connection({self.address!r}, device={self._facts and self._facts.id!r})"
 
     @classmethod
-    async def open(cls, address: str, trust: Trust, sink: Sink) -> Connection:
+    async def open(cls, address: str, trust: Trust, sink: ItemSink) -> Connection:
         """Connects and greets. From then on, only the device that answered is accepted.
 
         Raises:
@@ -192,7 +192,7 @@ class Connection:
         return await self._while_alive(self._pinger.probe(LOST_AFTER_S))
 
     async def ensure(
-        self, programs: Sequence[Program], blobs: BlobSource, progress: Progress | None = None
+        self, programs: Sequence[Program], blobs: BlobSource, progress: UploadProgress | None = None
     ) -> None:
         """Returns when the programs can run there; errors as `Programs.ensure`."""
         if not all(program.sha256 in self.programs for program in programs):

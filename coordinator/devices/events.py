@@ -7,7 +7,7 @@ from typing import Literal
 
 from protos.wire.facts import DeviceId
 
-Source = Literal["mdns", "static", "host"]
+AddressSource = Literal["mdns", "static", "host"]
 ProblemCode = Literal[
     "no_answer", "denied", "duplicate_id", "too_many_devices", "too_many_addresses"
 ]
@@ -21,7 +21,7 @@ class Sighted:
     """A worker may be listening at `address` (`host:port`)."""
 
     address: str
-    source: Source
+    source: AddressSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class AddressProblem:
     """Something that a person should know; reported once, not at every attempt."""
 
     address: str
@@ -109,4 +109,4 @@ class Problem:
     cure: str
 
 
-Action = Connect | Close | Join | Leave | Problem
+Action = Connect | Close | Join | Leave | AddressProblem

@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Hardware:
+class HostHardware:
     """The hardware of a coordinator, this computer or an emulated one: the cost of messages, and
     the command that starts the worker on it.
     """

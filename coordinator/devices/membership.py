@@ -28,6 +28,8 @@ from typing import assert_never
 
 from coordinator.devices.events import (
     Action,
+    AddressProblem,
+    AddressSource,
     Close,
     Denied,
     Dropped,
@@ -35,9 +37,7 @@ from coordinator.devices.events import (
     Greeted,
     Join,
     Leave,
-    Problem,
     Sighted,
-    Source,
     Tick,
     Withdrawn,
 )
@@ -62,10 +62,10 @@ FORGET_AFTER_S = 2 * 4500.0
 
 _NO_ANSWER = "Check that its worker runs and its port can be reached; the coordinator keeps trying"
 
-_RANK: dict[Source, int] = {"mdns": 0, "static": 1, "host": 2}
+_RANK: dict[AddressSource, int] = {"mdns": 0, "static": 1, "host": 2}
 
 
-class Membership:
+class DeviceTable:
     """`step(event, now)` is the only way to change it. `jitter` yields numbers in [0, 1)."""
 
     def __init__(
@@ -127,7 +127,7 @@ class Membership:
             case _:
                 assert_never(event)
 
-    def _sighted(self, address: str, source: Source, now: float) -> list[Action]:
+    def _sighted(self, address: str, source: AddressSource, now: float) -> list[Action]:
         peer = self._peers.get(address)
         if peer is None:
             made_room = self._make_room(address, source)
@@ -203,7 +203,7 @@ class Membership:
             return self._leave(peer, cause, now)
         # A listed worker is missed; this is reported once.
         is_missed = peer.source == "static" and peer.attempts == 1
-        return [Problem(address, "no_answer", cause, _NO_ANSWER)] if is_missed else []
+        return [AddressProblem(address, "no_answer", cause, _NO_ANSWER)] if is_missed else []
 
     def _leave(self, peer: Peer, reason: str, now: float) -> list[Action]:
         assert peer.device_id is not None
@@ -238,7 +238,7 @@ class Membership:
             actions.append(peer.connect(now))
         return actions
 
-    def _make_room(self, address: str, source: Source) -> list[Action] | None:
+    def _make_room(self, address: str, source: AddressSource) -> list[Action] | None:
         """Forgets an address to make room for one more of this source; None if none can be
         forgotten.
         """
@@ -265,4 +265,4 @@ class Membership:
         self._said_full = True
         cause = f"{len(self._peers)} addresses are known, the maximum: {address} is ignored"
         cure = "See in `imbrex doctor` what is announced, and stop whatever should not be"
-        return [Problem(address, "too_many_addresses", cause, cure)]
+        return [AddressProblem(address, "too_many_addresses", cause, cure)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from coordinator.devices.events import Action, Connect, Problem, ProblemCode, Source
+from coordinator.devices.events import Action, AddressProblem, AddressSource, Connect, ProblemCode
 from protos.wire.facts import DeviceId
 
 # A worker that restarts is back within a second or two; one that is off costs a packet per 10 s.
@@ -49,7 +49,7 @@ class Peer:
     """
 
     address: str
-    source: Source
+    source: AddressSource
     alive_s: float
     state: PeerState = PeerState.CONNECTING
     device_id: DeviceId | None = None
@@ -85,4 +85,4 @@ class Peer:
         news = self.reason != cause
         self.state, self.retry_at_s = PeerState.REFUSED, now + REFUSED_RETRY_S
         self.reason, self.cure, self.code = cause, cure, code
-        return [Problem(self.address, code, cause, cure)] if news else []
+        return [AddressProblem(self.address, code, cause, cure)] if news else []

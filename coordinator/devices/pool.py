@@ -12,10 +12,12 @@ from contextlib import suppress
 
 import structlog
 
-from coordinator.devices.connection import Connection, Sink
+from coordinator.devices.connection import Connection, ItemSink
 from coordinator.devices.discovery import Discovery
 from coordinator.devices.events import (
     Action,
+    AddressProblem,
+    AddressSource,
     Close,
     Connect,
     Denied,
@@ -24,13 +26,11 @@ from coordinator.devices.events import (
     Greeted,
     Join,
     Leave,
-    Problem,
     Sighted,
-    Source,
     Tick,
     Withdrawn,
 )
-from coordinator.devices.membership import MAX_DEVICES, Membership
+from coordinator.devices.membership import MAX_DEVICES, DeviceTable
 from coordinator.devices.peers import Peer, seconds_ago
 from coordinator.trust.trust import Trust
 from protos.errors import (
@@ -68,7 +68,7 @@ class Pool:
     def __init__(
         self,
         trust: Trust,
-        sink: Sink,
+        sink: ItemSink,
         changed: Callable[[str], None],
         switched: Callable[[DeviceId], None] = lambda _: None,
         rate: Callable[[Facts], float] = lambda _: 0.0,
@@ -82,7 +82,7 @@ class Pool:
         self._changed = changed
         self._switched = switched
         self._rate = rate
-        self._membership = Membership(random.random)
+        self._membership = DeviceTable(random.random)
         self._connections: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[None]] = {}
         self._met: dict[DeviceId, Facts] = {}
@@ -122,7 +122,7 @@ class Pool:
         await asyncio.gather(*(each.close() for each in self._connections.values()))
         await asyncio.gather(*self._closing, return_exceptions=True)
 
-    def sighted(self, address: str, source: Source) -> None:
+    def sighted(self, address: str, source: AddressSource) -> None:
         """A worker may be listening there."""
         self._step(Sighted(address, source))
 
@@ -224,7 +224,7 @@ class Pool:
                 else:
                     log.warning("device left", **told, **self._last_known(device, address))
                 self._changed(f"{device} left")
-            case Problem(address, code, cause, cure):
+            case AddressProblem(address, code, cause, cure):
                 log.warning("problem", address=address, code=code, cause=cause, cure=cure)
 
     def _last_known(self, device: DeviceId, address: str) -> dict[str, object]:

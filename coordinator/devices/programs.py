@@ -20,7 +20,9 @@ MOST_READY = 4096
 # A worker short of disk may evict a blob before its program is prepared, and asks for it again.
 _ROUNDS = 3
 
-Progress = Callable[[int, int], None]  # (bytes present, bytes in total) of the missing weights
+UploadProgress = Callable[
+    [int, int], None
+]  # (bytes present, bytes in total) of the missing weights
 
 
 class Programs:
@@ -45,7 +47,7 @@ class Programs:
         self._ready.pop(sha256, None)
 
     async def ensure(
-        self, programs: Sequence[Program], blobs: BlobSource, progress: Progress | None = None
+        self, programs: Sequence[Program], blobs: BlobSource, progress: UploadProgress | None = None
     ) -> None:
         """Transfers what is missing; returns when all of `programs` can run.
 
@@ -83,7 +85,7 @@ class Programs:
         return resident_bytes
 
     async def _prepare(
-        self, programs: Sequence[Program], blobs: BlobSource, progress: Progress | None
+        self, programs: Sequence[Program], blobs: BlobSource, progress: UploadProgress | None
     ) -> None:
         messages = [program_message(program) for program in programs]
         for _ in range(_ROUNDS):
@@ -102,7 +104,7 @@ class Programs:
         missing: Sequence[str],
         programs: Sequence[Program],
         blobs: BlobSource,
-        progress: Progress | None,
+        progress: UploadProgress | None,
     ) -> None:
         named = {ref.sha256 for program in programs for ref in program.weights}
         if not named.issuperset(missing):
@@ -121,7 +123,7 @@ class Programs:
             done += sizes[sha256] - offset
             self._arrived(done, total, progress)
 
-    def _arrived(self, done: int, total: int, progress: Progress | None) -> None:
+    def _arrived(self, done: int, total: int, progress: UploadProgress | None) -> None:
         self.arriving = (done, total)
         if progress is not None:
             progress(done, total)

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from coordinator.answers import Check, Diagnosis, Finding
 from coordinator.devices.connection import Connection
 from coordinator.devices.discovery import Heard, hear
-from coordinator.devices.events import Source
+from coordinator.devices.events import AddressSource
 from coordinator.devices.peers import RETRIED, PeerState, seconds_ago
 from coordinator.devices.pool import Pool
 from coordinator.doctor import machines, networks
@@ -108,7 +108,7 @@ async def _nothing() -> list[Heard]:
 
 
 async def _patient(
-    connection: Connection, source: Source, ready: Mapping[DeviceId, Connection]
+    connection: Connection, source: AddressSource, ready: Mapping[DeviceId, Connection]
 ) -> Patient | ImbrexError:
     """A connected device, or why it could not be examined."""
     neighbours = {

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coordinator.answers import DeviceStatus, Finding, ModelStatus
-from coordinator.devices.events import Source
+from coordinator.devices.events import AddressSource
 from coordinator.several.other_coordinators import Other
 from coordinator.trust.state import ClusterState
 from protos import imbrex_pb2 as pb
@@ -99,7 +99,7 @@ class Patient:
     id: DeviceId
     name: str
     address: str
-    source: Source
+    source: AddressSource
     version: str
     condition: pb.Condition
     ahead_s: float = 0.0
@@ -135,7 +135,7 @@ class Absent:
     """
 
     address: str
-    source: Source
+    source: AddressSource
     code: str
     reason: str
     cure: str

@@ -19,7 +19,7 @@ from models.cut.cutter import CutTile, cut
 from models.cut.program import BlobSource, Digests
 from models.graph.sizes import split_name
 from models.onnx_file.mapped import MappedWeights
-from models.onnx_file.stored import Room, in_memory
+from models.onnx_file.stored import Allocate, in_memory
 from models.tensors.boxes import Box
 from models.vision.pixels import without_pixels
 from models.vision.predictions import check_outputs
@@ -139,7 +139,7 @@ def load(name: str, shown: str, folder: Path | None = None) -> Loaded:
     return Loaded(ServedModel(shown, name, network, loaded.sidecar, loaded.trained))
 
 
-def _room(loaded: LoadedModel, folder: Path | None) -> Room:
+def _room(loaded: LoadedModel, folder: Path | None) -> Allocate:
     if folder is not None:
         try:
             return MappedWeights(folder, loaded.stored.sizes).empty

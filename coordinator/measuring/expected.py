@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from coordinator.costs.devices import Device
-from coordinator.measuring.measured import Measured
+from coordinator.measuring.measured import DeviceMeasurements
 from coordinator.tasks.graph import TaskGraph
 from models.cut.program import Program
 from models.tensors.boxes import Box
@@ -25,7 +25,7 @@ class LiveExpectations:
 
     def __init__(
         self,
-        measured: Measured,
+        measured: DeviceMeasurements,
         known: Callable[[DeviceId], Device | None],
         has: Callable[[DeviceId, str], bool],
     ) -> None:

@@ -10,11 +10,11 @@ from weakref import WeakKeyDictionary
 from coordinator.control.switching import LINK_DRIFT, MESSAGE_DRIFT, Observed
 from coordinator.costs.affine import Costs
 from coordinator.costs.corrections import CorrectedCosts, Corrections
-from coordinator.costs.devices import Device, Endpoint, Link
+from coordinator.costs.devices import Device, EndpointOverhead, Link
 from coordinator.costs.endpoints import HOST_ENDPOINT, EndpointEstimate
 from coordinator.costs.links import LIVE_LOOPBACK, LinkEstimate, Transfer, fit_line, prior_link
 from coordinator.costs.rates import RateCosts, flop_per_s
-from coordinator.costs.regression import Profile, RegressionCosts
+from coordinator.costs.regression import DeviceProfile, RegressionCosts
 from coordinator.devices.connection import Connection
 from coordinator.measuring.lone_transfers import lone_transfers
 from coordinator.measuring.loop_waits import LEAST_MESSAGE_S, Waits, message_waits, task_waits
@@ -30,11 +30,11 @@ REPLAY_EVERY_S = 0.25
 TYPICAL_BYTES = 200_000
 
 
-class Measured:
+class DeviceMeasurements:
     """What probes, transfers and tasks have shown of each device."""
 
     def __init__(
-        self, near: Endpoint = HOST_ENDPOINT, before: Mapping[DeviceId, Link] | None = None
+        self, near: EndpointOverhead = HOST_ENDPOINT, before: Mapping[DeviceId, Link] | None = None
     ) -> None:
         """`near`: the host's cost of messages and tasks; `before`: links measured by earlier runs,
         used until they are probed.
@@ -123,12 +123,14 @@ class Measured:
         """The estimate for a device's event loop."""
         return self._endpoints.get(device, EndpointEstimate())
 
-    def remember(self, device: DeviceId, profile: Profile | None) -> None:
+    def remember(self, device: DeviceId, profile: DeviceProfile | None) -> None:
         """Uses what earlier runs saw of such devices, until this one is observed."""
         if profile is not None and profile.endpoint is not None:
             self._endpoints.setdefault(device, EndpointEstimate(profile.endpoint))
 
-    def costs(self, facts: Facts, profile: Profile | None, graph: TaskGraph | None = None) -> Costs:
+    def costs(
+        self, facts: Facts, profile: DeviceProfile | None, graph: TaskGraph | None = None
+    ) -> Costs:
         """A device's costs: its profile (a prior without one), corrected by observed tasks, in
         particular those of `graph` if it has run.
         """

@@ -11,7 +11,7 @@ from coordinator.planning.memory import holds, weight_room_bytes
 from coordinator.tasks.plan import Block, Tile, tile_extent, tile_works
 from models.cut.units import Network
 from models.operators import operator
-from models.operators.work import Work, node_work
+from models.operators.work import NodeWork, node_work
 from models.tensors.boxes import Box
 from protos.errors import Infeasible
 from protos.wire.facts import DeviceId
@@ -36,16 +36,16 @@ def everything(network: Network, device: DeviceId) -> Block:
     return Block(0, stop, (tile,))
 
 
-def whole_works(network: Network) -> Sequence[Work]:
+def whole_works(network: Network) -> Sequence[NodeWork]:
     """The work of every node that the network's outputs need."""
     block = everything(network, DeviceId(""))
     return tile_works(network, block, block.tiles[0])
 
 
-_UNSPLIT: weakref.WeakKeyDictionary[Network, list[Work]] = weakref.WeakKeyDictionary()
+_UNSPLIT: weakref.WeakKeyDictionary[Network, list[NodeWork]] = weakref.WeakKeyDictionary()
 
 
-def unsplit_works(network: Network) -> Sequence[Work]:
+def unsplit_works(network: Network) -> Sequence[NodeWork]:
     """The work of every node as onnxruntime does it, which computes what nobody reads, too: all
     tokens of a transformer's last layer, for example, where the classifier reads the first. Cached
     for the network's lifetime.
@@ -61,7 +61,7 @@ def unsplit_works(network: Network) -> Sequence[Work]:
 
 
 def computing_s(
-    network: Network, devices: Sequence[Device], works: Sequence[Work] = ()
+    network: Network, devices: Sequence[Device], works: Sequence[NodeWork] = ()
 ) -> list[float]:
     """Seconds of computation for the unsplit network, or for these `works` of it, per device.
 
@@ -114,7 +114,9 @@ def best_alone(network: Network, devices: Sequence[Device]) -> SingleDevice:
     return min(found, key=lambda each: (not each.fits, each.seconds, not each.device.host))
 
 
-def alone_s(network: Network, devices: Sequence[Device], works: Sequence[Work] = ()) -> list[float]:
+def alone_s(
+    network: Network, devices: Sequence[Device], works: Sequence[NodeWork] = ()
+) -> list[float]:
     """Seconds for everything, or for these `works` of it, transfers included, per device."""
     block = everything(network, DeviceId(""))
     (tile,) = block.tiles

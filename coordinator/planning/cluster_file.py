@@ -10,18 +10,25 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from coordinator.costs.affine import Costs
-from coordinator.costs.devices import Cluster, Device, Endpoint, Link
+from coordinator.costs.devices import Cluster, Device, EndpointOverhead, Link
 from coordinator.costs.links import LIVE_LOOPBACK, LOOPBACK
 from coordinator.costs.profile_json import parse_profile
 from coordinator.costs.rates import RateCosts, flop_per_s
 from coordinator.costs.regression import RegressionCosts
-from coordinator.planning.cluster_schema import Computer, DeviceEntry, File, Host, Network, scaled
+from coordinator.planning.cluster_schema import (
+    ClusterDocument,
+    ComputerTable,
+    DeviceEntry,
+    Host,
+    NetworkTable,
+    scaled,
+)
 from protos.daemon.documents import first_problem
 from protos.errors import BadConfiguration, BadRequest
 from protos.wire.facts import DeviceId
 
 # Reads a profile that the file refers to.
-Read = Callable[[str], bytes]
+ReadFile = Callable[[str], bytes]
 
 HOST = DeviceId("host")
 
@@ -30,7 +37,7 @@ def _no_profile(name: str) -> bytes:
     raise FileNotFoundError("there are no files beside it")
 
 
-def parse_cluster(text: str, name: str = "cluster.toml", read: Read = _no_profile) -> Cluster:
+def parse_cluster(text: str, name: str = "cluster.toml", read: ReadFile = _no_profile) -> Cluster:
     """The cluster of a file's text. `name` is the file's name in errors, `read` reads the profiles
     that the file refers to.
 
@@ -38,7 +45,7 @@ def parse_cluster(text: str, name: str = "cluster.toml", read: Read = _no_profil
         BadRequest: not TOML, an unknown key (named), a wrong value, no device.
     """
     try:
-        file = File.model_validate(tomllib.loads(text))
+        file = ClusterDocument.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise _bad(name, f"it is not TOML: {error}") from error
     except ValidationError as error:
@@ -69,7 +76,7 @@ def _host(entry: Host, costs: Costs, file: str) -> Device:
     return replace(_device(HOST, entry, costs, link, file), host=True)
 
 
-def _device(name: str, entry: Computer, costs: Costs, link: Link, file: str) -> Device:
+def _device(name: str, entry: ComputerTable, costs: Costs, link: Link, file: str) -> Device:
     try:
         limits = entry.limits.limits if entry.limits else None
     except BadConfiguration as error:
@@ -101,7 +108,7 @@ def _names(entry: DeviceEntry) -> Sequence[str]:
     return [f"{joined}{first + index}" for index in range(entry.count)]
 
 
-def _link(network: Network, mbps: float | None = None) -> Link:
+def _link(network: NetworkTable, mbps: float | None = None) -> Link:
     """A link of the network, or one with another bandwidth."""
     return Link(
         bytes_per_s=(mbps or network.mbps) * 1e6 / 8,
@@ -110,7 +117,7 @@ def _link(network: Network, mbps: float | None = None) -> Link:
     )
 
 
-def _costs(entry: Computer, where: str, name: str, read: Read) -> Costs:
+def _costs(entry: ComputerTable, where: str, name: str, read: ReadFile) -> Costs:
     if (entry.gflops is None) == (entry.profile is None):
         raise _bad(name, f"{where} needs either gflops or profile")
     if entry.gflops is not None:
@@ -141,10 +148,10 @@ def dump_cluster(cluster: Cluster, profiles: Mapping[DeviceId, str] | None = Non
     host = next((device for device in cluster.devices if device.host), None)
     lines = ["[host]"]
     lines += _computer_lines(host, profiles or {}) if host else ["computes = false"]
-    near = links[0].near if links else host.link.near if host else Endpoint()
+    near = links[0].near if links else host.link.near if host else EndpointOverhead()
     lines += _endpoint_lines(near)
     lines += _limits_lines("host", host)
-    if host and host.link.far != Endpoint():
+    if host and host.link.far != EndpointOverhead():
         lines += ["", "[host.worker]", *_endpoint_lines(host.link.far)]
     lines += [
         "",
@@ -197,7 +204,7 @@ def _limits_lines(section: str, device: Device | None) -> list[str]:
     return ["", f"[{section}.limits]", *(f"{k} = {json.dumps(each)}" for k, each in named if each)]
 
 
-def _endpoint_lines(end: Endpoint) -> list[str]:
+def _endpoint_lines(end: EndpointOverhead) -> list[str]:
     rates = {
         "endpoint_ns_per_byte": end.byte_s * 1e9,
         "endpoint_ms_per_message": end.message_s * 1e3,

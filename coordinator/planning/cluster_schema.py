@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from coordinator.costs.devices import Endpoint
+from coordinator.costs.devices import EndpointOverhead
 from protos.wire.limits import Limits
 
 # More would only slow down the search, whatever the file's origin.
@@ -46,9 +46,9 @@ class End(_Strict):
     )
 
     @property
-    def endpoint(self) -> Endpoint:
+    def endpoint(self) -> EndpointOverhead:
         """The same in seconds."""
-        return Endpoint(
+        return EndpointOverhead(
             message_s=self.endpoint_ms_per_message * 1e-3,
             byte_s=self.endpoint_ns_per_byte * 1e-9,
             task_s=self.endpoint_ms_per_task * 1e-3,
@@ -81,7 +81,7 @@ class Limited(_Strict):
         return Limits(self.networks, self.shapes, self.dtypes)
 
 
-class Computer(End):
+class ComputerTable(End):
     """What host and devices share; each that computes needs a rate or a profile."""
 
     gflops: _Positive | None = Field(
@@ -114,7 +114,7 @@ class Computer(End):
     )
 
 
-class Host(Computer):
+class Host(ComputerTable):
     """The coordinator's machine. Its own `endpoint_` keys are those of the coordinator; `worker`
     has those of its host worker.
     """
@@ -123,7 +123,7 @@ class Host(Computer):
     worker: End | None = Field(default=None, description="the host worker's `endpoint_` keys")
 
 
-class Network(_Strict):
+class NetworkTable(_Strict):
     """What connects the machines."""
 
     medium: Literal["star", "air", "switch"] = Field(
@@ -140,7 +140,7 @@ class Network(_Strict):
     )
 
 
-class DeviceEntry(Computer):
+class DeviceEntry(ComputerTable):
     """A device, or several that are alike."""
 
     name: Annotated[str, Field(min_length=1)] = Field(
@@ -155,11 +155,11 @@ class DeviceEntry(Computer):
     )
 
 
-class File(_Strict):
+class ClusterDocument(_Strict):
     """A cluster file."""
 
     host: Host = Host(computes=False)
-    network: Network
+    network: NetworkTable
     device: list[DeviceEntry] = []
 
 

@@ -12,7 +12,7 @@ from coordinator.planning.legal import check_plan
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.tasks.plan import (
     Block,
-    Exchange,
+    ExchangeMode,
     Plan,
     Tile,
     TrafficBytes,
@@ -26,7 +26,7 @@ from protos.wire.facts import DeviceId
 
 NOT_USED = "this strategy does not use it"
 # A planner's own prediction, and the bytes that it counts.
-Predicted = tuple[float, TrafficBytes]
+PredictedCosts = tuple[float, TrafficBytes]
 
 
 def plan_of_blocks(
@@ -56,7 +56,7 @@ def finished(
     blocks: Sequence[Block],
     network: Network,
     cluster: Cluster,
-    predicted: Predicted | None = None,
+    predicted: PredictedCosts | None = None,
     *,
     unused: Mapping[DeviceId, str] | None = None,
     otherwise: str = NOT_USED,
@@ -86,7 +86,7 @@ def block_of(
     shares: Sequence[tuple[Device, MapTile | UnitTile]],
     *,
     barrier: bool = True,
-    exchange: Exchange = "host",
+    exchange: ExchangeMode = "host",
 ) -> Block:
     """A block of units [start, stop) with these tiles: of a map, or any tiles of one unit."""
     tiles = []
@@ -98,7 +98,7 @@ def block_of(
     return _counted(network, Block(start, stop, tuple(tiles), barrier, exchange))
 
 
-def published(network: Network, cluster: Cluster, blocks: Sequence[Block]) -> Predicted:
+def published(network: Network, cluster: Cluster, blocks: Sequence[Block]) -> PredictedCosts:
     """The published cost of blocks [AOFL, Eq. 4]: for each, its transfers through the host one
     after the other, and the slowest device's computation.
     """

@@ -18,7 +18,7 @@ from models.cut.whole import NetworkKey
 from protos.errors import Infeasible
 
 # A planner's plan for some of the devices.
-Make = Callable[[Network, Cluster], Plan]
+PlanFunction = Callable[[Network, Cluster], Plan]
 
 
 def without_others(network: Network, cluster: Cluster) -> Cluster:
@@ -46,7 +46,12 @@ def parted(cluster: Cluster) -> tuple[Cluster, tuple[Device, ...]]:
 
 
 def best_of(
-    network: Network, cluster: Cluster, divided: Make, alone: Make, *, only_divided: bool
+    network: Network,
+    cluster: Cluster,
+    divided: PlanFunction,
+    alone: PlanFunction,
+    *,
+    only_divided: bool,
 ) -> Plan:
     """The faster of the plan that `divided` makes for the devices without limits, and of those that
     `alone` makes for one device with limits; the latter, if it is `only_divided`, only where there

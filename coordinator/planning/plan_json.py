@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from coordinator.tasks.plan import Block, Exchange, MadeFor, Plan, Tile, TrafficBytes, Unused
+from coordinator.tasks.plan import Block, ExchangeMode, MadeFor, Plan, Tile, TrafficBytes, Unused
 from models.cut.tiles import MapTile, tile_boxes
 from models.cut.units import Network, layers_of
 from models.graph.graph import CHANNELS, COLS, ROWS
@@ -164,7 +164,7 @@ class _BlockFile(_Strict):
     stop: _Count
     layers: list[str] | None = None
     barrier: bool = True
-    exchange: Exchange = "host"
+    exchange: ExchangeMode = "host"
     tiles: list[_TileFile]
 
 

@@ -16,7 +16,7 @@ from coordinator.costs.devices import Cluster, Device, Planner
 from coordinator.planning.finish import finished
 from coordinator.planning.groups import divided
 from coordinator.planning.memory import holds_tile, overfilled, weights_of
-from coordinator.tasks.plan import Block, Exchange, Plan
+from coordinator.tasks.plan import Block, ExchangeMode, Plan
 from models.cut.units import Network
 from protos.errors import Infeasible
 from protos.wire.facts import DeviceId
@@ -108,7 +108,7 @@ class _Stages:
         through the host if partial sums are added, or devices cannot reach each other.
         """
         through_host = self._cluster.apart or any(tile.reduce for tile in before.tiles)
-        exchange: Exchange = "peer" if block.exchange == "peer" and not through_host else "host"
+        exchange: ExchangeMode = "peer" if block.exchange == "peer" and not through_host else "host"
         names = self._network.outputs(before.stop, block.stop)
         tiles = []
         for tile in block.tiles:

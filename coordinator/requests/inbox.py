@@ -15,7 +15,7 @@ import structlog
 
 from coordinator.requests.flight import Flight
 from coordinator.requests.results import NoResult, whole
-from coordinator.tasks.events import Event, Failed, Finished, Received, Refused, RequestId
+from coordinator.tasks.events import Event, Failed, Finished, Received, RequestId, ResultRefused
 from coordinator.tasks.timeline import TaskTimes
 from models.tensors.arrays import is_finite
 from models.tensors.boxes import Box
@@ -26,7 +26,7 @@ from protos.wire.facts import DeviceId
 log = structlog.get_logger(__name__)
 
 # Passes the scheduler an event; that of a tensor comes with its payload.
-Step = Callable[[Event, np.ndarray | None], None]
+StepScheduler = Callable[[Event, np.ndarray | None], None]
 
 
 class Receiver(Protocol):
@@ -49,7 +49,7 @@ class Inbox:
         receiver: Receiver,
         flights: Mapping[RequestId, Flight],
         dropped: Counter[str],
-        step: Step,
+        step: StepScheduler,
     ) -> None:
         self._receiver = receiver
         self._flights = flights
@@ -85,7 +85,7 @@ class Inbox:
         except NoResult as error:
             cause = str(error)
             log.warning("result refused", device=device, task=header.task, cause=cause)
-            self._step(Refused(request, header.task, header.attempt, cause), None)
+            self._step(ResultRefused(request, header.task, header.attempt, cause), None)
             return
         flight.gather_bytes += size
         flight.timeline.received(header.task, header.attempt, size, time.monotonic())

@@ -12,20 +12,18 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
 from coordinator.tasks.graph import TaskGraph, compile_plan
 from models.cut.units import Network, divide
 from models.run.quantised_inputs import as_they_travel
+from models.tensors.arrays import Arrays
 from models.tensors.wire import Pixels, Quantised
 from models.vision.pixels import as_pixels, is_decided_by_values, with_encodings
 from protos.errors import BadRequest
 
-Arrays = Mapping[str, np.ndarray]
-Reading = Callable[[], Awaitable[Arrays]]
+FeedReader = Callable[[], Awaitable[Arrays]]
 
 
-async def read_feeds(feeds: Arrays | Reading, network: Network) -> Arrays:
+async def read_feeds(feeds: Arrays | FeedReader, network: Network) -> Arrays:
     """The tensors, read now if they have not been read yet.
 
     Raises:

@@ -79,7 +79,7 @@ class PlanSwapped:
     causes: tuple[str, ...]
 
 
-Listener = Callable[["Ended | PlanSwapped"], None]
+JournalListener = Callable[["Ended | PlanSwapped"], None]
 
 
 class Journal:
@@ -90,7 +90,7 @@ class Journal:
     def __init__(self) -> None:
         self._latest: deque[Ended] = deque(maxlen=LATEST)
         self._took_part: deque[tuple[float, str, tuple[str, ...]]] = deque(maxlen=MOST_DOUBTED)
-        self._listeners: list[Listener] = []
+        self._listeners: list[JournalListener] = []
 
     @property
     def latest(self) -> tuple[Ended, ...]:
@@ -113,7 +113,7 @@ class Journal:
             cure=f"Ask for one of the latest {LATEST}, by the request_id of its answer{last}",
         )
 
-    def listen(self, listener: Listener) -> Callable[[], None]:
+    def listen(self, listener: JournalListener) -> Callable[[], None]:
         """Calls `listener` after each request and new plan; the returned function
         unsubscribes it.
         """

@@ -21,12 +21,12 @@ from coordinator.control.admission import Admission
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.control.events import Ticket, Work
 from coordinator.control.grouping import Regrouping
-from coordinator.control.machine import Machine
+from coordinator.control.machine import ControlMachine
 from coordinator.control.plans import NO_WORKER, Plans
 from coordinator.control.sent_plan import plan_id
 from coordinator.control.switching import Observed
 from coordinator.costs.devices import Cluster
-from coordinator.runtime.plan_making import Maker
+from coordinator.runtime.plan_making import PlanMaker
 from coordinator.runtime.stepping import Stepper
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.graph import TaskGraph
@@ -63,7 +63,7 @@ class Controller:
     def __init__(
         self,
         settings: CoordinatorSettings,
-        maker: Maker,
+        maker: PlanMaker,
         devices: Plannable,
         planned: Callable[[str, int, Sequence[str]], None],
     ) -> None:
@@ -168,7 +168,7 @@ class Controller:
         """A request to a model was answered; `observed` are the present speeds of devices and
         links.
         """
-        self._step(events.Seen(model, observed), self.plans)
+        self._step(events.AnswerSeen(model, observed), self.plans)
 
     async def hold(self, model: str, plan: Plan) -> TaskGraph:
         """Prepares a checked plan and puts it in force until `release`."""
@@ -178,13 +178,13 @@ class Controller:
 
     def release(self, model: str) -> None:
         """Lets a model's plan change again, if one is held."""
-        self._step(events.Released(model), self.plans)
+        self._step(events.PlanReleased(model), self.plans)
 
     async def keep(self, model: str, plan: Plan) -> TaskGraph:
         """Prepares a checked plan for requests that choose it by its `plan_id`."""
         choice = Choice(plan=plan_id(plan))
         graph = self.plans.graph(model, choice) or await self._prepared(model, plan)
-        self._step(events.Kept(model, choice, graph), self.plans)
+        self._step(events.PlanKept(model, choice, graph), self.plans)
         return graph
 
     async def _prepared(self, model: str, plan: Plan) -> TaskGraph:
@@ -227,7 +227,7 @@ class Controller:
 
     # ------------------------------------------------------------ events and actions
 
-    async def _wait(self, event: events.Asked, machine: Machine) -> Any:
+    async def _wait(self, event: events.TicketEvent, machine: ControlMachine) -> Any:
         """Waits until the holder of the ticket may go on; gives the plan to use, if it
         wants one.
         """
@@ -283,7 +283,7 @@ class Controller:
         del self._works[action.work]
         self._step(outcome, self.plans, self.regrouping)
 
-    async def _outcome(self, action: actions.Make) -> events.Outcome:
+    async def _outcome(self, action: actions.Make) -> events.WorkOutcome:
         try:
             match action:
                 case actions.Propose():

@@ -10,7 +10,7 @@ from coordinator.costs.affine import Costs
 from coordinator.costs.corrections import CorrectedCosts
 from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.profile_json import save_profile
-from coordinator.costs.regression import Profile, RegressionCosts
+from coordinator.costs.regression import DeviceProfile, RegressionCosts
 from coordinator.planning.cluster_file import HOST, dump_cluster
 from protos.daemon.texts import plain_name
 from protos.wire.facts import DeviceId
@@ -64,7 +64,7 @@ def _together(links: Sequence[Link]) -> Link:
     )
 
 
-def _profile_of(costs: Costs, factor: float = 1.0) -> Profile | None:
+def _profile_of(costs: Costs, factor: float = 1.0) -> DeviceProfile | None:
     """The profile that predicts the same as these costs; None for costs from a rate."""
     match costs:
         case CorrectedCosts(inner, more):

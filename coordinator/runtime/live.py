@@ -24,9 +24,9 @@ from coordinator.costs import Medium
 from coordinator.costs.corrections import CorrectedCosts
 from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.endpoints import HOST_ENDPOINT
-from coordinator.devices.connection import Connection, Sink
+from coordinator.devices.connection import Connection, ItemSink
 from coordinator.devices.host_worker import (
-    Hardware,
+    HostHardware,
     HostWorker,
     host_address,
     host_settings,
@@ -41,7 +41,7 @@ from coordinator.doctor.findings import Examined
 from coordinator.library.loaded import Loaded
 from coordinator.measuring.baseline import best_alone
 from coordinator.measuring.expected import LiveExpectations
-from coordinator.measuring.measured import Measured
+from coordinator.measuring.measured import DeviceMeasurements
 from coordinator.runtime.probing import Probing
 from coordinator.runtime.profiler import Profiler
 from coordinator.runtime.statuses import Statuses
@@ -72,17 +72,17 @@ class LiveCluster:
         settings: CoordinatorSettings,
         state: ClusterState,
         changed: Callable[[str], None],
-        sink: Sink,
+        sink: ItemSink,
         idle: Callable[..., Awaitable[None]],
         judged: Callable[[Verdict], None] = lambda _: None,
-        hardware: Hardware | None = None,
+        hardware: HostHardware | None = None,
     ) -> None:
         """`sink` gets the messages of devices, `judged` the verdicts of their exams. `idle` returns
         when no request is being computed, and may be given the longest time that it may take.
         """
         self._settings = settings
         self._changed = changed
-        self._hardware = hardware or Hardware()
+        self._hardware = hardware or HostHardware()
         endpoint = self._hardware.endpoint
         self.trust = Trust.load(settings.state_dir, settings.secret, endpoint, state)
         certified = self.trust.certified
@@ -98,7 +98,7 @@ class LiveCluster:
             byte_s=HOST_ENDPOINT.byte_s + endpoint.byte_s,
             task_s=HOST_ENDPOINT.task_s + endpoint.describe_s,
         )
-        self._measured = Measured(near, load_links(settings.state_dir))
+        self._measured = DeviceMeasurements(near, load_links(settings.state_dir))
         self._reach = Reach()
         self._retrials = Retrials()
         soon_idle = partial(idle, MOST_BUSY_S)

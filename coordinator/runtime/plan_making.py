@@ -35,7 +35,7 @@ from protos.wire.facts import DeviceId
 log = structlog.get_logger(__name__)
 
 
-class Maker:
+class PlanMaker:
     """Makes plans and prepares them. `planner` finds a planner by name; `objective` determines
     which numbers of groups are considered. `wire` is the encoding of maps, None for that of each
     model's sidecar.

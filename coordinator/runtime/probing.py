@@ -12,14 +12,14 @@ from coordinator.control.actions import Action
 from coordinator.control.measurements import Links
 from coordinator.devices.connection import Connection
 from coordinator.devices.peer_reachability import Reach
-from coordinator.measuring.measured import Measured
+from coordinator.measuring.measured import DeviceMeasurements
 from coordinator.runtime.stepping import Stepper
 from protos.errors import LostWorker
 from protos.wire.facts import DeviceId
 
 log = structlog.get_logger(__name__)
 
-Connections = Mapping[DeviceId, Connection]
+ReadyConnections = Mapping[DeviceId, Connection]
 
 
 class Probing:
@@ -27,7 +27,7 @@ class Probing:
 
     def __init__(
         self,
-        measured: Measured,
+        measured: DeviceMeasurements,
         reach: Reach,
         idle: Callable[[], Awaitable[None]],
         changed: Callable[[str], None],
@@ -39,7 +39,7 @@ class Probing:
         self._links = Links()
         self._stepper = Stepper(self._act)
         self._connections: dict[DeviceId, Connection] = {}
-        self._present: Connections = {}
+        self._present: ReadyConnections = {}
         self._doubt: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._sent = 0
@@ -58,12 +58,12 @@ class Probing:
         """A transfer begins or ends, which disturbs a running probe."""
         self._sent += 1
 
-    def links(self, cause: str, connections: Connections) -> None:
+    def links(self, cause: str, connections: ReadyConnections) -> None:
         """Begins to measure these links; `cause` is reported when that is done."""
         self._connections.update(connections)
         self._stepper.step(events.LinksWanted(cause, tuple(connections)), self._links)
 
-    def ask_when_due(self, connections: Connections) -> None:
+    def ask_when_due(self, connections: ReadyConnections) -> None:
         """Asks the devices which others they reach, if that may have changed."""
         self._present = connections
         if self._reach.is_due(connections):

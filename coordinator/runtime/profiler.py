@@ -15,9 +15,9 @@ import structlog
 from coordinator.control import actions, events
 from coordinator.control.actions import Action
 from coordinator.control.measurements import Kinds
-from coordinator.costs.devices import Endpoint
+from coordinator.costs.devices import EndpointOverhead
 from coordinator.costs.profile_json import parse_profile, save_profile
-from coordinator.costs.regression import Profile
+from coordinator.costs.regression import DeviceProfile
 from coordinator.costs.samples import Sample
 from coordinator.costs.sampling import Sampling
 from coordinator.devices.connection import Connection
@@ -76,7 +76,7 @@ class Profiler:
         self._done = done
         self._idle = idle
         self._budget_s = budget_s
-        self._profiles: dict[str, Profile | None] = {}
+        self._profiles: dict[str, DeviceProfile | None] = {}
         self._kinds = Kinds()
         self._stepper = Stepper(self._act)
         self._connections: dict[DeviceId, Connection] = {}
@@ -89,7 +89,7 @@ class Profiler:
         self.measuring: tuple[DeviceId, float] | None = None
         self.failures: dict[DeviceId, ImbrexError] = {}
 
-    def profile(self, facts: Facts) -> Profile | None:
+    def profile(self, facts: Facts) -> DeviceProfile | None:
         """The profile of this device's kind, if it was ever measured here."""
         key = facts.fingerprint
         if key not in self._profiles:
@@ -113,7 +113,7 @@ class Profiler:
         self._connections[facts.id] = connection
         self._stepper.step(events.ProfileWanted(facts.id, facts.fingerprint), self._kinds)
 
-    def learned(self, facts: Facts, endpoint: Endpoint) -> None:
+    def learned(self, facts: Facts, endpoint: EndpointOverhead) -> None:
         """Saves what requests showed of the event loops of such devices with their profile."""
         profile = self.profile(facts)
         if profile is None or profile.endpoint == endpoint:
@@ -181,7 +181,7 @@ class Profiler:
             return True
         return False
 
-    async def _measure(self, connection: Connection) -> Profile:
+    async def _measure(self, connection: Connection) -> DeviceProfile:
         # Making samples and fitting take tens of milliseconds: too long for the event loop.
         sampling, kind = Sampling(self._budget_s), connection.facts.fingerprint
         while (sample := await asyncio.to_thread(sampling.next)) is not None:
@@ -207,14 +207,14 @@ class Profiler:
             del self.failures[next(iter(self.failures))]
         self.failures[device] = error
 
-    def _keep(self, key: str, profile: Profile | None) -> None:
+    def _keep(self, key: str, profile: DeviceProfile | None) -> None:
         if len(self._profiles) >= _MAX_KINDS and key not in self._profiles:
             del self._profiles[next(iter(self._profiles))]
         self._profiles[key] = profile
 
     # ------------------------------------------------------------ other coordinators
 
-    def _of_others(self, key: str) -> Profile | None:
+    def _of_others(self, key: str) -> DeviceProfile | None:
         """What another coordinator has measured of such devices."""
         if self._state is None:
             return None
@@ -225,7 +225,7 @@ class Profiler:
             log.warning("another coordinator's profile is not used", cause=error.cause)
             return None
 
-    async def _tell(self, key: str, profile: Profile) -> None:
+    async def _tell(self, key: str, profile: DeviceProfile) -> None:
         """Lets the other coordinators use a profile instead of measuring again."""
         if self._state is None:
             return
@@ -244,7 +244,7 @@ class Profiler:
 
     # ------------------------------------------------------------ disk
 
-    def _load(self, key: str) -> Profile | None:
+    def _load(self, key: str) -> DeviceProfile | None:
         try:
             return parse_profile((self._folder / f"{key}.json").read_bytes())
         except FileNotFoundError:
@@ -253,11 +253,11 @@ class Profiler:
             log.warning("a saved profile is ignored and measured again", error=str(error))
             return None
 
-    async def _write(self, key: str, profile: Profile) -> None:
+    async def _write(self, key: str, profile: DeviceProfile) -> None:
         async with self._writing:
             await asyncio.to_thread(self._save, key, profile)
 
-    def _save(self, key: str, profile: Profile) -> None:
+    def _save(self, key: str, profile: DeviceProfile) -> None:
         path = self._folder / f"{key}.json"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)

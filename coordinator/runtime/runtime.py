@@ -12,7 +12,7 @@ import numpy as np
 from coordinator.answers import Finding
 from coordinator.audit.auditor import Auditor
 from coordinator.audit.verdict import Verdict
-from coordinator.devices.host_worker import Hardware
+from coordinator.devices.host_worker import HostHardware
 from coordinator.doctor.findings import of_models, of_state
 from coordinator.library.loaded import Library
 from coordinator.library.naming import Names
@@ -22,7 +22,7 @@ from coordinator.requests.journal import Ended, Journal
 from coordinator.requests.settling import Settling
 from coordinator.runtime.controller import Controller
 from coordinator.runtime.live import LiveCluster
-from coordinator.runtime.plan_making import Maker
+from coordinator.runtime.plan_making import PlanMaker
 from coordinator.runtime.planners import planner_of, strategy
 from coordinator.runtime.served import Served
 from coordinator.runtime.withdrawal import Withdrawal
@@ -41,7 +41,7 @@ WEIGHTS_FOLDER = "weights"
 class Runtime:
     """One per process; the service uses its parts."""
 
-    def __init__(self, settings: CoordinatorSettings, hardware: Hardware | None = None) -> None:
+    def __init__(self, settings: CoordinatorSettings, hardware: HostHardware | None = None) -> None:
         for name in (settings.strategy, *settings.planners):
             strategy(name)  # an unknown name is refused at start
         self.settings = settings
@@ -83,7 +83,7 @@ class Runtime:
             self.driver.release,
         )
         own = (settings.strategy, *settings.planners)
-        maker = Maker(
+        maker = PlanMaker(
             self.library,
             partial(planner_of, own),
             self.live.transport,

@@ -16,7 +16,7 @@ from coordinator.devices.peer_reachability import Reach
 from coordinator.devices.peers import SILENT, Peer, PeerState, seconds_ago
 from coordinator.devices.pool import Pool
 from coordinator.doctor.examine import MOST_STRANGERS
-from coordinator.measuring.measured import Measured
+from coordinator.measuring.measured import DeviceMeasurements
 from coordinator.runtime.probing import Probing
 from coordinator.runtime.profiler import Profiler
 from models.tensors.memory import megabytes
@@ -32,7 +32,7 @@ class Statuses:
         self,
         pool: Pool,
         withheld: Withheld,
-        measured: Measured,
+        measured: DeviceMeasurements,
         probing: Probing,
         profiler: Profiler,
         reach: Reach,

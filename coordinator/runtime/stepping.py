@@ -9,7 +9,7 @@ from math import inf
 
 from coordinator.control.actions import Action
 from coordinator.control.events import Event, Tick
-from coordinator.control.machine import Machine
+from coordinator.control.machine import ControlMachine
 
 
 class Stepper:
@@ -20,11 +20,11 @@ class Stepper:
     def __init__(self, act: Callable[[Action], None]) -> None:
         self._act = act
         # With when they are due: uvloop's handle of what is due already does not say.
-        self._timers: dict[Machine, tuple[float, asyncio.Handle]] = {}
+        self._timers: dict[ControlMachine, tuple[float, asyncio.Handle]] = {}
         self._closed = False
         self.stepped = asyncio.Event()
 
-    def step(self, event: Event, *machines: Machine) -> None:
+    def step(self, event: Event, *machines: ControlMachine) -> None:
         """Passes one event to the given machines in order."""
         now = time.monotonic()
         for machine in machines:
@@ -40,7 +40,7 @@ class Stepper:
         for _, timer in self._timers.values():
             timer.cancel()
 
-    def _wake(self, machine: Machine) -> None:
+    def _wake(self, machine: ControlMachine) -> None:
         due_s = machine.due_s
         set_s, timer = self._timers.get(machine, (inf, None))
         if timer is not None and set_s != due_s:
@@ -50,6 +50,6 @@ class Stepper:
             loop = asyncio.get_running_loop()
             self._timers[machine] = due_s, loop.call_at(due_s, self._tick, machine)
 
-    def _tick(self, machine: Machine) -> None:
+    def _tick(self, machine: ControlMachine) -> None:
         del self._timers[machine]
         self.step(Tick(), machine)

@@ -20,7 +20,7 @@ from coordinator.serving.deepstack import answers as deepstack_answers
 from coordinator.serving.deepstack import http as deepstack
 from coordinator.serving.metrics import http as metrics
 from coordinator.serving.oip import http as oip
-from coordinator.serving.oip.service import Service
+from coordinator.serving.oip.service import InferenceService
 from coordinator.serving.page import http as page
 from coordinator.serving.page.hub import Hub
 from coordinator.serving.v1 import devices, health, infer, models, plans
@@ -53,7 +53,7 @@ def create_app(coordinator: Coordinator) -> FastAPI:
     app.state.host_names = HostNames((*named, settings.host), settings.host_names)
     app.state.metrics = metrics.registry_of(coordinator)
     app.state.page = Hub(coordinator)
-    app.state.oip = Service(coordinator)
+    app.state.oip = InferenceService(coordinator)
     app.state.repeats = Repeats()
     shapes = dict.fromkeys(DEEPSTACK, deepstack_answers.shape) | {oip.PREFIX: oip.shape}
     add_error_handlers(app, shapes)

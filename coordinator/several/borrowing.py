@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from coordinator.several.listed import File
+from coordinator.several.listed import ListedFile
 from models.catalogue.installed import SPARE_BYTES
 from models.tensors.memory import megabytes
 from protos import imbrex_pb2 as pb
@@ -46,7 +46,7 @@ class LendingCoordinator:
     address: str
 
 
-async def fetch(source: LendingCoordinator, caller: Caller, file: File, part: Path) -> None:
+async def fetch(source: LendingCoordinator, caller: Caller, file: ListedFile, part: Path) -> None:
     """Completes `part`, which holds the first bytes of the file or does not exist.
 
     Raises:
@@ -60,7 +60,7 @@ async def fetch(source: LendingCoordinator, caller: Caller, file: File, part: Pa
 
 
 async def _fetch(
-    source: LendingCoordinator, caller: Caller, file: File, part: Path, missing: int
+    source: LendingCoordinator, caller: Caller, file: ListedFile, part: Path, missing: int
 ) -> None:
     channel = make_channel(source.address, caller.credentials, coordinator_name(source.id))
     try:
@@ -128,7 +128,7 @@ def size_of(part: Path) -> int:
         return 0
 
 
-async def _append(channel: grpc.aio.Channel, caller: Caller, file: File, target: Any) -> None:
+async def _append(channel: grpc.aio.Channel, caller: Caller, file: ListedFile, target: Any) -> None:
     method: Any = channel.unary_stream(
         _METHOD,
         request_serializer=pb.FileQuery.SerializeToString,
@@ -152,7 +152,7 @@ async def _append(channel: grpc.aio.Channel, caller: Caller, file: File, target:
         await asyncio.to_thread(target.flush)
 
 
-def _checked(chunk: pb.BlobChunk, file: File, here: int, *, is_first: bool) -> int:
+def _checked(chunk: pb.BlobChunk, file: ListedFile, here: int, *, is_first: bool) -> int:
     """Where the next chunk begins."""
     said = (chunk.sha256, chunk.total_bytes)
     if is_first and said != (file.sha256, file.size_bytes):
@@ -165,7 +165,7 @@ def _checked(chunk: pb.BlobChunk, file: File, here: int, *, is_first: bool) -> i
     return following
 
 
-def verify(part: Path, file: File) -> None:
+def verify(part: Path, file: ListedFile) -> None:
     """Refuses, and deletes, what is not the file.
 
     Raises:

@@ -16,7 +16,7 @@ import structlog
 from coordinator.several import listed
 from coordinator.several.borrowing import fetch, reserved, size_of, verify
 from coordinator.several.lender import Lender
-from coordinator.several.listed import File, Files
+from coordinator.several.listed import ListedFile, ListedFiles
 from coordinator.several.shared_store import SharedStore
 from coordinator.several.survey import Survey, Version, survey
 from coordinator.several.where import ADDRESS, own_address, sources
@@ -58,7 +58,7 @@ class Follower:
         self._changed = changed
         self._lender = Lender(certified.credentials, host, port, self._path)
         self._found = Survey()
-        self._listed: Mapping[Version, Files] = {}
+        self._listed: Mapping[Version, ListedFiles] = {}
         # Files by hash, for the others.
         self._paths: dict[str, Path] = {}
         # What was there at the last look, and when the next one is due even if nothing changes.
@@ -110,7 +110,7 @@ class Follower:
             found.setdefault(name, {})[str(number)] = why
         return found
 
-    def _missing(self) -> dict[Version, Files]:
+    def _missing(self) -> dict[Version, ListedFiles]:
         here = self._found.here
         return {each: files for each, files in self._listed.items() if each not in here}
 
@@ -197,7 +197,7 @@ class Follower:
         if before.here.keys() != found.here.keys():
             self._changed()
 
-    def _list(self, unlisted: Mapping[Version, Files]) -> None:
+    def _list(self, unlisted: Mapping[Version, ListedFiles]) -> None:
         """Lists versions that are new in this folder; one whose number is taken gets another."""
 
         def add(entries: Entries) -> dict[Version, int]:
@@ -242,7 +242,7 @@ class Follower:
                     self._fetches[version] = fetching
             await asyncio.sleep(LOOK_S)
 
-    async def _try(self, version: Version, files: Files) -> None:
+    async def _try(self, version: Version, files: ListedFiles) -> None:
         name, number = version
         try:
             await self._complete(version, files)
@@ -260,7 +260,7 @@ class Follower:
         finally:
             del self._fetches[version]
 
-    async def _complete(self, version: Version, files: Files) -> None:
+    async def _complete(self, version: Version, files: ListedFiles) -> None:
         """Fetches what is missing of a version, and installs it.
 
         Raises:
@@ -275,7 +275,7 @@ class Follower:
         await asyncio.to_thread(self._install, version, files)
         self._found.here[version] = self._store.root / version[0] / str(version[1])
 
-    async def _borrow(self, version: Version, file: File, target: Path) -> None:
+    async def _borrow(self, version: Version, file: ListedFile, target: Path) -> None:
         if (own := self._paths.get(file.sha256)) is not None:
             part = target.with_name(f"{target.name}.part")
             with reserved(part.parent, part, file.size_bytes - size_of(part)):
@@ -302,7 +302,7 @@ class Follower:
             cure="It is tried again by itself",
         )
 
-    def _install(self, version: Version, files: Files) -> None:
+    def _install(self, version: Version, files: ListedFiles) -> None:
         name, number = version
         incoming = self._store.incoming()
 
@@ -314,7 +314,7 @@ class Follower:
         if not (self._store.root / name / str(number)).exists():
             self._store.put(name, write, lambda *_: number)
 
-    def _incoming(self, version: Version, name: str, file: File) -> str:
+    def _incoming(self, version: Version, name: str, file: ListedFile) -> str:
         return f"{self._store.own_id}-{version[0]}-{version[1]}-{name}-{file.sha256[:32]}"
 
     def _forget_parts(self) -> None:
@@ -329,7 +329,7 @@ class Follower:
                 each.unlink(missing_ok=True)
 
 
-def _size(files: Files) -> int:
+def _size(files: ListedFiles) -> int:
     return sum(each.size_bytes for each in files.values())
 
 

@@ -25,14 +25,14 @@ _NEWEST = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class ListedFile:
     """A file by its content."""
 
     sha256: str
     size_bytes: int
 
 
-Files = Mapping[str, File]
+ListedFiles = Mapping[str, ListedFile]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Listed:
     """A model's versions that are installed, and the highest number that one ever had."""
 
     newest: int
-    versions: Mapping[int, Files]
+    versions: Mapping[int, ListedFiles]
 
 
 def read(entries: Entries) -> tuple[dict[str, Listed], list[str]]:
@@ -56,7 +56,7 @@ def read(entries: Entries) -> tuple[dict[str, Listed], list[str]]:
     return models, problems
 
 
-def add(entries: Entries, name: str, number: int, files: Files) -> int:
+def add(entries: Entries, name: str, number: int, files: ListedFiles) -> int:
     """Lists a version, under this number or the next one that is free; returns that. The same files
     under the same number are the same version, whoever lists it first.
     """
@@ -103,8 +103,10 @@ def _listed(name: str, entry: Mapping[str, Any]) -> Listed:
     return Listed(newest, versions)
 
 
-def _files(told: Any) -> dict[str, File]:
-    files = {name: File(str(each["sha256"]), _bytes(each["bytes"])) for name, each in told.items()}
+def _files(told: Any) -> dict[str, ListedFile]:
+    files = {
+        name: ListedFile(str(each["sha256"]), _bytes(each["bytes"])) for name, each in told.items()
+    }
     if MODEL_FILE not in files or len(files) > MOST_FILES:
         raise ValueError("a version has no model, or too many files")
     for name, each in files.items():

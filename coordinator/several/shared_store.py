@@ -13,13 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from coordinator.several import listed
-from coordinator.several.listed import File, Files
+from coordinator.several.listed import ListedFile, ListedFiles
 from coordinator.trust.authority import Authority
 from coordinator.trust.json_files import Entries
 from coordinator.trust.state import COORDINATORS, DEFAULTS, MODELS, ClusterState, open_state
 from coordinator.trust.trust import own_name
 from models.catalogue.installed import NAME, VARIABLE, Store
-from models.vision.head import Task
+from models.vision.head import VisionTask
 from protos.daemon.files import write_atomically
 from protos.errors import BadConfiguration, BadRequest
 
@@ -89,7 +89,7 @@ class SharedStore(Store):
         self.delete(name, gone)
         return gone
 
-    def choose(self, task: Task, name: str) -> None:
+    def choose(self, task: VisionTask, name: str) -> None:
         """Makes a model the one that answers for a task, at every coordinator.
 
         Raises:
@@ -117,7 +117,7 @@ class SharedStore(Store):
         coordinators = self.state.entries(COORDINATORS).items()
         return [str(entry["name"]) for each, entry in coordinators if each != self.own_id]
 
-    def mark(self, folder: Path, files: Files) -> None:
+    def mark(self, folder: Path, files: ListedFiles) -> None:
         """Notes that a version's folder is the cluster's."""
         told = {
             "authority": self.authority,
@@ -125,13 +125,15 @@ class SharedStore(Store):
         }
         write_atomically(folder / MARK, json.dumps(told).encode() + b"\n")
 
-    def marked(self, folder: Path) -> Files | None:
+    def marked(self, folder: Path) -> ListedFiles | None:
         """A version's files as they were when it was marked; None if it never was the cluster's."""
         try:
             told = json.loads((folder / MARK).read_text())
             if told["authority"] != self.authority:
                 return None
-            return {name: File(str(sha), int(size)) for name, (sha, size) in told["files"].items()}
+            return {
+                name: ListedFile(str(sha), int(size)) for name, (sha, size) in told["files"].items()
+            }
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
@@ -190,7 +192,7 @@ def _require_owner(root: Path) -> None:
     )
 
 
-def files_of(folder: Path) -> dict[str, File]:
+def files_of(folder: Path) -> dict[str, ListedFile]:
     """The files of a version, by their names.
 
     Raises:
@@ -206,10 +208,10 @@ def files_of(folder: Path) -> dict[str, File]:
             cure=f"At most {listed.MOST_FILES} files belong to a version, named by letters and "
             "digits",
         )
-    return {each.name: File(_hash(each), each.stat().st_size) for each in sorted(found)}
+    return {each.name: ListedFile(_hash(each), each.stat().st_size) for each in sorted(found)}
 
 
-def is_as_marked(folder: Path, files: Files) -> bool:
+def is_as_marked(folder: Path, files: ListedFiles) -> bool:
     """Whether no file was changed since the mark was made."""
     marked_ns = (folder / MARK).stat().st_mtime_ns
     here = {each.name: each.stat() for each in folder.iterdir() if not each.name.startswith(".")}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coordinator.several.listed import Files, Listed
+from coordinator.several.listed import Listed, ListedFiles
 from coordinator.several.shared_store import SharedStore, files_of, is_as_marked
 from protos.errors import BadRequest
 
@@ -21,7 +21,7 @@ class Survey:
     """
 
     here: dict[Version, Path] = field(default_factory=dict)
-    unlisted: dict[Version, Files] = field(default_factory=dict)
+    unlisted: dict[Version, ListedFiles] = field(default_factory=dict)
     removed: list[Version] = field(default_factory=list)
     edited: dict[Version, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)

@@ -60,7 +60,7 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class ResultRefused:
     """A device sent something for a task that cannot be its result; `cause` says why."""
 
     request: RequestId
@@ -120,7 +120,7 @@ Event = (
     | Delivered
     | Received
     | Finished
-    | Refused
+    | ResultRefused
     | Failed
     | Joined
     | Lost

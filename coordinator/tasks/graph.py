@@ -18,9 +18,9 @@ from models.cut.program import BlobSource, Program
 from models.cut.units import Network
 from models.cut.whole import NetworkKey
 from models.graph.ending import Ending
-from models.graph.graph import Joined, results_of
+from models.graph.graph import JoinedOutput, results_of
 from models.graph.shapes import TensorInfo
-from models.operators.work import Work
+from models.operators.work import NodeWork
 from models.tensors.boxes import Box
 from models.tensors.selection import Selection, Selections
 from protos.wire.facts import DeviceId
@@ -101,9 +101,9 @@ class TaskGraph:
     tensors: Mapping[str, TensorInfo]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    works: tuple[Sequence[Work], ...] = field(default=(), repr=False)
+    works: tuple[Sequence[NodeWork], ...] = field(default=(), repr=False)
     tolerance: float = PLAIN
-    joined: Mapping[str, Joined] = field(default_factory=dict)
+    joined: Mapping[str, JoinedOutput] = field(default_factory=dict)
     ending: Ending | None = None
     whole: NetworkKey | None = None
 

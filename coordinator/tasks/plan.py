@@ -16,12 +16,12 @@ from models.cut.partial import partial_extent, partial_work
 from models.cut.units import Network
 from models.cut.worked import MOST_KEPT, Worked, block_worked
 from models.operators.geometry import Extent
-from models.operators.work import Work
+from models.operators.work import NodeWork
 from models.tensors.boxes import Box
 from models.tensors.precision import Wire
 from protos.wire.facts import DeviceId
 
-Exchange = Literal["none", "host", "peer"]
+ExchangeMode = Literal["none", "host", "peer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Block:
     stop: int
     tiles: tuple[Tile, ...]
     barrier: bool = True
-    exchange: Exchange = "host"
+    exchange: ExchangeMode = "host"
 
     @property
     def devices(self) -> tuple[DeviceId, ...]:
@@ -131,7 +131,7 @@ def tile_extent(network: Network, block: Block, tile: Tile) -> Extent:
     return _worked(network, block, tile).reach
 
 
-def tile_works(network: Network, block: Block, tile: Tile) -> Sequence[Work]:
+def tile_works(network: Network, block: Block, tile: Tile) -> Sequence[NodeWork]:
     """The work of every node of a tile."""
     return _worked(network, block, tile).works
 

@@ -48,9 +48,9 @@ from coordinator.tasks.events import (
     Lost,
     Merge,
     Received,
-    Refused,
     Release,
     RequestId,
+    ResultRefused,
     Send,
     Submitted,
     Tick,
@@ -58,9 +58,9 @@ from coordinator.tasks.events import (
 from coordinator.tasks.judge import Judge, Objection, disproved
 from coordinator.tasks.placement import place
 from coordinator.tasks.recovery import recover
-from coordinator.tasks.runs import Attempt, Phase, RequestRun, TaskRun
+from coordinator.tasks.runs import Attempt, RequestRun, TaskPhase, TaskRun
 from coordinator.tasks.suspicion import Suspicion, at_fault
-from coordinator.tasks.watch import Watch
+from coordinator.tasks.watch import OverdueWatch
 from protos.errors import ImbrexError, LostWorker, PeerViolation
 from protos.wire.facts import DeviceId
 
@@ -85,7 +85,7 @@ class Scheduler:
         self.dropped: Counter[str] = Counter()
         self.refused: Counter[DeviceId] = Counter()
         self._expected = expectations or NoExpectations()
-        self._watch = Watch(self._expected)
+        self._watch = OverdueWatch(self._expected)
         self._judge = Judge()
         self._suspicion = Suspicion()
         self._now = 0.0
@@ -112,7 +112,7 @@ class Scheduler:
                 yield from self._received(event)
             case Finished():
                 yield from self._computed(event)
-            case Refused(request, task, attempt, cause):
+            case ResultRefused(request, task, attempt, cause):
                 if found := self._current(request, task, attempt):
                     yield from self._refuse(request, found, Objection(cause, proven=True))
             case Failed():
@@ -339,7 +339,7 @@ class Scheduler:
         run = self.requests[request]
         for index in tasks:
             task = run.tasks[index]
-            if task.phase is Phase.WAITING and run.can_begin(task):
+            if task.phase is TaskPhase.WAITING and run.can_begin(task):
                 attempt = self._begin(run, task)
                 if attempt is None:
                     return  # no device is left, or none for a suspect alone

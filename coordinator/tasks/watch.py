@@ -22,7 +22,7 @@ class Delay:
         return self.silent_s > give_up_s(self.expected_s)
 
 
-class Watch:
+class OverdueWatch:
     """Tracks when each device last returned a result of any task (`heard_s`)."""
 
     def __init__(self, expected: Expectations) -> None:

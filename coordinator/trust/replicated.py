@@ -34,7 +34,7 @@ from nats.js.kv import KeyValue
 from coordinator.trust.json_files import Entries, changing, read_entries
 from coordinator.trust.nats_store import CALL_S, KEY, MEETING_S, StoreAddress, StoreConnection
 from coordinator.trust.shared_value import MOST_BYTES, Shared, dumped, parsed
-from coordinator.trust.state import DOCUMENTS, FOLDER, STATE_FILE, Files
+from coordinator.trust.state import DOCUMENTS, FOLDER, STATE_FILE, LocalState
 from protos.daemon.files import write_atomically
 from protos.errors import BadRequest, ImbrexError, Infeasible, PeerViolation, Unavailable
 from protos.trust.identity import now_utc
@@ -55,7 +55,7 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
-class Replicated(Files):
+class Replicated(LocalState):
     """The state at an address, and its copy in the state directory."""
 
     def __init__(self, state_dir: Path, address: StoreAddress) -> None:

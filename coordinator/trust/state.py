@@ -1,6 +1,6 @@
 """What a cluster is, apart from its authority's key: documents of entries, by name.
 
-One coordinator keeps them in files (`Files`); several share them in a key-value store
+One coordinator keeps them in files (`LocalState`); several share them in a key-value store
 (`coordinator.trust.replicated`).
 """
 
@@ -79,7 +79,7 @@ class ClusterState(Protocol):
         ...
 
 
-class Files:
+class LocalState:
     """Documents as JSON files of the state directory, which other processes may change, too."""
 
     def __init__(self, state_dir: Path) -> None:
@@ -122,8 +122,8 @@ def open_state(state_dir: Path) -> ClusterState:
         BadConfiguration: the file that says where is damaged.
     """
     if not (state_dir / FOLDER / STATE_FILE).exists():
-        return Files(state_dir)
+        return LocalState(state_dir)
     from coordinator.trust.replicated import Replicated, address_of
 
     address = address_of(state_dir)
-    return Files(state_dir) if address is None else Replicated(state_dir, address)
+    return LocalState(state_dir) if address is None else Replicated(state_dir, address)

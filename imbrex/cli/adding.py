@@ -21,7 +21,7 @@ from models.graph.sizes import Size, bind, inputs_of, open_axes
 from models.onnx_file.importer import graph_of
 from models.onnx_file.model_file import file_at, read_model
 from models.tensors.precision import Precision
-from models.vision.head import Task
+from models.vision.head import VisionTask
 from models.vision.heads import TASKS
 from models.vision.image_input import Resize
 from models.vision.label_file import labels_of
@@ -52,7 +52,7 @@ class Said:
     """The description of the model on the command line; None: not given."""
 
     name: str | None = None
-    task: Task | None = None
+    task: VisionTask | None = None
     labels: str | None = None
     pixels: str | None = None
     resize: Resize | None = None
@@ -239,7 +239,7 @@ def _not_said(file: Path, guessed: Guess, missing: Sequence[str]) -> NotSaid:
     )
 
 
-def _task(guessed: Guess, missing: list[str]) -> Task | None:
+def _task(guessed: Guess, missing: list[str]) -> VisionTask | None:
     """The task that was guessed; somebody at a terminal is asked where the outputs allow others."""
     if guessed.task is not None and not (guessed.possible and sys.stdin.isatty()):
         return guessed.task

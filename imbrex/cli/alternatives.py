@@ -19,7 +19,7 @@ from protos.errors import ImbrexError
 NOTABLE = 0.01
 FASTER_LINK = 10
 
-Step = Callable[[str], None]
+Announce = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Situation:
         return Alternative(what, self.scale * plan.predicted_latency_s)
 
 
-def sentences(situation: Situation, step: Step) -> Iterator[str]:
+def sentences(situation: Situation, step: Announce) -> Iterator[str]:
     """Sentences on the number of devices, other strategies, and options that would help."""
     now_s = situation.now_s
     numbers = [each.would(now_s) for each in _numbers(situation, step)]
@@ -89,7 +89,7 @@ def sentences(situation: Situation, step: Step) -> Iterator[str]:
     yield from _opt_in_sentences(now_s, list(_opt_ins(situation, step)))
 
 
-def _numbers(situation: Situation, step: Step) -> Iterator[Alternative]:
+def _numbers(situation: Situation, step: Announce) -> Iterator[Alternative]:
     cluster, used = situation.cluster, len(situation.plan.devices)
     there = len(cluster.devices)
     for count in sorted({1, used - 1, used + 1, there} - {used, 0}):
@@ -105,7 +105,7 @@ def _numbers(situation: Situation, step: Step) -> Iterator[Alternative]:
         yield situation.planned(f"without {slowest.name}, the slowest, it would take", without)
 
 
-def _strategies(situation: Situation, step: Step) -> Iterator[Alternative]:
+def _strategies(situation: Situation, step: Announce) -> Iterator[Alternative]:
     for name, planner in STRATEGIES.items():
         if name not in (situation.plan.strategy, "auto"):
             step(name)
@@ -120,7 +120,7 @@ def _faster(now_s: float, others: Sequence[Alternative]) -> Iterator[str]:
         yield f"{best.what} would be faster here: plan with --strategy {best.what}."
 
 
-def _opt_ins(situation: Situation, step: Step) -> Iterator[Alternative]:
+def _opt_ins(situation: Situation, step: Announce) -> Iterator[Alternative]:
     step("opt-ins")
 
     def times_as_wide(link: Link, factor: float) -> Link:

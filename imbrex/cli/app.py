@@ -22,10 +22,10 @@ from imbrex.cli.daemons import add_daemons
 from imbrex.cli.models import add_models
 from imbrex.cli.options import (
     Json,
-    Model,
-    PlanFile,
+    ModelOption,
+    PlanFileOption,
     Save,
-    Strategy,
+    StrategyOption,
     WireOption,
     known_wire,
 )
@@ -108,12 +108,12 @@ def demo(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
         Path | None,
         typer.Argument(metavar="IMAGE", help="A picture. [default: one that comes with imbrex]"),
     ] = None,
-    model: Model = "digits",
+    model: ModelOption = "digits",
     workers: Annotated[
         int, typer.Option(min=1, max=64, help="The number of worker processes.")
     ] = 4,
-    strategy: Strategy = None,
-    plan: PlanFile = None,
+    strategy: StrategyOption = None,
+    plan: PlanFileOption = None,
     wire: WireOption = None,
     like: Annotated[
         Literal["pi3", "pi4", "pi5"],

@@ -13,10 +13,10 @@ from imbrex.cli.options import (
     URL,
     ChosenStrategy,
     DeviceArgument,
-    Devices,
+    DevicesOption,
     Json,
-    Model,
-    PlanFile,
+    ModelOption,
+    PlanFileOption,
     Save,
     Url,
     WireOption,
@@ -39,11 +39,11 @@ def infer(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     image: Annotated[
         Path, typer.Argument(metavar="IMAGE", help="A picture, or tensors in an .npz file.")
     ],
-    model: Model = "digits",
+    model: ModelOption = "digits",
     url: Url = URL,
     strategy: ChosenStrategy = None,
-    devices: Devices = None,
-    plan: PlanFile = None,
+    devices: DevicesOption = None,
+    plan: PlanFileOption = None,
     wire: WireOption = None,
     min_score: Annotated[
         float | None,

@@ -21,7 +21,7 @@ from imbrex.client import Client
 from imbrex.described import require_writable, write
 from models.check.check import TOLERANCE
 
-Form = Literal["people", "json", "csv"]
+OutputFormat = Literal["people", "json", "csv"]
 
 # The device's keys that describe how it computes and how it is reached.
 _FINGERPRINT = (
@@ -31,7 +31,7 @@ _FINGERPRINT = (
 BAR = 20
 
 
-def bench(models: Sequence[str], url: str, asked: MeasureOptions, form: Form) -> int:
+def bench(models: Sequence[str], url: str, asked: MeasureOptions, form: OutputFormat) -> int:
     """Measures one model after the other and prints; 1 if nothing could be measured or answers
     differ.
     """

@@ -8,7 +8,7 @@ from coordinator.several.shared_store import SharedStore, open_store
 from imbrex import terminal
 from models.catalogue import catalogue
 from models.downloads import read_manifest
-from models.vision.head import Task
+from models.vision.head import VisionTask
 from models.vision.sidecar import load, sidecar_path
 from protos.errors import BadRequest
 
@@ -66,7 +66,7 @@ def _installed() -> list[dict[str, Any]]:
             told = sidecar.description if sidecar else "takes tensors"
         except BadRequest as error:
             sidecar, told = None, error.cause
-        task: Task = sidecar.task if sidecar else "tensor"
+        task: VisionTask = sidecar.task if sidecar else "tensor"
         rows.append(
             {
                 "name": name,

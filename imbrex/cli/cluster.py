@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
-from imbrex.cli.options import Config, Json, StateDir
+from imbrex.cli.options import ConfigOption, Json, StateDir
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
-class Role(StrEnum):
+class KeyRole(StrEnum):
     """The same values as `coordinator.keys.Role`, which would be slow to import for `--help`."""
 
     infer = "infer"
@@ -40,7 +40,7 @@ def init(
             help="Replace a lost authority; every device must be enrolled again.",
         ),
     ] = False,
-    config: Config = None,
+    config: ConfigOption = None,
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
@@ -71,7 +71,7 @@ def invite(
         bool,
         typer.Option("--coordinator", help="Invite another coordinator instead of a device."),
     ] = False,
-    config: Config = None,
+    config: ConfigOption = None,
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
@@ -105,7 +105,7 @@ def move_state(
         bool,
         typer.Option("--replace", help="Replace what is there with this coordinator's copy."),
     ] = False,
-    config: Config = None,
+    config: ConfigOption = None,
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
@@ -124,7 +124,9 @@ def move_state(
 
 
 @app.command()
-def authority(config: Config = None, state_dir: StateDir = None, as_json: Json = False) -> None:
+def authority(
+    config: ConfigOption = None, state_dir: StateDir = None, as_json: Json = False
+) -> None:
     """Print the CA certificate that clients of `imbrex coordinator --tls` need. It is not secret.
 
     \b
@@ -147,7 +149,7 @@ def certificate(
         Path,
         typer.Option("--file", metavar="PEM", help="The file to write; it also holds the key."),
     ],
-    config: Config = None,
+    config: ConfigOption = None,
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
@@ -162,7 +164,7 @@ def certificate(
 
 
 @app.command("list")
-def members(config: Config = None, state_dir: StateDir = None, as_json: Json = False) -> None:
+def members(config: ConfigOption = None, state_dir: StateDir = None, as_json: Json = False) -> None:
     """List the cluster's devices and coordinators, and when their certificates expire."""
     from imbrex.cli import cluster_trust as command
 
@@ -174,7 +176,7 @@ def backup(
     file: Annotated[
         Path, typer.Argument(metavar="FILE.tgz", help="The file to write; keep it safe.")
     ],
-    config: Config = None,
+    config: ConfigOption = None,
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
@@ -194,7 +196,7 @@ def restore(
     file: Annotated[
         Path, typer.Argument(metavar="FILE.tgz", help="A file written by `imbrex cluster backup`.")
     ],
-    config: Config = None,
+    config: ConfigOption = None,
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
@@ -208,10 +210,10 @@ def restore(
 def key(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the key.")],
     role: Annotated[
-        Role,
+        KeyRole,
         typer.Option(help="infer: send requests and read the state; admin: also change things."),
-    ] = Role.infer,
-    config: Config = None,
+    ] = KeyRole.infer,
+    config: ConfigOption = None,
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
@@ -229,7 +231,7 @@ def key(
 
 
 @app.command()
-def keys(config: Config = None, state_dir: StateDir = None, as_json: Json = False) -> None:
+def keys(config: ConfigOption = None, state_dir: StateDir = None, as_json: Json = False) -> None:
     """List the API keys, without their secrets."""
     from imbrex.cli import cluster_keys as command
 
@@ -239,7 +241,7 @@ def keys(config: Config = None, state_dir: StateDir = None, as_json: Json = Fals
 @app.command()
 def revoke(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the key.")],
-    config: Config = None,
+    config: ConfigOption = None,
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
@@ -254,7 +256,7 @@ def remove(
     device: Annotated[
         str, typer.Argument(metavar="DEVICE", help="The id or name of the device or coordinator.")
     ],
-    config: Config = None,
+    config: ConfigOption = None,
     state_dir: StateDir = None,
     as_json: Json = False,
 ) -> None:
@@ -269,7 +271,7 @@ def remove(
 
 
 @app.command()
-def confirm(config: Config = None, state_dir: StateDir = None, as_json: Json = False) -> None:
+def confirm(config: ConfigOption = None, state_dir: StateDir = None, as_json: Json = False) -> None:
     """Put this list of members in force although devices know a newer one.
 
     Use it after restoring a backup and starting the coordinator: devices ignore an older list,

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
-from imbrex.cli.options import Config, StateDir, WireOption, known_wire
+from imbrex.cli.options import ConfigOption, StateDir, WireOption, known_wire
 
 if TYPE_CHECKING:
     from protos.daemon.settings import DaemonSettings
 
-Text = Annotated[str | None, typer.Option()]
-Number = Annotated[int | None, typer.Option()]
-File = Annotated[Path | None, typer.Option(metavar="PEM")]
+TextOption = Annotated[str | None, typer.Option()]
+NumberOption = Annotated[int | None, typer.Option()]
+FileOption = Annotated[Path | None, typer.Option(metavar="PEM")]
 Either = Annotated[bool | None, typer.Option()]
 JoinOnly = Annotated[bool, typer.Option("--join-only", help="Join, then exit without serving.")]
 
@@ -76,14 +76,14 @@ def _told(field: Any) -> str:
 
 
 def worker(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
-    config: Config = None,
-    host: Text = None,
-    port: Number = None,
-    data_port: Number = None,
-    name: Text = None,
+    config: ConfigOption = None,
+    host: TextOption = None,
+    port: NumberOption = None,
+    data_port: NumberOption = None,
+    name: TextOption = None,
     engine: Annotated[str | None, typer.Option(metavar="NAME")] = None,
     pace: Annotated[float | None, typer.Option(metavar="F")] = None,
-    memory_mb: Number = None,
+    memory_mb: NumberOption = None,
     join: Annotated[
         str | None,
         typer.Option(
@@ -92,7 +92,7 @@ def worker(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameter
         ),
     ] = None,
     join_only: JoinOnly = False,
-    cluster: Text = None,
+    cluster: TextOption = None,
     mdns: Either = None,
     mdns_interfaces: Annotated[
         list[str] | None, typer.Option("--interface", metavar="ADDRESS")
@@ -117,18 +117,18 @@ def worker(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameter
 
 
 def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
-    config: Config = None,
-    host: Text = None,
-    port: Number = None,
-    grpc_port: Number = None,
+    config: ConfigOption = None,
+    host: TextOption = None,
+    port: NumberOption = None,
+    grpc_port: NumberOption = None,
     workers: Annotated[list[str] | None, typer.Option("--worker", metavar="HOST:PORT")] = None,
     models: Annotated[list[str] | None, typer.Option("--model", metavar="NAME")] = None,
     model_repository: Annotated[Path | None, typer.Option(metavar="DIR")] = None,
-    detector: Text = None,
+    detector: TextOption = None,
     frigate_zmq: Annotated[
         list[str] | None, typer.Option("--frigate-zmq", metavar="tcp://ADDRESS:PORT")
     ] = None,
-    strategy: Text = None,
+    strategy: TextOption = None,
     planners: Annotated[
         list[str] | None, typer.Option("--planner", metavar="MODULE:FUNCTION")
     ] = None,
@@ -139,10 +139,10 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
     profile: Either = None,
     host_names: Annotated[list[str] | None, typer.Option("--host-name", metavar="NAME")] = None,
     tls: Either = None,
-    tls_cert: File = None,
-    tls_key: File = None,
+    tls_cert: FileOption = None,
+    tls_key: FileOption = None,
     rate_per_s: Annotated[float | None, typer.Option("--rate", metavar="PER_S")] = None,
-    cluster: Text = None,
+    cluster: TextOption = None,
     mdns: Either = None,
     interfaces: Annotated[list[str] | None, typer.Option("--interface", metavar="ADDRESS")] = None,
     state_dir: StateDir = None,

@@ -13,13 +13,15 @@ from PIL import Image
 from rich.console import Console
 
 from models.catalogue.catalogue import LoadedModel
-from models.check.effect import Arrays, Blocking, Differences, Effect, Encoded
+from models.check.check import Blocking
+from models.check.effect import Differences, Effect, Encoded
 from models.cut.units import Network
 from models.digits import MODEL
 from models.digits.sheets import held_out_sheets, truth_of
 from models.run.reference import WholeModel, random_inputs
+from models.tensors.arrays import Arrays
 from models.tensors.precision import Wire
-from models.vision.detection import Detection
+from models.vision.detection import DetectedBox
 from models.vision.pixels import as_values
 from models.vision.placement import Placement
 from models.vision.predictions import predictions
@@ -153,9 +155,9 @@ def _inputs(loaded: LoadedModel, network: Network, count: int) -> Iterator[_Aske
         yield _Asked({form.name: np.asarray(pixels)}, placement, truth_of(made))
 
 
-def _detections(sidecar: Sidecar, outputs: Arrays, placement: Placement) -> list[Detection]:
+def _detections(sidecar: Sidecar, outputs: Arrays, placement: Placement) -> list[DetectedBox]:
     """Includes unlikely detections, for the whole precision-recall curve."""
     assert isinstance(sidecar.head, YoloV2), "digits is a YOLOv2"
     eager = replace(sidecar, head=replace(sidecar.head, min_score=MIN_SCORE))
     found = predictions(eager, dict(outputs), placement)
-    return [each for each in found if isinstance(each, Detection)]
+    return [each for each in found if isinstance(each, DetectedBox)]

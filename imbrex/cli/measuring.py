@@ -22,7 +22,8 @@ from models.catalogue import catalogue, loading
 from models.check.agreement import both_answers
 from models.check.check import TOLERANCE
 from models.check.tolerance import is_quantised
-from models.run.reference import Arrays, random_inputs
+from models.run.reference import random_inputs
+from models.tensors.arrays import Arrays
 from models.vision.pixels import as_values
 from protos.errors import BadRequest, Infeasible, Unavailable
 

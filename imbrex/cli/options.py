@@ -23,12 +23,12 @@ def model_names(incomplete: str) -> list[str]:
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object.")]
 Url = Annotated[str, typer.Option(help="The coordinator's URL.", envvar="IMBREX_URL")]
-Config = Annotated[
+ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE.toml", help="A file of settings; flags override it."),
 ]
 StateDir = Annotated[Path | None, typer.Option(metavar="DIR", help="The directory for its state.")]
-Model = Annotated[
+ModelOption = Annotated[
     str,
     typer.Option(
         "--model",
@@ -52,11 +52,11 @@ Default = Annotated[
         "--default", help="Make it the model that answers for its task when a request names none."
     ),
 ]
-Strategy = Annotated[str | None, typer.Option(help="The planning strategy. [default: auto]")]
+StrategyOption = Annotated[str | None, typer.Option(help="The planning strategy. [default: auto]")]
 ChosenStrategy = Annotated[
     str | None, typer.Option(help="The planning strategy. [default: auto, or the coordinator's]")
 ]
-Devices = Annotated[
+DevicesOption = Annotated[
     int | None, typer.Option(min=1, help="Use only the N fastest devices. [default: all]")
 ]
 DeviceCounts = Annotated[
@@ -66,7 +66,7 @@ DeviceCounts = Annotated[
         help="Repeat with 1 to N of the fastest devices. [default: all of them at once]",
     ),
 ]
-PlanFile = Annotated[
+PlanFileOption = Annotated[
     Path | None,
     typer.Option("--plan", metavar="PLAN.json", help="Execute exactly this plan."),
 ]

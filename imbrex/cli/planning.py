@@ -15,10 +15,10 @@ from imbrex.cli.options import (
     URL,
     ChosenStrategy,
     DeviceCounts,
-    Devices,
+    DevicesOption,
     Json,
     ModelArgument,
-    PlanFile,
+    PlanFileOption,
     PrecisionOption,
     Url,
     WireOption,
@@ -42,7 +42,7 @@ def plan(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     model: ModelArgument,
     cluster: Annotated[Path | None, typer.Option(metavar="FILE.toml", help=CLUSTER)] = None,
     strategy: ChosenStrategy = None,
-    devices: Devices = None,
+    devices: DevicesOption = None,
     wire: WireOption = None,
     url: Url = URL,
     explain: Annotated[
@@ -140,7 +140,7 @@ def bench(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     ] = None,
     devices: DeviceCounts = None,
     repeat: Annotated[int, typer.Option(min=1, max=10_000, help="The number of rounds.")] = 10,
-    plan: PlanFile = None,
+    plan: PlanFileOption = None,
     wire: Annotated[
         str | None,
         typer.Option(
@@ -209,7 +209,7 @@ def bench(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     if not wanted:
         raise typer.BadParameter("name one, or ask for a --report", param_hint="MODEL")
     asked = MeasureOptions(names or ["auto"], counts, repeat, seed, plan, wires, plot)
-    form: command.Form = "json" if as_json else "csv" if as_csv else "people"
+    form: command.OutputFormat = "json" if as_json else "csv" if as_csv else "people"
     raise typer.Exit(command.bench(wanted, url, asked, form))
 
 

@@ -27,7 +27,7 @@ from models.check.effect import Differences
 from models.quantise.labelled import truth_of
 from models.quantise.quantise import Quantiser, sensitive
 from models.run.reference import WholeModel
-from models.vision.detection import Detection
+from models.vision.detection import DetectedBox
 from models.vision.image_input import ImageInput
 from models.vision.placement import Placement
 from models.vision.predictions import predictions
@@ -274,9 +274,9 @@ def _map_50(sidecar: Sidecar, model: WholeModel, pictures: Sequence[_Picture]) -
 
 def _detections(
     sidecar: Sidecar, outputs: Mapping[str, np.ndarray], picture: _Picture
-) -> list[Detection]:
+) -> list[DetectedBox]:
     found = predictions(sidecar, dict(outputs), picture.placement)
-    return [each for each in found if isinstance(each, Detection)]
+    return [each for each in found if isinstance(each, DetectedBox)]
 
 
 def _keep(name: str, made: ModelProto, sidecar: Sidecar, figures: Figures) -> int:

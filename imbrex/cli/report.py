@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.costs.devices import Cluster, Device, Endpoint, Link
-from coordinator.costs.regression import Profile, RegressionCosts
+from coordinator.costs.devices import Cluster, Device, EndpointOverhead, Link
+from coordinator.costs.regression import DeviceProfile, RegressionCosts
 from coordinator.planning.cluster_file import HOST, speed_of
 from coordinator.runtime.describe import describe
 from imbrex import terminal
@@ -133,11 +133,11 @@ def _anonymous(cluster: Cluster) -> Cluster:
     )
 
 
-def _profile(device: Device) -> Profile | None:
+def _profile(device: Device) -> DeviceProfile | None:
     return device.costs.profile if isinstance(device.costs, RegressionCosts) else None
 
 
-def _facts(known: Profile) -> dict[str, str]:
+def _facts(known: DeviceProfile) -> dict[str, str]:
     return {key: known.fingerprint[key] for key in (*_FACTS, *_ENGINE) if key in known.fingerprint}
 
 
@@ -162,10 +162,10 @@ def _numbers(
 ) -> dict[str, tuple[float, str]]:
     """A preset's numbers, by their names there, each with how it was measured."""
 
-    def middle(of: Callable[[Endpoint], float]) -> float:
+    def middle(of: Callable[[EndpointOverhead], float]) -> float:
         return _rounded(of(each.link.far) for each in ends)
 
-    def side(of: Callable[[Endpoint], float]) -> float:
+    def side(of: Callable[[EndpointOverhead], float]) -> float:
         """Of either end: how both are divided is assumed, what they need together is not."""
         return _rounded(
             max(of(link.far), (of(link.near) + of(link.far)) / 2)

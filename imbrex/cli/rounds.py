@@ -13,7 +13,8 @@ from imbrex.calls import Outputs, plain
 from imbrex.client import Client, NoCoordinator
 from models.check.agreement import nearest
 from models.check.tolerance import PLAIN
-from models.run.reference import EQUAL, Arrays, Comparison, compare
+from models.run.reference import EQUAL, Comparison, compare
+from models.tensors.arrays import Arrays
 from models.tensors.selection import Selections, as_read
 from protos.errors import ImbrexError, NotFound
 
@@ -22,7 +23,7 @@ WARM_UP = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class RoundSample:
     """One request. `latency_s` is from input tensors to output tensors; `predicted_s` is the
     prediction for its plan as devices and links were just before.
     """
@@ -46,7 +47,7 @@ class PlanSamples:
     devices: int
     choice: Choice
     plan: Mapping[str, Any] = field(default_factory=dict)
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[RoundSample] = field(default_factory=list)
     reason: str = ""
     selections: Selections = field(default_factory=dict)
 
@@ -109,7 +110,7 @@ class Rounds:
                     case.plan = plain(self.client.plan(self.model, case.choice))
                 timing = answer.timing_ms
                 case.samples.append(
-                    Sample(
+                    RoundSample(
                         round=number,
                         latency_s=round((timing.total - timing.decode) / 1000, 6),
                         predicted_s=predicted.predicted_now_s,

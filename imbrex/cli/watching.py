@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from imbrex.cli.options import URL, Model, Url
+from imbrex.cli.options import URL, ModelOption, Url
 
 UNNAMED = "watch"
 
@@ -26,7 +26,7 @@ def watch(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
             "taken from IMBREX_CAMERA_PASSWORD.",
         ),
     ],
-    model: Model = "digits",
+    model: ModelOption = "digits",
     url: Url = URL,
     existing: Annotated[
         bool, typer.Option("--existing", help="Also process files that are in the folder already.")

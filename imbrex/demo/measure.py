@@ -177,10 +177,12 @@ def all_right(question: Question, predictions: Sequence[Mapping[str, Any]]) -> b
     """Whether exactly the objects in the picture were found; None if these are not known."""
     if question.truth is None:
         return None
-    from models.vision.detection import Detection
+    from models.vision.detection import DetectedBox
 
     found = [
-        Detection(str(each["label"]), int(each["index"]), float(each["score"]), tuple(each["box"]))
+        DetectedBox(
+            str(each["label"]), int(each["index"]), float(each["score"]), tuple(each["box"])
+        )
         for each in predictions
     ]
     return exactly_right([EvaluatedPicture(found, question.truth)]) == 1

@@ -34,7 +34,7 @@ _PHASES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DemoResult:
     """All results of the demo."""
 
     question: Question
@@ -94,7 +94,7 @@ class Outcome:
         }
 
 
-def show(outcome: Outcome, console: Console, *, explain: bool) -> None:
+def show(outcome: DemoResult, console: Console, *, explain: bool) -> None:
     """The first screen, ten lines of at most 80 characters (more only for a curve or long names);
     with `explain`, every section of the report behind it.
     """
@@ -113,7 +113,7 @@ def show(outcome: Outcome, console: Console, *, explain: bool) -> None:
             part(outcome, console)
 
 
-def _first_screen(outcome: Outcome) -> Iterator[Text | str]:
+def _first_screen(outcome: DemoResult) -> Iterator[Text | str]:
     measured, count = outcome.measured, len(outcome.devices)
     yield _what(outcome)
     yield _found(outcome)
@@ -143,7 +143,7 @@ def _first_screen(outcome: Outcome) -> Iterator[Text | str]:
     yield f"try next: --curve (1 to {count} devices), --like {other}, --explain, --keep (the page)"
 
 
-def _what(outcome: Outcome) -> str:
+def _what(outcome: DemoResult) -> str:
     count, like = len(outcome.devices), outcome.like
     if like is None:
         return f"{count} workers on this machine as it is, found over mDNS; a coordinator"
@@ -154,7 +154,7 @@ def _what(outcome: Outcome) -> str:
     )
 
 
-def _found(outcome: Outcome) -> str:
+def _found(outcome: DemoResult) -> str:
     question, predictions = outcome.question, outcome.measured.predictions
     named = f"{question.model} on {question.shown_as}"
     if question.truth is not None:
@@ -165,7 +165,7 @@ def _found(outcome: Outcome) -> str:
     return f"{named}" + ("" if question.trained else " (untrained: only times mean something)")
 
 
-def _why_slower(outcome: Outcome) -> str:
+def _why_slower(outcome: DemoResult) -> str:
     measured = outcome.measured
     sending_ms = measured.phase_ms("scatter") + measured.phase_ms("gather")
     saved_ms = 1e3 * measured.alone_s - measured.phase_ms("compute")
@@ -182,7 +182,7 @@ def _devices(count: int) -> str:
     return "1 device" if count == 1 else f"{count} devices"
 
 
-def _answer(outcome: Outcome, console: Console) -> None:
+def _answer(outcome: DemoResult, console: Console) -> None:
     question, predictions = outcome.question, outcome.measured.predictions
     if question.media_type.startswith("image/") or question.truth is not None:
         console.print(f"{question.shown_as}: {len(predictions)} found")
@@ -201,7 +201,7 @@ def _answer(outcome: Outcome, console: Console) -> None:
         )
 
 
-def _workers(outcome: Outcome, console: Console) -> None:
+def _workers(outcome: DemoResult, console: Console) -> None:
     console.print(
         f"{len(outcome.devices)} found over mDNS on loopback by a coordinator, which only plans"
     )
@@ -224,7 +224,7 @@ def _workers(outcome: Outcome, console: Console) -> None:
     console.print(made)
 
 
-def _plan(outcome: Outcome, console: Console) -> None:
+def _plan(outcome: DemoResult, console: Console) -> None:
     plan = outcome.measured.plan
     names = {str(each["id"]): str(each["name"]) for each in outcome.devices}
     console.print(terminal.plan_sentence(plan, outcome.measured.scale))
@@ -235,7 +235,7 @@ def _plan(outcome: Outcome, console: Console) -> None:
         console.print(f"note: {note}")
 
 
-def _time(outcome: Outcome, console: Console) -> None:
+def _time(outcome: DemoResult, console: Console) -> None:
     measured = outcome.measured
     made = terminal.table("phase", ">ms", "")
     for phase, (_, meaning) in _PHASES.items():
@@ -257,7 +257,7 @@ def _time(outcome: Outcome, console: Console) -> None:
     )
 
 
-def _compared(outcome: Outcome, console: Console) -> None:
+def _compared(outcome: DemoResult, console: Console) -> None:
     measured = outcome.measured
     names = {each["id"]: each["name"] for each in outcome.devices}
     device = names.get(measured.baseline["device"], measured.baseline["device"])
@@ -275,7 +275,7 @@ def _compared(outcome: Outcome, console: Console) -> None:
     )
 
 
-def _verdict(outcome: Outcome) -> Text:
+def _verdict(outcome: DemoResult) -> Text:
     """Whether the answer is that of the whole model."""
     if not outcome.same:
         return Text(

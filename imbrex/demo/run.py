@@ -24,7 +24,7 @@ from imbrex.demo.likeness import Likeness, likeness
 from imbrex.demo.measure import curve, measure, wait_until_profiled
 from imbrex.demo.progress import Progress, shown_progress
 from imbrex.demo.question import Question, prepare
-from imbrex.demo.report import Outcome, show
+from imbrex.demo.report import DemoResult, show
 from imbrex.described import find_planners_here, network_of
 from imbrex.pictures import save_annotated
 from protos.daemon.files import own_folder
@@ -96,7 +96,7 @@ def _outcome(
     question: Question,
     given: bytes | None,
     progress: Progress,
-) -> Outcome:
+) -> DemoResult:
     """Measures, by the given plan or by one that is made for all devices."""
     if given is not None:
         cluster.client.hold_plan(question.model, given)
@@ -105,7 +105,9 @@ def _outcome(
         chosen = Choice(demo.strategy, devices=demo.workers)
     measured = measure(cluster, question, progress, chosen)
     points = curve(cluster, question, progress, measured) if demo.curve else []
-    return Outcome(question, plain(cluster.client.devices()), measured, cluster.form.like, points)
+    return DemoResult(
+        question, plain(cluster.client.devices()), measured, cluster.form.like, points
+    )
 
 
 def read_plan(demo: Demo) -> bytes:

@@ -25,7 +25,7 @@ from models.graph.sizes import Size, bind, inputs_of, open_axes, split_name
 from models.onnx_file.builder import UNTRAINED, WEIGHTS_KEY
 from models.onnx_file.model_file import file_at, read_model
 from models.onnx_file.stored import StoredModel
-from models.vision.head import Task
+from models.vision.head import VisionTask
 from models.vision.sidecar import Sidecar, sidecar_path
 from models.vision.sidecar import load as load_sidecar
 from models.zoo.alexnet import alexnet
@@ -65,7 +65,7 @@ class Shipped:
     path: Path
 
 
-Source = Built | Shipped
+ModelSource = Built | Shipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ class Entry:
 
     name: str
     description: str
-    source: Source
-    task: Task = "tensor"
+    source: ModelSource
+    task: VisionTask = "tensor"
     trained: bool = False
     sidecar: Callable[[], Sidecar] | None = None
 

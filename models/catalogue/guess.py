@@ -16,13 +16,13 @@ from onnx import ModelProto
 from models.downloads import labels as known_labels
 from models.graph.graph import Graph
 from models.graph.sizes import LARGEST_SIDE, Size
-from models.vision.head import Task
+from models.tensors.arrays import Shape
+from models.vision.head import VisionTask
 from models.vision.sidecar import Assumable, Sidecar
 from models.vision.usual import (
     PARTS,
     About,
     Labels,
-    Shape,
     cell_counts,
     described,
     ends_in_shares,
@@ -39,7 +39,7 @@ from models.vision.yolox import YoloX
 from protos.daemon.documents import Problem
 
 # Data sets by the number of their classes, for each task.
-_DATA_SETS: Mapping[Task, Mapping[int, str]] = {
+_DATA_SETS: Mapping[VisionTask, Mapping[int, str]] = {
     "classification": {1000: "imagenet"},
     "detection": {80: "coco", 20: "voc"},
     "segmentation": {21: "voc"},
@@ -59,7 +59,7 @@ class Guess:
     a sentence; empty if the guess has evidence.
     """
 
-    task: Task | None = None
+    task: VisionTask | None = None
     classes: int = 0
     labels: Labels | None = None
     pixels: str | None = None
@@ -98,7 +98,7 @@ def written_size(proto: ModelProto) -> Size | None:
             return None
 
 
-def guess(graph: Graph, told: Mapping[str, object], task: Task | None, labels: int) -> Guess:
+def guess(graph: Graph, told: Mapping[str, object], task: VisionTask | None, labels: int) -> Guess:
     """A guess about `graph`; `told` is its metadata, `task` and the number of `labels` are what is
     already known (None and 0 if unknown). Outputs that allow a task without anything that speaks
     for it are tensors.
@@ -134,7 +134,7 @@ def guess(graph: Graph, told: Mapping[str, object], task: Task | None, labels: i
     return Guess(found, reading.classes, names, pixels, reasons)
 
 
-def _possible(graph: Graph, readings: Mapping[Task, _Reading]) -> str:
+def _possible(graph: Graph, readings: Mapping[VisionTask, _Reading]) -> str:
     """What the outputs may be, as a sentence."""
     what = {
         "classification": "scores of {} classes (or an embedding)",
@@ -171,16 +171,16 @@ def detector(graph: Graph, told: Mapping[str, object], name: str) -> Sidecar | N
         return None
 
 
-def _readings(graph: Graph, count: int, told: Mapping[str, object]) -> dict[Task, _Reading]:
+def _readings(graph: Graph, count: int, told: Mapping[str, object]) -> dict[VisionTask, _Reading]:
     """Tasks that the outputs' shapes allow, each with the number of classes that it implies, else
     `count`, and what speaks for it.
     """
     shapes = [graph.shape(name) for name in graph.outputs]
     size, first = input_size(graph), shapes[0]
-    found: dict[Task, _Reading] = {}
+    found: dict[VisionTask, _Reading] = {}
     shares = ends_in_shares(graph)
 
-    def add(task: Task, classes: int, evidence: str = "") -> None:
+    def add(task: VisionTask, classes: int, evidence: str = "") -> None:
         if _written_task(told) == task:
             evidence = _METADATA
         elif count and classes == count:
@@ -257,8 +257,8 @@ def _names(told: Mapping[str, object]) -> Labels | None:
             return None
 
 
-def _written_task(told: Mapping[str, object]) -> Task | None:
-    tasks: dict[object, Task] = {
+def _written_task(told: Mapping[str, object]) -> VisionTask | None:
+    tasks: dict[object, VisionTask] = {
         "detect": "detection",
         "classify": "classification",
         "segment": "detection",

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.vision.head import Task
+from models.vision.head import VisionTask
 from models.vision.heads import TASKS
 from models.vision.sidecar import Sidecar, dump, sidecar_path
 from protos.daemon.files import own_folder, read_text
@@ -198,7 +198,7 @@ class Store:
         except OSError as error:
             raise self._unusable(error) from error
 
-    def defaults(self) -> dict[Task, str]:
+    def defaults(self) -> dict[VisionTask, str]:
         """The models chosen to answer for tasks, as far as they are still installed."""
         try:
             read = json.loads(read_text(self.root / DEFAULTS_FILE))
@@ -215,11 +215,11 @@ class Store:
             if isinstance(name, str) and self.find(name) is not None
         }
 
-    def choose(self, task: Task, name: str) -> None:
+    def choose(self, task: VisionTask, name: str) -> None:
         """Makes an installed model the one that answers for a task."""
         self._write_defaults(self.defaults() | {task: name})
 
-    def _write_defaults(self, chosen: dict[Task, str]) -> None:
+    def _write_defaults(self, chosen: dict[VisionTask, str]) -> None:
         path = self.root / DEFAULTS_FILE
         temporary = path.with_suffix(".tmp")
         try:

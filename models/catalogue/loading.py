@@ -11,13 +11,13 @@ import numpy as np
 from PIL import Image
 
 from models.catalogue.catalogue import LoadedModel
-from models.cut.encoded import Ranges
+from models.cut.encoded import ValueRanges
 from models.cut.units import Network, divide
 from models.digits import MODEL
 from models.digits.examples import examples
 from models.graph.graph import Graph, results_of
 from models.onnx_file.importer import graph_of
-from models.onnx_file.stored import Room, in_memory
+from models.onnx_file.stored import Allocate, in_memory
 from models.run.calibration import ranges_of
 from models.run.quantised_inputs import as_they_travel, with_quantised_inputs
 from models.run.reference import random_inputs
@@ -37,7 +37,7 @@ _EXPECTED_SHARE = 1 / 64
 def network_of(
     loaded: LoadedModel,
     shown: str = "",
-    room: Room = in_memory,
+    room: Allocate = in_memory,
 ) -> Network:
     """The network of a model, named `shown`, with its weights in `room`. Ranges for 8-bit maps are
     found on first use.
@@ -53,13 +53,13 @@ def network_of(
 
     graph = timed(graph)
 
-    def ranges() -> Ranges:
+    def ranges() -> ValueRanges:
         return ranges_of(graph, _samples(graph, form))
 
     return divide(graph, ranges)
 
 
-def _loaded(loaded: LoadedModel, name: str, room: Room) -> Graph:
+def _loaded(loaded: LoadedModel, name: str, room: Allocate) -> Graph:
     """The graph, without its ending if the model's reader selects rows that this makes."""
     sidecar = loaded.sidecar
     graph = graph_of(loaded.stored, name, room, ends=sidecar is not None)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from models.onnx_file.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 
 SIDE = 224
@@ -31,7 +31,10 @@ def resnet50() -> StoredModel:
 
 
 def _resnet(
-    name: str, seed: int, counts: Sequence[int], unit: Callable[[Tensor, str, int, int], Tensor]
+    name: str,
+    seed: int,
+    counts: Sequence[int],
+    unit: Callable[[NetworkTensor, str, int, int], NetworkTensor],
 ) -> StoredModel:
     """`counts`: units of each stage."""
     net = NetworkBuilder(name, seed)
@@ -45,20 +48,20 @@ def _resnet(
     return net.stored(x.gemm("fc", CLASSES))
 
 
-def _basic(x: Tensor, name: str, channels: int, stride: int) -> Tensor:
+def _basic(x: NetworkTensor, name: str, channels: int, stride: int) -> NetworkTensor:
     y = x.conv(f"{name}a", channels, square(3, stride), bias=False).norm().relu()
     y = y.conv(f"{name}b", channels, square(3), bias=False).norm(scale=BRANCH_SCALE)
     return _joined(x, y, name, stride)
 
 
-def _bottleneck(x: Tensor, name: str, channels: int, stride: int) -> Tensor:
+def _bottleneck(x: NetworkTensor, name: str, channels: int, stride: int) -> NetworkTensor:
     y = x.conv(f"{name}a", channels, square(1), bias=False).norm().relu()
     y = y.conv(f"{name}b", channels, square(3, stride), bias=False).norm().relu()
     y = y.conv(f"{name}c", channels * EXPANSION, square(1), bias=False).norm(scale=BRANCH_SCALE)
     return _joined(x, y, name, stride)
 
 
-def _joined(x: Tensor, y: Tensor, name: str, stride: int) -> Tensor:
+def _joined(x: NetworkTensor, y: NetworkTensor, name: str, stride: int) -> NetworkTensor:
     """A unit's branch and its input, which is projected where its shape is another."""
     if x.shape != y.shape:
         x = x.conv(f"{name}_shortcut", y.shape[1], square(1, stride), bias=False).norm(

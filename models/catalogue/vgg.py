@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.onnx_file.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 
 SEED = 16
@@ -25,7 +25,7 @@ def vgg16(side: int, *, classifier: bool) -> StoredModel:
     return net.stored(_classifier(x) if classifier else x)
 
 
-def _classifier(x: Tensor) -> Tensor:
+def _classifier(x: NetworkTensor) -> NetworkTensor:
     x = x.flatten("flatten")
     x = x.gemm("fc6", 4096).relu()
     x = x.gemm("fc7", 4096).relu()

@@ -25,7 +25,8 @@ import onnx
 
 from models.check.tolerance import is_quantised, most_allowed, rounding, step_of, tolerance
 from models.graph.graph import Graph
-from models.run.reference import EQUAL, Arrays, Comparison, WholeModel, compare
+from models.run.reference import EQUAL, Comparison, WholeModel, compare
+from models.tensors.arrays import Arrays
 
 # Channels whose largest values are this much apart are different kinds of value.
 _APART = 30.0

@@ -19,14 +19,15 @@ from models.cut.units import Network, Unit
 from models.graph.graph import ROWS, Graph, Node
 from models.operators import Kind, operator, splits_along
 from models.operators.tail import BODY
-from models.operators.work import Work, tile_works
+from models.operators.work import NodeWork, tile_works
 from models.run.double import answer_in_double
-from models.run.reference import EQUAL, Arrays, Comparison, ProgramRunner, compare, random_inputs
+from models.run.reference import EQUAL, Comparison, ProgramRunner, compare, random_inputs
 from models.run.run_tiles import Planted, TileFault, TileRun, pieces
+from models.tensors.arrays import Arrays
 from models.vision.pixels import as_values
 
 Blocking = Sequence[tuple[int, int]]
-Verdict = Literal["ok", "different", "cannot judge"]
+CheckVerdict = Literal["ok", "different", "cannot judge"]
 TOLERANCE = PLAIN
 # How many times the tolerance the fault is that every check has to notice.
 FAULT = 10.0
@@ -71,7 +72,7 @@ class CheckReport:
         return self.judgement.comparison
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CheckVerdict:
         """Whether the split answer agrees with the whole model's, as far as that can be seen."""
         if self.judgement.excess > 1.0:
             return "different"
@@ -350,7 +351,7 @@ def partitioned_time_share(network: Network) -> float:
     return _split_share(network, lambda work: work.paced_flop)
 
 
-def _split_share(network: Network, amount: Callable[[Work], float]) -> float:
+def _split_share(network: Network, amount: Callable[[NodeWork], float]) -> float:
     total = split = 0.0
     for unit, works in _works(network):
         amounts = sum(map(amount, works))
@@ -359,7 +360,7 @@ def _split_share(network: Network, amount: Callable[[Work], float]) -> float:
     return split / total if total else 0.0
 
 
-def _works(network: Network) -> Iterator[tuple[Unit, Sequence[Work]]]:
+def _works(network: Network) -> Iterator[tuple[Unit, Sequence[NodeWork]]]:
     """The work of the nodes of every unit, whole."""
     for index, unit in enumerate(network.units):
         boxes = tile_boxes(network, index, index + 1, whole_map(network, index, index + 1))

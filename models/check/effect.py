@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from onnx import ModelProto, TensorProto
 
+from models.check.check import Blocking
 from models.check.half import round_to_half
 from models.cut.cutter import CutTile, cut
 from models.cut.program import BlobSource
@@ -17,10 +17,8 @@ from models.cut.units import Network
 from models.run.answering import answer
 from models.run.quantised_inputs import as_they_travel
 from models.run.reference import ProgramRunner, compare
+from models.tensors.arrays import Arrays
 from models.tensors.boxes import Box
-
-Arrays = Mapping[str, np.ndarray]
-Blocking = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)

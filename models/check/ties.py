@@ -16,7 +16,7 @@ from onnx import ModelProto
 
 from models.graph.graph import Graph
 from models.operators.tail import BODY
-from models.run.reference import Arrays
+from models.tensors.arrays import Arrays
 
 _RANKING = frozenset({"TopK", "ArgMax", "ArgMin", "NonMaxSuppression", "Hardmax", "Unique"})
 # What the whole model itself makes of a tensor that it is given.

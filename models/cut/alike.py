@@ -20,7 +20,7 @@ _INDICES = frozenset({"int32", "int64"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Likeness:
+class UnitLikeness:
     """The first unit like this one. `here` maps its names of tensors to this unit's; `there` maps
     them back.
     """
@@ -36,15 +36,15 @@ class Likenesses:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._first: dict[Hashable, Unit] = {}
-        self._known: dict[int, Likeness] = {}
+        self._known: dict[int, UnitLikeness] = {}
 
-    def of(self, unit: Unit) -> Likeness:
+    def of(self, unit: Unit) -> UnitLikeness:
         """The first unit like this one; the unit itself if there is none before it."""
         if unit.start not in self._known:
             first = self._first.setdefault(self._traits(unit), unit)
             pairs = list(zip(_tensors(first), _tensors(unit), strict=True))
             there = {mine: theirs for theirs, mine in pairs}
-            self._known[unit.start] = Likeness(first, dict(pairs), there)
+            self._known[unit.start] = UnitLikeness(first, dict(pairs), there)
         return self._known[unit.start]
 
     def _traits(self, unit: Unit) -> Hashable:

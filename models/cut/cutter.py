@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from models.cut.program import BlobSource, Program, WeightRef
 from models.cut.whole import write_file
 from models.graph.graph import ROWS, Graph, Node
-from models.operators import Piece, operator
+from models.operators import BoxPiece, operator
 from models.operators.declaration import Attribute, with_attributes
 from models.operators.geometry import Extent, extent
 from models.tensors.boxes import Box
@@ -112,7 +112,7 @@ class TileBuilder:
         box = self.reach.computed[node.outputs[0]]
         if node.op == "Add":
             self._note_equal(node, self.reach.reads[position], names)
-        piece = Piece(self.graph, node, box, self.reach.reads[position], tuple(names))
+        piece = BoxPiece(self.graph, node, box, self.reach.reads[position], tuple(names))
         operator(node).build(piece, self)
 
     @property

@@ -39,7 +39,7 @@ class Range:
         return Range(np.minimum(self.least, other.least), np.maximum(self.most, other.most))
 
 
-Ranges = Mapping[str, Range]
+ValueRanges = Mapping[str, Range]
 
 
 def encodes(graph: Graph, name: str) -> bool:
@@ -70,7 +70,7 @@ def _is_multiplied(graph: Graph, name: str) -> bool:
     return any(graph.nodes[index].op == "MatMul" for index in graph.consumers.get(name, ()))
 
 
-def with_wire(graph: Graph, wire: Wire, ranges: Ranges) -> Graph:
+def with_wire(graph: Graph, wire: Wire, ranges: ValueRanges) -> Graph:
     """The graph with its maps in this encoding. With `int8`, maps without `ranges` stay exact."""
 
     def travelling(name: str, info: TensorInfo) -> TensorInfo:

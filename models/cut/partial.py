@@ -17,7 +17,7 @@ from models.cut.program import BlobSource
 from models.graph.graph import Graph, Node
 from models.operators import Kind, operator
 from models.operators.geometry import Extent
-from models.operators.work import Work
+from models.operators.work import NodeWork
 from models.tensors.boxes import Box, Span
 
 _FLATTENING = frozenset({"Flatten", "Reshape"})
@@ -95,13 +95,13 @@ def _weights(builder: TileBuilder, nodes: Sequence[Node], part: Box) -> str:
     return builder.box_of(name, box, shape=shape, dims=dims)
 
 
-def partial_work(graph: Graph, nodes: Sequence[Node], part: Box) -> Work:
+def partial_work(graph: Graph, nodes: Sequence[Node], part: Box) -> NodeWork:
     """The work of a device that sums over `part`."""
     last = nodes[-1]
     outputs = graph.shape(last.outputs[0])[-1]
     itemsize = graph.tensors[last.outputs[0]].itemsize
     inner = math.prod(part.shape)
-    return Work(
+    return NodeWork(
         layer_type=operator(last).layer_type,
         flop=2 * inner * outputs,
         input_bytes=inner * itemsize,

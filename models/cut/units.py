@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from operator import or_
 
-from models.cut.encoded import Ranges, with_wire
+from models.cut.encoded import ValueRanges, with_wire
 from models.graph.graph import ROWS, Graph, Node
 from models.operators import Kind, depends_on_constants, dequantises, operator, splits_along
 from models.operators.geometry import Extent, extent
@@ -28,7 +28,7 @@ from models.tensors.boxes import Box, Span
 from models.tensors.precision import Wire
 from protos.errors import BadRequest
 
-FindRanges = Callable[[], Ranges]
+FindRanges = Callable[[], ValueRanges]
 # FLOPs and elements read: less than 0.2 ms on a Raspberry Pi 4, whose messages take 0.5 ms or more.
 _REPLICATED = 1 << 20
 
@@ -149,7 +149,7 @@ class Network:
     def _variants(self) -> dict[Wire, Network]:
         return {self.wire: self}
 
-    def _found(self) -> Ranges:
+    def _found(self) -> ValueRanges:
         if self.ranges is None:
             raise BadRequest(
                 cause=f"the ranges of {self.name}'s maps, which 8 bits need, are not known",

@@ -12,7 +12,7 @@ from typing import cast
 
 from models.cut.units import Network, Unit
 from models.operators.geometry import Extent
-from models.operators.work import Work, works
+from models.operators.work import NodeWork, works
 from models.tensors.boxes import Box
 
 # About 100 MB of boxes for a deep network; a search on eight devices sees some thousands.
@@ -26,7 +26,7 @@ class Worked:
     """
 
     reach: Extent
-    works: Sequence[Work]
+    works: Sequence[NodeWork]
 
 
 def unit_worked(network: Network, unit: Unit, demand: Mapping[str, Box]) -> Worked:

@@ -25,7 +25,7 @@ INK_IS = 0.35  # coverage from which a pixel belongs to the digit's box
 MIN_BOX_PX = 12.0
 
 
-class Part(Enum):
+class InkPart(Enum):
     """Which digit images a sheet may use."""
 
     TRAIN = "train"
@@ -76,12 +76,12 @@ class Ink:
 
 
 @cache
-def bank(part: Part) -> Bank:
+def bank(part: InkPart) -> Bank:
     """The scans of `part`; the two parts share no image and together are the whole data set."""
     data = load_digits()
     order = np.random.default_rng(SPLIT_SEED).permutation(len(data.target))
     cut = round(len(order) * HELD_OUT_SHARE)
-    chosen = np.sort(order[:cut] if part is Part.HELD_OUT else order[cut:])
+    chosen = np.sort(order[:cut] if part is InkPart.HELD_OUT else order[cut:])
     return Bank(
         scans=tuple(_enlarge(data.images[i]) for i in chosen),
         labels=tuple(int(data.target[i]) for i in chosen),

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
-Pixels = NDArray[np.float32]
+PaperPixels = NDArray[np.float32]
 """(H, W, 3), 0..255."""
 
 MIN_CONTRAST = 75.0  # grey levels between ink and paper
@@ -46,7 +46,7 @@ def _tinted(rng: np.random.Generator, grey: float) -> NDArray[np.float32]:
     return np.clip(grey + rng.normal(0, 10, 3), 0, 255).astype(np.float32)
 
 
-def blank(rng: np.random.Generator, width: int, height: int, colours: Colours) -> Pixels:
+def blank(rng: np.random.Generator, width: int, height: int, colours: Colours) -> PaperPixels:
     """A textured sheet with ruling, smudges, specks and scribbles."""
     relief = np.zeros((height, width), dtype=np.float32)
     for cells, amplitude in ((3, 18.0), (12, 7.0), (70, 6.0)):
@@ -61,7 +61,7 @@ def blank(rng: np.random.Generator, width: int, height: int, colours: Colours) -
     return sheet.astype(np.float32)
 
 
-def cover(sheet: Pixels, mask: Image.Image, colour: NDArray[np.float32]) -> None:
+def cover(sheet: PaperPixels, mask: Image.Image, colour: NDArray[np.float32]) -> None:
     """Paint `colour` on `sheet` in place, as opaque as `mask` (255 is opaque)."""
     alpha = np.asarray(mask, dtype=np.float32)[:, :, None] / 255.0
     sheet += alpha * (colour - sheet)

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
-from models.digits.ink import Bank, Ink, Part, bank, random_pen, write
-from models.digits.paper import Colours, Pixels, blank, random_colours, random_ink
+from models.digits.ink import Bank, Ink, InkPart, bank, random_pen, write
+from models.digits.paper import Colours, PaperPixels, blank, random_colours, random_ink
 from models.vision.quality import GroundTruth
 
 LONG_SIDE = 416
@@ -23,7 +23,7 @@ MOST_DIGITS = 14
 GAP_PX = 2
 PLACEMENT_TRIES = 12
 # Streams of seeds never shared between training and evaluation.
-STREAM = {Part.TRAIN: 1, Part.HELD_OUT: 2}
+STREAM = {InkPart.TRAIN: 1, InkPart.HELD_OUT: 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ FORMATS = (Format(416, 416), Format(640, 480), Format(480, 640))
 def held_out_sheets(count: int = SHEETS) -> Iterator[Sheet]:
     """The first `count` held-out sheets, with alternating formats."""
     for seed in range(count):
-        yield sheet(Part.HELD_OUT, seed, FORMATS[seed % len(FORMATS)])
+        yield sheet(InkPart.HELD_OUT, seed, FORMATS[seed % len(FORMATS)])
 
 
 def truth_of(made: Sheet) -> list[GroundTruth]:
@@ -74,7 +74,7 @@ def truth_of(made: Sheet) -> list[GroundTruth]:
     return [GroundTruth(str(digit.label), digit.box) for digit in made.digits]
 
 
-def sheet(part: Part, seed: int, form: Format | None = None) -> Sheet:
+def sheet(part: InkPart, seed: int, form: Format | None = None) -> Sheet:
     """The sheet numbered `seed` of `part`, written with that part's digit images only."""
     rng = np.random.default_rng([STREAM[part], seed])
     form = form or Format()
@@ -85,7 +85,7 @@ def sheet(part: Part, seed: int, form: Format | None = None) -> Sheet:
 
 
 def _write_digits(
-    rng: np.random.Generator, pixels: Pixels, form: Format, colours: Colours, scans: Bank
+    rng: np.random.Generator, pixels: PaperPixels, form: Format, colours: Colours, scans: Bank
 ) -> tuple[Digit, ...]:
     one_size = float(rng.uniform(SMALLEST_PX, LARGEST_PX)) if rng.random() < 0.4 else None
     one_ink = rng.random() < 0.7
@@ -133,7 +133,7 @@ def _touches(x: int, y: int, ink: Ink, box: tuple[float, float, float, float]) -
     )
 
 
-def _photographed(rng: np.random.Generator, pixels: Pixels) -> NDArray[np.uint8]:
+def _photographed(rng: np.random.Generator, pixels: PaperPixels) -> NDArray[np.uint8]:
     """What a camera makes of the sheet: a little blur, grain and JPEG."""
     height, width, _ = pixels.shape
     grain = rng.normal(0, float(rng.uniform(0, 6)), (height, width, 1)).astype(np.float32)

@@ -57,7 +57,7 @@ class Node:
         return int(self.attributes.get(name, default))
 
 
-class Joined(NamedTuple):
+class JoinedOutput(NamedTuple):
     """An output that no device computes: its parts, one after the other along an axis."""
 
     axis: int
@@ -84,7 +84,7 @@ def operators_behind(
 
 
 def results_of(
-    outputs: Iterable[str], joined: Mapping[str, Joined], ending: Ending | None = None
+    outputs: Iterable[str], joined: Mapping[str, JoinedOutput], ending: Ending | None = None
 ) -> tuple[str, ...]:
     """What nodes have to make for these outputs: themselves, what the ending reads, or parts."""
     if ending is not None:
@@ -114,7 +114,7 @@ class Graph:
     constants: Mapping[str, np.ndarray]
     written: frozenset[str] = frozenset()
     rows: Mapping[str, int] = field(default_factory=dict)
-    joined: Mapping[str, Joined] = field(default_factory=dict)
+    joined: Mapping[str, JoinedOutput] = field(default_factory=dict)
     ending: Ending | None = None
     precision: Precision = "exact"
     file: str = ""

@@ -19,7 +19,7 @@ from protos.errors import BadRequest
 # The longest side of a model's input; more would be a mistake or an attack.
 LARGEST_SIDE = 8192
 # The order of a picture's dimensions: batch, channels, height, width.
-Layout = Literal["NCHW", "NHWC", "CHW", "HWC"]
+ImageLayout = Literal["NCHW", "NHWC", "CHW", "HWC"]
 _CHANNELS = (1, 3)
 # What exporters call an open batch.
 _BATCH = re.compile(r"n|none|b|bs|unk.*|.*batch.*|", re.IGNORECASE)
@@ -69,7 +69,7 @@ def open_axes(value: ValueInfoProto) -> list[int]:
     ]
 
 
-def layout_of(shape: Sequence[int]) -> Layout | None:
+def layout_of(shape: Sequence[int]) -> ImageLayout | None:
     """How a tensor of this shape holds one picture, grey or in colours; None if it cannot. Sides
     that are still open are 0. Where channels may be first or last, they are first; a tensor without
     a batch is only taken for a picture in colours.

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
-from models.onnx_file.stored import Room, StoredModel
+from models.onnx_file.stored import Allocate, StoredModel
 from models.tensors.windows import Window
 
 OPSET = 17
@@ -81,23 +81,23 @@ class NetworkBuilder:
         self._names: set[str] = set()
         self._draws: list[_Draw] = []
 
-    def input(self, name: str, shape: Sequence[int]) -> Tensor:
+    def input(self, name: str, shape: Sequence[int]) -> NetworkTensor:
         """Declares a float32 input."""
         self._claim(name)
         self._model.graph.input.append(_float_info(name, shape))
-        return Tensor(self, name, tuple(shape), layer=name)
+        return NetworkTensor(self, name, tuple(shape), layer=name)
 
     def node(
         self, op: str, name: str, inputs: Sequence[str], shape: Sequence[int], **attributes: Any
-    ) -> Tensor:
+    ) -> NetworkTensor:
         """Appends any operator with one output of this shape."""
         self._claim(name)
         self._model.graph.node.append(
             helper.make_node(op, list(inputs), [name], name=name, **attributes)
         )
-        return Tensor(self, name, tuple(shape), layer=name)
+        return NetworkTensor(self, name, tuple(shape), layer=name)
 
-    def split(self, name: str, tensor: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    def split(self, name: str, tensor: NetworkTensor, sizes: Sequence[int]) -> list[NetworkTensor]:
         """Splits channels into parts of these sizes, named `name`, `name_2`, ..."""
         assert sum(sizes) == tensor.shape[1]
         inputs = [tensor.name, self.integers(f"{name}.sizes", sizes)]
@@ -107,11 +107,11 @@ class NetworkBuilder:
         self._model.graph.node.append(helper.make_node("Split", inputs, names, name=name, axis=1))
         batch, _, *rest = tensor.shape
         return [
-            Tensor(self, each, (batch, size, *rest), layer=name)
+            NetworkTensor(self, each, (batch, size, *rest), layer=name)
             for each, size in zip(names, sizes, strict=True)
         ]
 
-    def concat(self, name: str, parts: Sequence[Tensor], axis: int = 1) -> Tensor:
+    def concat(self, name: str, parts: Sequence[NetworkTensor], axis: int = 1) -> NetworkTensor:
         """Joins tensors, by default along channels."""
         shape = list(parts[0].shape)
         shape[axis] = sum(part.shape[axis] for part in parts)
@@ -139,7 +139,7 @@ class NetworkBuilder:
         data = np.array(values, "<i8").tobytes()
         return self._initialiser(name, [len(values)], TensorProto.INT64, data)
 
-    def stored(self, *outputs: Tensor) -> StoredModel:
+    def stored(self, *outputs: NetworkTensor) -> StoredModel:
         """The finished network, whose weights are generated at each read; this builder must not be
         used afterwards.
         """
@@ -148,7 +148,7 @@ class NetworkBuilder:
         sizes = tuple(4 * math.prod(draw.shape) for draw in self._draws)
         return StoredModel(self._model, self._drawn, sizes)
 
-    def model(self, *outputs: Tensor) -> ModelProto:
+    def model(self, *outputs: NetworkTensor) -> ModelProto:
         """The finished network with its weights; this builder must not be used afterwards."""
         return self.stored(*outputs).complete()
 
@@ -156,7 +156,7 @@ class NetworkBuilder:
         """Whether a node or constant of this name was added."""
         return name in self._names
 
-    def _drawn(self, room: Room) -> dict[str, NDArray[np.float32]]:
+    def _drawn(self, room: Allocate) -> dict[str, NDArray[np.float32]]:
         rng, arrays = np.random.Generator(np.random.PCG64(self._seed)), {}
         for draw in self._draws:
             values = arrays[draw.name] = room(np.dtype(np.float32), draw.shape)
@@ -184,7 +184,7 @@ class NetworkBuilder:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tensor:
+class NetworkTensor:
     """A tensor of a network under construction; each method appends a layer that reads it.
 
     Maps are (N, C, H, W).
@@ -205,7 +205,7 @@ class Tensor:
         groups: int = 1,
         bias: bool = True,
         bias_about: float = 0.0,
-    ) -> Tensor:
+    ) -> NetworkTensor:
         """A convolution; leave the bias out where `norm` follows."""
         net = self.network
         inputs = [
@@ -225,7 +225,7 @@ class Tensor:
             **_window_attributes(windows),
         )
 
-    def norm(self, *, scale: float = 1.0) -> Tensor:
+    def norm(self, *, scale: float = 1.0) -> NetworkTensor:
         """Batch normalisation to a standard deviation of about `scale`."""
         net, channels, name = self.network, (self.shape[1],), f"{self.layer}_bn"
         spread = NORM_SPREAD * scale
@@ -237,37 +237,39 @@ class Tensor:
         ]
         return self.attached("BatchNormalization", "bn", weights, epsilon=EPSILON)
 
-    def relu(self) -> Tensor:
+    def relu(self) -> NetworkTensor:
         """max(x, 0)."""
         return self.attached("Relu", "relu")
 
-    def leaky_relu(self, slope: float) -> Tensor:
+    def leaky_relu(self, slope: float) -> NetworkTensor:
         """x, times `slope` where it is negative."""
         return self.attached("LeakyRelu", "leaky", alpha=slope)
 
-    def max_pool(self, name: str, windows: Windows) -> Tensor:
+    def max_pool(self, name: str, windows: Windows) -> NetworkTensor:
         """The window's maximum; pads never win."""
         return self._pool(
             "MaxPool", name, windows, dilations=[window.dilation for window in windows]
         )
 
-    def average_pool(self, name: str, windows: Windows, *, count_pads: bool = False) -> Tensor:
+    def average_pool(
+        self, name: str, windows: Windows, *, count_pads: bool = False
+    ) -> NetworkTensor:
         """The window's mean, over the map's own values unless `count_pads`."""
         assert all(window.dilation == 1 for window in windows), (
             "AveragePool dilates only from opset 19"
         )
         return self._pool("AveragePool", name, windows, count_include_pad=int(count_pads))
 
-    def global_average_pool(self, name: str) -> Tensor:
+    def global_average_pool(self, name: str) -> NetworkTensor:
         """Each channel's mean: (N, C, 1, 1)."""
         return self.network.node("GlobalAveragePool", name, [self.name], (*self.shape[:2], 1, 1))
 
-    def flatten(self, name: str) -> Tensor:
+    def flatten(self, name: str) -> NetworkTensor:
         """(N, C, H, W) to (N, C * H * W)."""
         shape = (self.shape[0], math.prod(self.shape[1:]))
         return self.network.node("Flatten", name, [self.name], shape, axis=1)
 
-    def gemm(self, name: str, features: int) -> Tensor:
+    def gemm(self, name: str, features: int) -> NetworkTensor:
         """A fully connected layer over (N, features in); its weight is (out, in)."""
         net, (batch, depth) = self.network, self.shape
         inputs = [
@@ -277,12 +279,12 @@ class Tensor:
         ]
         return net.node("Gemm", name, inputs, (batch, features), transB=1)
 
-    def add(self, name: str, other: Tensor) -> Tensor:
+    def add(self, name: str, other: NetworkTensor) -> NetworkTensor:
         """The sum with a tensor of the same shape."""
         assert self.shape == other.shape
         return self.network.node("Add", name, [self.name, other.name], self.shape)
 
-    def space_to_depth(self, name: str, block: int) -> Tensor:
+    def space_to_depth(self, name: str, block: int) -> NetworkTensor:
         """(N, C, H, W) to (N, C * block^2, H / block, W / block)."""
         batch, channels, rows, cols = self.shape
         shape = (batch, channels * block**2, rows // block, cols // block)
@@ -297,13 +299,13 @@ class Tensor:
 
     def attached(
         self, op: str, suffix: str, weights: Sequence[str] = (), **attributes: Any
-    ) -> Tensor:
+    ) -> NetworkTensor:
         """A pointwise operator that belongs to this tensor's layer."""
         name = f"{self.layer}_{suffix}"
         made = self.network.node(op, name, [self.name, *weights], self.shape, **attributes)
-        return Tensor(self.network, name, made.shape, self.layer)
+        return NetworkTensor(self.network, name, made.shape, self.layer)
 
-    def _pool(self, op: str, name: str, windows: Windows, **attributes: Any) -> Tensor:
+    def _pool(self, op: str, name: str, windows: Windows, **attributes: Any) -> NetworkTensor:
         return self.network.node(
             op,
             name,

@@ -18,7 +18,7 @@ import numpy as np
 from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, helper
 from onnx.external_data_helper import uses_external_data
 
-from models.onnx_file.stored import Room
+from models.onnx_file.stored import Allocate
 from protos.errors import BadRequest
 
 # Smaller ones are read with the model: shapes, scales and biases determine its structure.
@@ -32,7 +32,7 @@ _PLAIN = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class FileExtent:
     """The location of a tensor's values; `changed_ns` is the file's modification time."""
 
     file: Path
@@ -78,7 +78,9 @@ class Extent:
                 raise OSError(errno.ESTALE, "it is too short")
 
 
-def read_extents(path: Path, extents: Mapping[str, Extent], room: Room) -> dict[str, np.ndarray]:
+def read_extents(
+    path: Path, extents: Mapping[str, FileExtent], room: Allocate
+) -> dict[str, np.ndarray]:
     """The values of initialisers of the model `path`.
 
     Raises:
@@ -92,7 +94,7 @@ def read_extents(path: Path, extents: Mapping[str, Extent], room: Room) -> dict[
     return arrays
 
 
-def load_external_data(path: Path, model: ModelProto, most_bytes: int) -> dict[str, Extent]:
+def load_external_data(path: Path, model: ModelProto, most_bytes: int) -> dict[str, FileExtent]:
     """Loads the weights of `model`, the content of the file `path`, except large initialisers,
     whose extents it returns by name.
 
@@ -106,7 +108,7 @@ def load_external_data(path: Path, model: ModelProto, most_bytes: int) -> dict[s
     total = model.ByteSize() + sum(extent.size for _, extent in extents)
     if total > most_bytes:
         raise too_large(path, total, most_bytes)
-    large: dict[str, Extent] = {}
+    large: dict[str, FileExtent] = {}
     for index, (tensor, extent) in enumerate(extents):
         tensor.ClearField("external_data")
         tensor.ClearField("data_location")
@@ -119,7 +121,7 @@ def load_external_data(path: Path, model: ModelProto, most_bytes: int) -> dict[s
     return large
 
 
-def _read(path: Path, name: str, extent: Extent, array: np.ndarray) -> None:
+def _read(path: Path, name: str, extent: FileExtent, array: np.ndarray) -> None:
     try:
         extent.read_into(array)
     except OSError as error:
@@ -134,7 +136,7 @@ def too_large(path: Path, size: int, most_bytes: int) -> BadRequest:
     )
 
 
-def _extent(path: Path, tensor: TensorProto) -> Extent:
+def _extent(path: Path, tensor: TensorProto) -> FileExtent:
     attributes = {item.key: item.value for item in tensor.external_data}
     folder = path.parent.resolve()
     try:
@@ -158,7 +160,7 @@ def _extent(path: Path, tensor: TensorProto) -> Extent:
         raise _unusable(path, tensor.name, f"{offset[:40]!r} is not an offset")
     if int(offset) + size > file.stat().st_size:
         raise _unusable(path, tensor.name, f"{file} is too short")
-    return Extent.of(tensor, file, int(offset), size)
+    return FileExtent.of(tensor, file, int(offset), size)
 
 
 def _nbytes(path: Path, tensor: TensorProto) -> int:

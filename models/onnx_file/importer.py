@@ -18,7 +18,7 @@ from models.graph.runtime_shapes import NodeShapes, confirmed_shapes, told_shape
 from models.graph.shapes import TensorInfo, infer, info_of, light_model, static_info
 from models.graph.sizes import bind
 from models.graph.soundness import apart, is_numeric, require_schema, sound_nodes
-from models.onnx_file.stored import Room, StoredModel, filled, in_memory
+from models.onnx_file.stored import Allocate, StoredModel, filled, in_memory
 from models.operators import MOST_LINES_ASKED, lines_asked, refusal
 from models.operators.arrange import DOMAIN
 from models.operators.fitting import fitting, require_fitting
@@ -186,7 +186,7 @@ def _declared(
 
 
 def graph_of(
-    stored: StoredModel, name: str | None = None, room: Room = in_memory, *, ends: bool = False
+    stored: StoredModel, name: str | None = None, room: Allocate = in_memory, *, ends: bool = False
 ) -> Graph:
     """The graph of a stored model, its weights in `room`.
 

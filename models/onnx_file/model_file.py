@@ -12,7 +12,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, defs
 
 from models.graph.graph import OPSETS
 from models.onnx_file.external_data import (
-    Extent,
+    FileExtent,
     load_external_data,
     read_extents,
     too_large,
@@ -59,7 +59,7 @@ def read_model(path: Path) -> StoredModel:
     )
 
 
-def _parse(path: Path) -> tuple[ModelProto, dict[str, Extent]]:
+def _parse(path: Path) -> tuple[ModelProto, dict[str, FileExtent]]:
     """The model, and the locations of its large initialisers in the file."""
     try:
         if not path.exists():
@@ -90,9 +90,9 @@ def _parse(path: Path) -> tuple[ModelProto, dict[str, Extent]]:
         ) from error
 
 
-def _without_large(path: Path, data: BufferedFile) -> tuple[ModelProto, dict[str, Extent]]:
+def _without_large(path: Path, data: BufferedFile) -> tuple[ModelProto, dict[str, FileExtent]]:
     model = ModelProto()
-    extents: dict[str, Extent] = {}
+    extents: dict[str, FileExtent] = {}
 
     def graph(value: Field) -> None:
         merge(model.graph, data, value, GraphProto.INITIALIZER_FIELD_NUMBER, initialiser)
@@ -101,7 +101,7 @@ def _without_large(path: Path, data: BufferedFile) -> tuple[ModelProto, dict[str
         tensor, raw = model.graph.initializer.add(), list[Field]()
         merge(tensor, data, value, TensorProto.RAW_DATA_FIELD_NUMBER, raw.append)
         for values in raw[-1:]:  # as in protobuf, the last one counts
-            extent = Extent.of(tensor, path, values.start, values.size)
+            extent = FileExtent.of(tensor, path, values.start, values.size)
             if extent.is_large and tensor.name not in extents:
                 extents[tensor.name] = extent
             else:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-Room = Callable[[np.dtype[Any], Sequence[int]], np.ndarray]
+Allocate = Callable[[np.dtype[Any], Sequence[int]], np.ndarray]
 """Allocates an uninitialised, writable array of a type and shape."""
 
 
@@ -21,13 +21,13 @@ def in_memory(dtype: np.dtype[Any], shape: Sequence[int]) -> np.ndarray:
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredModel:
     """`proto` declares all initialisers with types and shapes; `read` returns the missing values by
-    name, in arrays that a `Room` allocates; these take `sizes` bytes.
+    name, in arrays that a `Allocate` allocates; these take `sizes` bytes.
 
     `read` raises BadRequest if the weights can no longer be read.
     """
 
     proto: ModelProto = field(repr=False)
-    read: Callable[[Room], dict[str, np.ndarray]] = field(repr=False)
+    read: Callable[[Allocate], dict[str, np.ndarray]] = field(repr=False)
     sizes: tuple[int, ...] = field(repr=False)
 
     def complete(self) -> ModelProto:

@@ -1,6 +1,6 @@
 """The operator table, by kind of operator."""
 
-from models.operators.declaration import Kind, Operator, Piece
+from models.operators.declaration import BoxPiece, Kind, Operator
 from models.operators.mixing import LAYER_NORMS, REDUCING
 from models.operators.quantised import LINEAR, WIDENING, dequantises
 from models.operators.table import (
@@ -24,9 +24,9 @@ __all__ = [
     "REDUCING",
     "TABLE",
     "WIDENING",
+    "BoxPiece",
     "Kind",
     "Operator",
-    "Piece",
     "depends_on_constants",
     "dequantises",
     "is_sequential",

@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
+from models.operators.declaration import Boxes, BoxPiece, Emitter, Kind, Operator
+from models.tensors.arrays import Ints
 from models.tensors.boxes import Box, Span
 
 if TYPE_CHECKING:
     from models.graph.graph import Graph, Node
 
-Ints = NDArray[np.int64]
 DOMAIN, OP = "imbrex", "Arrange"
 
 
@@ -69,7 +68,7 @@ def _yields(graph: Graph, node: Node, box: Box) -> Box:
     return whole
 
 
-def _build(piece: Piece, program: Emitter) -> None:
+def _build(piece: BoxPiece, program: Emitter) -> None:
     read = piece.reads[0]
     assert read is not None
     shape, steps = piece.graph.shape(piece.node.inputs[0]), _steps(piece.node)
@@ -88,7 +87,7 @@ def _build(piece: Piece, program: Emitter) -> None:
     _reshape(program, picked, piece.name, index.shape)
 
 
-def _write_steps(piece: Piece, program: Emitter, steps: Sequence[Step]) -> None:
+def _write_steps(piece: BoxPiece, program: Emitter, steps: Sequence[Step]) -> None:
     source = piece.inputs[0]
     for k, step in enumerate(steps):
         name = piece.name if k == len(steps) - 1 else f"{piece.name}__step{k}"

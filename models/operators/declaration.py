@@ -54,7 +54,7 @@ class Emitter(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Piece:
+class BoxPiece:
     """One node's part of a tile. `inputs` names the tensors that hold exactly the boxes `reads`;
     the node writes `output` to a tensor of its own name.
     """
@@ -89,7 +89,7 @@ def with_attributes(proto: onnx.NodeProto, attributes: Mapping[str, Attribute]) 
     return proto
 
 
-def as_it_is(piece: Piece, program: Emitter) -> None:
+def as_it_is(piece: BoxPiece, program: Emitter) -> None:
     """The node does the same to a part as to the whole."""
     piece.copy(program)
 
@@ -118,7 +118,7 @@ class Operator:
     layer_type: str
     reads: Callable[[Graph, Node, Box], Boxes]
     yields: Callable[[Graph, Node, Box], Box] = lambda graph, node, box: box
-    build: Callable[[Piece, Emitter], None] = as_it_is
+    build: Callable[[BoxPiece, Emitter], None] = as_it_is
     flop: Callable[[Graph, Node, Box], int] = one_per_element
     refuses: Callable[[Graph, Node], str] = lambda graph, node: ""
     heavy: bool = False

@@ -10,16 +10,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from models.operators.constants import computed_settings, constant_input, first_only, setting
-from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
+from models.operators.declaration import Boxes, BoxPiece, Emitter, Kind, Operator
+from models.tensors.arrays import Ints
 from models.tensors.boxes import Box, Span
 
 if TYPE_CHECKING:
     from models.graph.graph import Graph, Node
 
-Ints = NDArray[np.int64]
 Maps: TypeAlias = "Callable[[Graph, Node], Mapping[int, Ints]]"
 Refuses: TypeAlias = "Callable[[Graph, Node], str]"
 FILL = -1
@@ -51,7 +50,7 @@ def local(index: Ints, wanted: Span, read: Span) -> Ints:
     return np.where(part == FILL, FILL, part - read.start)
 
 
-def gather(piece: Piece, program: Emitter, source: str, picks: Mapping[int, Ints]) -> str:
+def gather(piece: BoxPiece, program: Emitter, source: str, picks: Mapping[int, Ints]) -> str:
     """Writes a Gather per axis, each with constant indices; returns the last one's output."""
     for axis, index in picks.items():
         label = program.constant(f"{piece.name}__index{axis}", index.astype(np.int64))
@@ -59,7 +58,7 @@ def gather(piece: Piece, program: Emitter, source: str, picks: Mapping[int, Ints
     return source
 
 
-def _local_maps(piece: Piece, maps: Maps) -> dict[int, Ints]:
+def _local_maps(piece: BoxPiece, maps: Maps) -> dict[int, Ints]:
     """The maps that remain to be applied to the tile's input."""
     read = piece.reads[0]
     assert read is not None
@@ -93,7 +92,7 @@ def _slice_maps(graph: Graph, node: Node) -> Mapping[int, Ints]:
     return maps
 
 
-def _build_slice(piece: Piece, program: Emitter) -> None:
+def _build_slice(piece: BoxPiece, program: Emitter) -> None:
     """The input box already is the slice, except for steps."""
     source = piece.inputs[0]
     left = _local_maps(piece, _slice_maps)
@@ -142,8 +141,8 @@ def _tile_maps(graph: Graph, node: Node) -> Mapping[int, Ints]:
     }
 
 
-def _build_gathers(maps: Maps) -> Callable[[Piece, Emitter], None]:
-    def build(piece: Piece, program: Emitter) -> None:
+def _build_gathers(maps: Maps) -> Callable[[BoxPiece, Emitter], None]:
+    def build(piece: BoxPiece, program: Emitter) -> None:
         source = gather(piece, program, piece.inputs[0], _local_maps(piece, maps))
         program.emit("Identity", [source], piece.name)
 
@@ -226,7 +225,7 @@ def _pad_refuses(graph: Graph, node: Node) -> str:
     return ""
 
 
-def _build_pad(piece: Piece, program: Emitter) -> None:
+def _build_pad(piece: BoxPiece, program: Emitter) -> None:
     """Pads of this tile's border class if the mode treats the part like the whole, else a Gather of
     the input.
     """
@@ -251,7 +250,7 @@ def _build_pad(piece: Piece, program: Emitter) -> None:
         _emit_pad(piece, program, source, [*starts, *ends])
 
 
-def _emit_pad(piece: Piece, program: Emitter, source: str, pads: list[int]) -> None:
+def _emit_pad(piece: BoxPiece, program: Emitter, source: str, pads: list[int]) -> None:
     mode = _pad_mode(piece.node)
     if program.opset < 11:
         value = float(piece.node.attributes.get("value", 0.0))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from models.graph.graph import ROWS
-from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
+from models.operators.declaration import Boxes, BoxPiece, Emitter, Kind, Operator
 from models.operators.roll import write_joined
 from models.tensors.boxes import Box, Span
 
@@ -43,7 +43,7 @@ def of_joined(graph: Graph, node: Node, names: Sequence[str], box: Box) -> Boxes
     return tuple(box.replace(axis, span) if len(span) else None for span in spans)
 
 
-def _build_concat(piece: Piece, program: Emitter) -> None:
+def _build_concat(piece: BoxPiece, program: Emitter) -> None:
     write_joined(piece, program, _concat_axis(piece.node, piece.output))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
+from models.operators.declaration import Boxes, BoxPiece, Emitter, Kind, Operator
 from models.tensors.boxes import Box, Span
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _expand(graph: Graph, node: Node, box: Box) -> Boxes:
     return (project(box, graph.shape(node.inputs[0])), None)
 
 
-def _build_expand(piece: Piece, program: Emitter) -> None:
+def _build_expand(piece: BoxPiece, program: Emitter) -> None:
     shape = np.array(piece.output.shape, dtype=np.int64)
     label = program.constant(f"{piece.name}__shape", shape)
     program.emit("Expand", [piece.inputs[0], label], piece.name)

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from models.graph.graph import Node
 
-Floats = NDArray[np.float32]
+Singles = NDArray[np.float32]
 # Units in the last place by which a computed position may be off.
 _OFF_ULP = 8
 
 
-def positions(coordinates: str, size: int, out: int, scale: np.float32) -> Floats:
+def positions(coordinates: str, size: int, out: int, scale: np.float32) -> Singles:
     """Where output elements lie in the input [ONNX, Resize: coordinate_transformation_mode]."""
     o = np.arange(out, dtype=np.float32)
     half = np.float32(0.5)
@@ -38,7 +38,7 @@ def positions(coordinates: str, size: int, out: int, scale: np.float32) -> Float
             return (o + half) / scale - half
 
 
-def nearest(node: Node, opset: int, where: Floats, scale: float) -> Floats:
+def nearest(node: Node, opset: int, where: Singles, scale: float) -> Singles:
     """The element for each position, before clipping to the input."""
     if node.op == "Upsample" or opset < 11:
         rounded = np.ceil(where) if scale < 1 else np.trunc(where)
@@ -55,7 +55,7 @@ def nearest(node: Node, opset: int, where: Floats, scale: float) -> Floats:
     return rounded
 
 
-def nearly_halfway(where: Floats) -> bool:
+def nearly_halfway(where: Singles) -> bool:
     """Whether a position lies halfway between two elements up to rounding errors, so that runtimes
     may round it either way.
     """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import onnx
 
-from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
+from models.operators.declaration import Boxes, BoxPiece, Emitter, Kind, Operator
 from models.operators.layout import joined, of_joined
 from models.operators.pointwise import project
 from models.operators.product import factors
@@ -51,7 +51,7 @@ def _concat(graph: Graph, node: Node, box: Box) -> Boxes:
     return tuple(reads)
 
 
-def _build_concat(piece: Piece, program: Emitter) -> None:
+def _build_concat(piece: BoxPiece, program: Emitter) -> None:
     """Joins what a tile reads, which may be of some operands only."""
     names = piece.inputs
     proto = onnx.NodeProto()

@@ -14,7 +14,7 @@ import numpy as np
 
 from models.graph.graph import ROWS
 from models.operators.constants import first_only
-from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
+from models.operators.declaration import Boxes, BoxPiece, Emitter, Kind, Operator
 from models.tensors.boxes import Box, Span
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _yields(graph: Graph, node: Node, box: Box) -> Box:
     return whole.replace(same.target, Span(rows.start // made * made, -(-rows.stop // made) * made))
 
 
-def _build(piece: Piece, program: Emitter) -> None:
+def _build(piece: BoxPiece, program: Emitter) -> None:
     """The number of rows is what remains, so that tiles share a program."""
     shape = list(piece.output.shape)
     axis = piece.graph.axis(piece.name, ROWS)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from models.operators.constants import computed_settings, first_only, setting
-from models.operators.declaration import Attribute, Boxes, Emitter, Kind, Operator, Piece
-from models.operators.indexing import Ints, gather
-from models.operators.positions import Floats, nearest, nearly_halfway, positions
+from models.operators.declaration import Attribute, Boxes, BoxPiece, Emitter, Kind, Operator
+from models.operators.indexing import gather
+from models.operators.positions import Singles, nearest, nearly_halfway, positions
+from models.tensors.arrays import Ints
 from models.tensors.boxes import Box, Span
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class AxisResize:
 
     near: Ints
     far: Ints
-    share: Floats
+    share: Singles
     factor: int
 
 
@@ -95,7 +96,7 @@ def _reads(graph: Graph, node: Node, box: Box) -> Boxes:
     return first_only(node, box)
 
 
-def _build(piece: Piece, program: Emitter) -> None:
+def _build(piece: BoxPiece, program: Emitter) -> None:
     resized = _resized(piece.graph, piece.node)
     source = piece.inputs[0]
     growing = {axis: each.factor for axis, each in resized.items() if each.factor > 1}
@@ -109,18 +110,18 @@ def _build(piece: Piece, program: Emitter) -> None:
     program.emit("Identity", [source], piece.name)
 
 
-def _pick(piece: Piece, program: Emitter, source: str, axes: dict[int, AxisResize]) -> str:
+def _pick(piece: BoxPiece, program: Emitter, source: str, axes: dict[int, AxisResize]) -> str:
     return gather(piece, program, source, {a: _part(piece, a, e.near) for a, e in axes.items()})
 
 
-def _part(piece: Piece, axis: int, index: Ints) -> Ints:
+def _part(piece: BoxPiece, axis: int, index: Ints) -> Ints:
     read = piece.reads[0]
     assert read is not None
     part: Ints = index[piece.output[axis].start : piece.output[axis].stop] - read[axis].start
     return part
 
 
-def _blend(piece: Piece, program: Emitter, source: str, axes: dict[int, AxisResize]) -> str:
+def _blend(piece: BoxPiece, program: Emitter, source: str, axes: dict[int, AxisResize]) -> str:
     """Both neighbours, weighted, one axis after the other."""
     dtype = piece.graph.tensors[piece.node.inputs[0]].dtype
     rank = len(piece.output)
@@ -140,7 +141,7 @@ def _blend(piece: Piece, program: Emitter, source: str, axes: dict[int, AxisResi
     return source
 
 
-def _grow(piece: Piece, program: Emitter, source: str, growing: dict[int, int]) -> str:
+def _grow(piece: BoxPiece, program: Emitter, source: str, growing: dict[int, int]) -> str:
     """Resizes the whole part of the map, then crops the tile."""
     read = piece.reads[0]
     assert read is not None
@@ -164,7 +165,7 @@ def _grow(piece: Piece, program: Emitter, source: str, growing: dict[int, int]) 
     return program.crop(name, have, piece.output)
 
 
-def _emit_resize(piece: Piece, program: Emitter, source: str, scales: str, name: str) -> None:
+def _emit_resize(piece: BoxPiece, program: Emitter, source: str, scales: str, name: str) -> None:
     # Until opset 13 the region of tf_crop_and_resize could not be left out.
     nothing = np.zeros(0, dtype=np.float32)
     region = program.constant(f"{name}_region", nothing) if program.opset < 13 else ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from models.operators.arrange import DOMAIN
-from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
+from models.operators.declaration import Boxes, BoxPiece, Emitter, Kind, Operator
 from models.tensors.boxes import Box, Span
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ def _reads(graph: Graph, node: Node, box: Box) -> Boxes:
     return tuple(box.replace(axis, span) if len(span) else None for span in spans)
 
 
-def _build(piece: Piece, program: Emitter) -> None:
+def _build(piece: BoxPiece, program: Emitter) -> None:
     write_joined(piece, program, piece.node.int("axis", 0))
 
 
-def write_joined(piece: Piece, program: Emitter, axis: int) -> None:
+def write_joined(piece: BoxPiece, program: Emitter, axis: int) -> None:
     """Joins what a tile reads, which may be of some inputs only."""
     read = [name for name in piece.inputs if name]
     if len(read) == 1:

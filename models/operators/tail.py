@@ -10,7 +10,7 @@ from onnx import NodeProto
 
 from models.graph.soundness import rename
 from models.operators.arrange import DOMAIN
-from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
+from models.operators.declaration import Boxes, BoxPiece, Emitter, Kind, Operator
 from models.tensors.boxes import Box
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def _yields(graph: Graph, node: Node, box: Box) -> Box:
     return Box.whole(graph.shape(node.outputs[0]))
 
 
-def _build(piece: Piece, program: Emitter) -> None:
+def _build(piece: BoxPiece, program: Emitter) -> None:
     body = piece.node.attributes[BODY]
     names = {given.name: name for given, name in zip(body.input, piece.inputs, strict=True)}
     for each in body.node:

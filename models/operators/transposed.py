@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
+from models.operators.declaration import Boxes, BoxPiece, Emitter, Kind, Operator
 from models.operators.windowed import (
     groups_of,
     input_channels,
@@ -55,7 +55,7 @@ def _reads(graph: Graph, node: Node, box: Box) -> Boxes:
     )
 
 
-def _build(piece: Piece, program: Emitter) -> None:
+def _build(piece: BoxPiece, program: Emitter) -> None:
     graph, node = piece.graph, piece.node
     starts, ends, beyond = [], [], []
     spans = _spans(graph, node, piece.output)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from models.operators.declaration import Boxes, Emitter, Kind, Operator, Piece
+from models.operators.declaration import Boxes, BoxPiece, Emitter, Kind, Operator
 from models.tensors.boxes import Box, Span
 from models.tensors.windows import weights_position
 
@@ -86,7 +86,7 @@ def _conv_yields(graph: Graph, node: Node, box: Box) -> Box:
     return whole_groups(graph, node, _reading_something(graph, node, box))
 
 
-def _build(piece: Piece, program: Emitter) -> None:
+def _build(piece: BoxPiece, program: Emitter) -> None:
     """With the pads of this tile's border class, and the groups that it computes."""
     graph, node = piece.graph, piece.node
     sizes = graph.shape(node.inputs[0])[2:]

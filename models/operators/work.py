@@ -21,7 +21,7 @@ CORES = 4
 _LONE: WeakKeyDictionary[Graph, frozenset[str]] = WeakKeyDictionary()
 
 
-class Work(NamedTuple):
+class NodeWork(NamedTuple):
     """One node's computation for one tile.
 
     `flop` counts 2 per multiply-add. `layer_type` names the cost regression. `lone`: there is
@@ -54,7 +54,7 @@ class Work(NamedTuple):
         return 0 if stays else self.weight_bytes
 
 
-def node_work(graph: Graph, node: Node, output: Box, reads: Sequence[Box | None]) -> Work:
+def node_work(graph: Graph, node: Node, output: Box, reads: Sequence[Box | None]) -> NodeWork:
     """The work of one node whose output box and input boxes are known."""
     declared = operator(node)
     input_bytes = weight_bytes = 0
@@ -72,7 +72,7 @@ def node_work(graph: Graph, node: Node, output: Box, reads: Sequence[Box | None]
     groups = node.int("group", 1)
     flop = declared.flop(graph, node, output)
     cores = CORES if is_sequential(node) else 1
-    return Work(
+    return NodeWork(
         layer_type=declared.layer_type,
         flop=flop,
         input_bytes=input_bytes,
@@ -102,7 +102,7 @@ def _lone(graph: Graph) -> frozenset[str]:
     return found
 
 
-def works(graph: Graph, nodes: Sequence[Node], reach: Extent) -> list[Work]:
+def works(graph: Graph, nodes: Sequence[Node], reach: Extent) -> list[NodeWork]:
     """The work of every node that the tile computes."""
     return [
         node_work(graph, node, reach.computed[node.outputs[0]], reach.reads[position])
@@ -111,6 +111,6 @@ def works(graph: Graph, nodes: Sequence[Node], reach: Extent) -> list[Work]:
     ]
 
 
-def tile_works(graph: Graph, nodes: Sequence[Node], demand: Mapping[str, Box]) -> list[Work]:
+def tile_works(graph: Graph, nodes: Sequence[Node], demand: Mapping[str, Box]) -> list[NodeWork]:
     """The work of a block for one tile."""
     return works(graph, nodes, extent(graph, nodes, demand))

@@ -11,14 +11,13 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import helper
 
 from models.graph.shapes import TensorInfo
 from models.operators.arrange import DOMAIN, OP, Step, rearranged
 from models.rewrite.draft import attributes_of
+from models.tensors.arrays import Ints
 
-Ints = NDArray[np.int64]
 _RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 _MAP_AXES = (2, 3)
 # Numbering the elements of larger tensors would take long, and much memory.

@@ -14,12 +14,12 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from models.graph.graph import ROWS, Joined, results_of
+from models.graph.graph import ROWS, JoinedOutput, results_of
 from models.graph.shapes import TensorInfo
 from models.graph.soundness import without_unread
 from models.operators import WIDENING
 from models.rewrite.draft import Draft, attributes_of, joined_axis, op_of, slice_of
-from models.rewrite.parts import Change, Parts, change_of
+from models.rewrite.parts import Change, TensorParts, change_of
 from models.rewrite.rows import row_axes
 
 # No detector has more scales, and what follows a list is written once for each of its maps.
@@ -34,7 +34,7 @@ def joined_last(
     outputs: frozenset[str],
     opset: int,
     gathered: Container[str] = (),
-) -> tuple[list[onnx.NodeProto], dict[str, Joined], dict[str, TensorInfo]]:
+) -> tuple[list[onnx.NodeProto], dict[str, JoinedOutput], dict[str, TensorInfo]]:
     """The nodes in which every Concat of rows comes as late as possible, the outputs that remain to
     be joined, and the parts that were made, of which ONNX may not know how to infer the shape.
     """
@@ -52,9 +52,9 @@ class _Sinking:
     def __init__(self, draft: Draft, rows: Mapping[str, int], ends: frozenset[str]) -> None:
         self.draft = draft
         # Outputs that no node reads, and those of them that are joined by nobody here.
-        self._ends, self.joined = ends, dict[str, Joined]()
+        self._ends, self.joined = ends, dict[str, JoinedOutput]()
         self._rows = rows
-        self._parts: dict[str, Parts] = {}
+        self._parts: dict[str, TensorParts] = {}
         self._waiting: dict[str, onnx.NodeProto] = {}
         # What is done to each map's rows, one map after the other, so that it makes layers.
         self._chains: dict[int, list[onnx.NodeProto]] = {}
@@ -75,7 +75,7 @@ class _Sinking:
             join.name = node.name or node.output[0]
             self._waiting[node.output[0]] = join
             if node.output[0] in self._ends and self._done.issuperset(parts.names):
-                self.joined[node.output[0]] = Joined(parts.axis, parts.names)
+                self.joined[node.output[0]] = JoinedOutput(parts.axis, parts.names)
                 del self._waiting[node.output[0]]
             elif node.output[0] in self.draft.outputs:
                 self._join(node.output[0])
@@ -121,7 +121,7 @@ class _Sinking:
         self._chains.clear()
         self._taken_parts.clear()
 
-    def _divided(self, node: onnx.NodeProto) -> Parts | None:
+    def _divided(self, node: onnx.NodeProto) -> TensorParts | None:
         if len(node.output) != 1:
             return None
         if any(name and name not in self.draft.tensors for name in (*node.input, *node.output)):
@@ -129,7 +129,7 @@ class _Sinking:
         if self._is_list(node):
             axis = joined_axis(node, len(self.draft.shape(node.output[0])))
             sizes = tuple(self.draft.shape(name)[axis] for name in node.input)
-            return Parts(tuple(node.input), axis, sizes)
+            return TensorParts(tuple(node.input), axis, sizes)
         read = {name: self._parts[name] for name in node.input if name in self._parts}
         if not read or len({each.sizes for each in read.values()}) > 1:
             return None
@@ -149,7 +149,9 @@ class _Sinking:
         made = any(name in self.draft.constants or name in self._parts for name in node.input)
         return not made and len(shape) == 3 and axis == self._rows.get(node.output[0], ROWS)
 
-    def _write(self, node: onnx.NodeProto, read: Mapping[str, Parts], change: Change) -> Parts:
+    def _write(
+        self, node: onnx.NodeProto, read: Mapping[str, TensorParts], change: Change
+    ) -> TensorParts:
         sizes = next(iter(read.values())).sizes
         starts = itertools.accumulate(sizes, initial=0)
         names = tuple(f"{node.output[0]}__rows{k}" for k in range(len(sizes)))
@@ -172,7 +174,7 @@ class _Sinking:
             shape[change.axis] = size
             self.made[name] = TensorInfo(tuple(shape), self.draft.tensors[node.output[0]].data_type)
             self._done.add(name)
-        return Parts(names, change.axis, sizes)
+        return TensorParts(names, change.axis, sizes)
 
     def _cut(self, source: str, axis: int, start: int, size: int) -> str:
         """A part of a constant, which keeps its memory, or of what is dequantised from some."""

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from models.graph.ending import Ending
-from models.graph.graph import Joined
+from models.graph.graph import JoinedOutput
 from models.run.reference import WholeModel
 
 _ENDINGS: WeakKeyDictionary[Ending, WholeModel] = WeakKeyDictionary()
@@ -16,7 +16,7 @@ _ENDINGS: WeakKeyDictionary[Ending, WholeModel] = WeakKeyDictionary()
 
 def answer(
     outputs: Iterable[str],
-    joined: Mapping[str, Joined],
+    joined: Mapping[str, JoinedOutput],
     arrays: Mapping[str, np.ndarray],
     ending: Ending | None = None,
 ) -> dict[str, np.ndarray]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from models.cut.cutter import cut
-from models.cut.encoded import Range, Ranges, encodes
+from models.cut.encoded import Range, ValueRanges, encodes
 from models.cut.program import BlobSource
 from models.cut.units import divide
 from models.graph.graph import Graph
@@ -15,7 +15,7 @@ from models.run.reference import ProgramRunner
 from models.tensors.boxes import Box
 
 
-def ranges_of(graph: Graph, inputs: Iterable[Mapping[str, np.ndarray]]) -> Ranges:
+def ranges_of(graph: Graph, inputs: Iterable[Mapping[str, np.ndarray]]) -> ValueRanges:
     """The ranges of every map that may pass between blocks, over these inputs in wire form."""
     units = divide(graph).units
     wanted = [name for unit in units for name in unit.outputs if encodes(graph, name)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,8 @@ from models.cut.program import BlobSource, Program
 from models.graph.graph import Graph
 from models.graph.runtime_shapes import refused
 from models.graph.sizes import layout_of
+from models.tensors.arrays import Arrays
 from models.tensors.wire import Pixels
-
-Arrays = Mapping[str, np.ndarray]
 
 
 class WholeModel:

@@ -30,7 +30,8 @@ from models.onnx_file.builder import NetworkBuilder, square
 from models.onnx_file.importer import load_graph
 from models.operators import Kind, depends_on_constants, operator, whole_flop
 from models.run.quantised_inputs import as_they_travel
-from models.run.reference import Arrays, ProgramRunner, random_inputs, seeded
+from models.run.reference import ProgramRunner, random_inputs, seeded
+from models.tensors.arrays import Arrays
 from models.tensors.boxes import Box
 
 # What reads, holds and makes fewer elements takes some microseconds: it counts one FLOP for each.

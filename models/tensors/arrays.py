@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from protos.errors import NotFiniteAnswer
+
+# Tensors by name.
+Arrays = Mapping[str, np.ndarray]
+Shape = tuple[int, ...]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype, alignment: int = 64) -> np.ndarray:

@@ -12,10 +12,18 @@ from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
 from models.tensors.arrays import require_finite, require_no_nan
-from models.vision.head import ANY, Outputs, Reader, Shapes, Size, Task, View, first
+from models.vision.head import (
+    ANY,
+    OutputReader,
+    OutputShapes,
+    OutputValues,
+    PictureSize,
+    View,
+    VisionTask,
+    first,
+)
+from models.vision.placement import Corners
 from protos.daemon.documents import DOCUMENT, Number, Text
-
-Corners = tuple[float, float, float, float]
 
 
 @plain(frozen=True, slots=True)
@@ -37,7 +45,7 @@ class Overlay:
 
 
 @plain(frozen=True, slots=True)
-class Segment:
+class ClassSegment:
     """The pixels of one class; `box` bounds those that are set, a `share` of the mask."""
 
     label: str
@@ -58,7 +66,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, config=DOCUMENT)
-class ClassMap(Reader):
+class ClassMap(OutputReader):
     """An output (1, classes, H, W) over the model's input.
 
     `argmax`: a pixel is of the class with the largest value. `threshold`: of every class whose
@@ -68,13 +76,13 @@ class ClassMap(Reader):
     type: Literal["argmax", "threshold"]
     threshold: Number
     background: Text | None
-    task: ClassVar[Task] = "segmentation"
+    task: ClassVar[VisionTask] = "segmentation"
 
-    def wanted(self, shapes: Shapes, classes: int, size: Size) -> Shapes:
+    def wanted(self, shapes: OutputShapes, classes: int, size: PictureSize) -> OutputShapes:
         """The map."""
         return {first(shapes): (1, classes, ANY, ANY)}
 
-    def read(self, outputs: Outputs, view: View) -> list[Segment]:
+    def read(self, outputs: OutputValues, view: View) -> list[ClassSegment]:
         """The classes that occur, largest first."""
         output = outputs[first(outputs)]
         rows, columns, covers = view.placement.on_map(output.shape[2], output.shape[3], view.size)
@@ -112,7 +120,7 @@ def mask_of(counts: Sequence[int], size: tuple[int, int]) -> NDArray[np.bool_]:
     return values.reshape(size)
 
 
-def _segment(label: str, index: int, mask: NDArray[np.bool_], covers: Corners) -> Segment:
+def _segment(label: str, index: int, mask: NDArray[np.bool_], covers: Corners) -> ClassSegment:
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     left, top, right, bottom = covers
     high, wide = (bottom - top) / mask.shape[0], (right - left) / mask.shape[1]
@@ -122,4 +130,4 @@ def _segment(label: str, index: int, mask: NDArray[np.bool_], covers: Corners) -
         left + float(columns[-1] + 1) * wide,
         top + float(rows[-1] + 1) * high,
     )
-    return Segment(label, index, float(mask.mean()), box, Overlay(covers, mask))
+    return ClassSegment(label, index, float(mask.mean()), box, Overlay(covers, mask))

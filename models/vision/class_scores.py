@@ -11,14 +11,23 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from models.tensors.arrays import require_finite, require_no_nan
-from models.vision.head import Outputs, Reader, Shapes, Size, Task, Values, View, first
+from models.vision.head import (
+    OutputReader,
+    OutputShapes,
+    OutputValues,
+    PictureSize,
+    Values,
+    View,
+    VisionTask,
+    first,
+)
 from protos.daemon.documents import DOCUMENT, Integer
 
 LARGEST_TOP = 1000
 
 
 @plain(frozen=True, slots=True)
-class Classification:
+class ClassProbability:
     """One class and its probability."""
 
     label: str
@@ -31,19 +40,19 @@ class Classification:
 
 
 @dataclass(frozen=True, slots=True, config=DOCUMENT)
-class ClassScores(Reader):
+class ClassScores(OutputReader):
     """An output (1, classes), also with trailing ones: probabilities, or logits to normalise."""
 
     type: Literal["softmax", "logits"]
     top: Annotated[Integer, Field(ge=1, le=LARGEST_TOP)]
-    task: ClassVar[Task] = "classification"
+    task: ClassVar[VisionTask] = "classification"
 
-    def wanted(self, shapes: Shapes, classes: int, size: Size) -> Shapes:
+    def wanted(self, shapes: OutputShapes, classes: int, size: PictureSize) -> OutputShapes:
         """One value per class."""
         name = first(shapes)
         return {name: shapes[name] if prod(shapes[name]) == classes else (1, classes)}
 
-    def read(self, outputs: Outputs, view: View) -> list[Classification]:
+    def read(self, outputs: OutputValues, view: View) -> list[ClassProbability]:
         """The `top` likeliest classes."""
         values = outputs[first(outputs)].reshape(-1)
         scores = softmax(values) if self.type == "logits" else values
@@ -51,7 +60,8 @@ class ClassScores(Reader):
         order = np.argsort(-scores, kind="stable")[: self.top]
         require_finite(scores[order], "the scores of its classes")
         return [
-            Classification(view.labels[index], int(index), float(scores[index])) for index in order
+            ClassProbability(view.labels[index], int(index), float(scores[index]))
+            for index in order
         ]
 
 

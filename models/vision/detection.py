@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from models.tensors.arrays import require_finite, require_no_nan
 from models.vision.class_map import Overlay
-from models.vision.head import Outputs, Reader, Size, Task, Values, View
-from models.vision.placement import Boxes
+from models.vision.head import OutputReader, OutputValues, PictureSize, Values, View, VisionTask
+from models.vision.placement import PixelBoxes
 
 # Suppression compares candidates pairwise; a picture of 1000 boxes is noise.
 MOST_CANDIDATES = 1000
@@ -21,7 +21,7 @@ LARGEST_RAW = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Detection:
+class DetectedBox:
     """A detected object: `box` is x_min, y_min, x_max, y_max in pixels of the sent image. Some
     heads find more: its `mask`, `keypoints` of x, y and likelihood, `corners` of a rotated box.
     """
@@ -59,7 +59,7 @@ class Candidates:
     head reads of them (N, K).
     """
 
-    boxes: Boxes
+    boxes: PixelBoxes
     classes: NDArray[np.int64]
     scores: Values
     more: Values = field(default_factory=lambda: np.zeros((0, 0), np.float32))
@@ -70,18 +70,18 @@ class Candidates:
         return Candidates(self.boxes[chosen], self.classes[chosen], self.scores[chosen], more)
 
 
-class Detector(Reader):
+class Detector(OutputReader):
     """A head that finds boxes. If it `overlaps`, boxes that overlap a better one of their class by
     more than `nms_iou` are dropped.
     """
 
     __slots__ = ()
-    task: ClassVar[Task] = "detection"
+    task: ClassVar[VisionTask] = "detection"
     overlaps: ClassVar[bool] = True
     min_score: float
     nms_iou: float
 
-    def candidates(self, outputs: Outputs, classes: int, size: Size) -> Candidates:
+    def candidates(self, outputs: OutputValues, classes: int, size: PictureSize) -> Candidates:
         """Every box with its likeliest class, of a model input of `size` (height, width)."""
         raise NotImplementedError
 
@@ -89,20 +89,20 @@ class Detector(Reader):
         """How much every pair (N, N) of candidates overlaps, from 0 to 1."""
         return iou(found.boxes, found.boxes)
 
-    def read(self, outputs: Outputs, view: View) -> list[Detection]:
+    def read(self, outputs: OutputValues, view: View) -> list[DetectedBox]:
         """The candidates that pass the thresholds, best first."""
         found = best(self.candidates(outputs, len(view.labels), view.size), self.min_score)
         if self.overlaps:
             found = suppressed(found, self.overlap(found), self.nms_iou)
         return self.described(found, outputs, view)
 
-    def described(self, found: Candidates, outputs: Outputs, view: View) -> list[Detection]:
+    def described(self, found: Candidates, outputs: OutputValues, view: View) -> list[DetectedBox]:
         """The detections of these candidates."""
         return [each for _, each in self.kept(found, view)]
 
     def kept(
-        self, found: Candidates, view: View, boxes: Boxes | None = None
-    ) -> Iterator[tuple[int, Detection]]:
+        self, found: Candidates, view: View, boxes: PixelBoxes | None = None
+    ) -> Iterator[tuple[int, DetectedBox]]:
         """The candidates that have an area in the sent picture, with their positions; `boxes` are
         theirs in its pixels, if these are known.
         """
@@ -111,7 +111,7 @@ class Detector(Reader):
             zip(boxes, found.classes, found.scores, strict=True)
         ):
             if box[0] < box[2] and box[1] < box[3]:
-                yield k, Detection(view.labels[index], int(index), float(score), _corners(box))
+                yield k, DetectedBox(view.labels[index], int(index), float(score), _corners(box))
 
 
 def best(candidates: Candidates, min_score: float) -> Candidates:
@@ -149,7 +149,7 @@ def suppressed(
     return candidates.take(np.flatnonzero(alive))
 
 
-def iou(one: Boxes, other: Boxes) -> Values:
+def iou(one: PixelBoxes, other: PixelBoxes) -> Values:
     """Intersection over union of every pair (N, M); 0 where both boxes are empty."""
     low = np.maximum(one[:, None, :2], other[None, :, :2])
     high = np.minimum(one[:, None, 2:], other[None, :, 2:])
@@ -170,7 +170,7 @@ def likeliest(centre: Values, size: Values, scores: Values) -> Candidates:
 
 
 def numbered(
-    boxes: Boxes, classes: Values, scores: Values, more: Values | None = None
+    boxes: PixelBoxes, classes: Values, scores: Values, more: Values | None = None
 ) -> Candidates:
     """Boxes (N, 4) whose classes are numbers; one whose class is not finite has no place either."""
     known = np.isfinite(classes)
@@ -196,7 +196,7 @@ def sigmoid(values: Values) -> Values:
     return gate
 
 
-def _areas(boxes: Boxes) -> Values:
+def _areas(boxes: PixelBoxes) -> Values:
     areas: Values = np.clip(boxes[:, 2:] - boxes[:, :2], 0, None).prod(axis=-1)
     return areas
 

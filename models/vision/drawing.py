@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from PIL import Image, ImageDraw
 
-from models.vision.class_map import Overlay, Segment
-from models.vision.class_scores import Classification
-from models.vision.detection import Detection
+from models.vision.class_map import ClassSegment, Overlay
+from models.vision.class_scores import ClassProbability
+from models.vision.detection import DetectedBox
 from models.vision.fonts import font_for
-from models.vision.predictions import Prediction
+from models.vision.predictions import VisionPrediction
 from models.vision.preprocess import full_size
 from models.vision.repainted import Repainting
 
@@ -27,7 +27,7 @@ LEAST_KEYPOINT = 0.5  # likelihood of one that is drawn
 SHADE = 128  # of 255: how opaque a segment's tint is
 
 
-def annotated(image: Image.Image, predictions: Sequence[Prediction]) -> Image.Image:
+def annotated(image: Image.Image, predictions: Sequence[VisionPrediction]) -> Image.Image:
     """A copy of the picture with every prediction drawn on it, the best one on top.
 
     Classes are listed in the upper left corner; plain tensors are not drawn. A picture that the
@@ -43,34 +43,34 @@ def annotated(image: Image.Image, predictions: Sequence[Prediction]) -> Image.Im
     if picture is image:
         picture = image.copy()
     for item in predictions:
-        if isinstance(item, Segment):
+        if isinstance(item, ClassSegment):
             _shade(picture, item.overlay, colour_of(item.index))
-        elif isinstance(item, Detection) and item.mask is not None:
+        elif isinstance(item, DetectedBox) and item.mask is not None:
             _shade(picture, item.mask, colour_of(item.index))
     canvas = _Canvas.on(picture)
-    found = [item for item in reversed(predictions) if isinstance(item, Detection)]
+    found = [item for item in reversed(predictions) if isinstance(item, DetectedBox)]
     for detection in found:
         canvas.outline(detection)
     for detection in found:
         x_min, y_min, _, _ = detection.box
         canvas.tag(detection, x_min, y_min - canvas.line_px)
-    classes = [item for item in predictions if isinstance(item, Classification | Segment)]
+    classes = [item for item in predictions if isinstance(item, ClassProbability | ClassSegment)]
     for row, named in enumerate(classes):
         canvas.tag(named, 0, row * canvas.line_px)
     return picture
 
 
-def _scaled(item: Prediction, x: float, y: float) -> Prediction:
+def _scaled(item: VisionPrediction, x: float, y: float) -> VisionPrediction:
     """A prediction in the pixels of a smaller picture."""
 
     def corners(box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
         return box[0] * x, box[1] * y, box[2] * x, box[3] * y
 
     match item:
-        case Segment():
+        case ClassSegment():
             overlay = replace(item.overlay, covers=corners(item.overlay.covers))
             return replace(item, box=corners(item.box), overlay=overlay)
-        case Detection():
+        case DetectedBox():
             mask = item.mask and replace(item.mask, covers=corners(item.mask.covers))
             points = item.keypoints and tuple((a * x, b * y, c) for a, b, c in item.keypoints)
             rotated = item.corners and tuple((a * x, b * y) for a, b in item.corners)
@@ -114,7 +114,7 @@ class _Canvas:
         """Height of a tag."""
         return self.text_px + 4
 
-    def outline(self, detection: Detection) -> None:
+    def outline(self, detection: DetectedBox) -> None:
         """A coloured line between two black ones: one of them contrasts with any background."""
         left, top, right, bottom = (round(edge) for edge in detection.box)
         line = max(1, self.text_px // 8)
@@ -133,11 +133,11 @@ class _Canvas:
                 dot = (x - 2 * line, y - 2 * line, x + 2 * line, y + 2 * line)
                 self.pen.ellipse(dot, fill=colour_of(detection.index), outline=BLACK)
 
-    def tag(self, item: Detection | Classification | Segment, x: float, y: float) -> None:
+    def tag(self, item: DetectedBox | ClassProbability | ClassSegment, x: float, y: float) -> None:
         """Black text on a plate of the class's colour, moved inside the picture. A label that no
         font has is the number of its class.
         """
-        number = item.share if isinstance(item, Segment) else item.score
+        number = item.share if isinstance(item, ClassSegment) else item.score
         label = " ".join(item.label.split())
         font = font_for(label, self.text_px)
         if font is None:

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from models.tensors.boxes import Span
 from models.tensors.selection import Selection, Selections
 from models.vision.detection import Candidates, Detector, numbered
-from models.vision.head import ANY, Outputs, Shapes, Size, Values, first
+from models.vision.head import ANY, OutputShapes, OutputValues, PictureSize, Values, first
 from protos.daemon.documents import DOCUMENT, Share
 
 # Values of a finished box: its place, its score and its class.
@@ -27,15 +27,15 @@ class EndToEnd(Detector):
     min_score: Share
     overlaps: ClassVar[bool] = False
 
-    def wanted(self, shapes: Shapes, classes: int, size: Size) -> Shapes:
+    def wanted(self, shapes: OutputShapes, classes: int, size: PictureSize) -> OutputShapes:
         """The rows."""
         return {first(shapes): (1, ANY, FINISHED)}
 
-    def selections(self, shapes: Shapes, classes: int) -> Selections:
+    def selections(self, shapes: OutputShapes, classes: int) -> Selections:
         """The likely boxes."""
         return {first(shapes): Selection(1, 2, Span(4, 5), self.min_score)}
 
-    def candidates(self, outputs: Outputs, classes: int, size: Size) -> Candidates:
+    def candidates(self, outputs: OutputValues, classes: int, size: PictureSize) -> Candidates:
         """The rows."""
         return finished(outputs[first(outputs)][0], classes)
 

@@ -9,15 +9,15 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from models.tensors.arrays import Shape
 from models.tensors.selection import NO_SELECTION, Selections
 from models.vision.placement import Placement
 
-Task = Literal["classification", "detection", "segmentation", "image-to-image", "tensor"]
+VisionTask = Literal["classification", "detection", "segmentation", "image-to-image", "tensor"]
 Values = NDArray[np.float32]
-Outputs = Mapping[str, Values]
-Shape = tuple[int, ...]
-Shapes = Mapping[str, Shape]
-Size = tuple[int, int]
+OutputValues = Mapping[str, Values]
+OutputShapes = Mapping[str, Shape]
+PictureSize = tuple[int, int]
 ANY = -1  # a size that a head does not prescribe
 
 
@@ -28,29 +28,29 @@ class View:
     """
 
     labels: Sequence[str]
-    size: Size
+    size: PictureSize
     placement: Placement
 
 
-class Reader:
+class OutputReader:
     """Reads the outputs of a model for one task."""
 
     __slots__ = ()
-    task: ClassVar[Task]
+    task: ClassVar[VisionTask]
 
-    def wanted(self, shapes: Shapes, classes: int, size: Size) -> Shapes:
+    def wanted(self, shapes: OutputShapes, classes: int, size: PictureSize) -> OutputShapes:
         """The outputs that it reads from a model with `classes` classes and an input of `size`
         (height, width); `shapes` are those of the model's outputs, at least one.
         """
         raise NotImplementedError
 
-    def selections(self, shapes: Shapes, classes: int) -> Selections:
+    def selections(self, shapes: OutputShapes, classes: int) -> Selections:
         """What it reads of the model's outputs, where that is not everything: zeros instead of the
         rest change no prediction.
         """
         return NO_SELECTION
 
-    def read(self, outputs: Outputs, view: View) -> Sequence[Any]:
+    def read(self, outputs: OutputValues, view: View) -> Sequence[Any]:
         """Predictions, best first, of outputs of the wanted shapes."""
         raise NotImplementedError
 

@@ -11,7 +11,7 @@ from typing import get_args, get_type_hints
 from models.vision.class_map import ClassMap
 from models.vision.class_scores import ClassScores
 from models.vision.end_to_end import EndToEnd
-from models.vision.head import Reader, Task
+from models.vision.head import OutputReader, VisionTask
 from models.vision.repainted import Repainted
 from models.vision.rtdetr import RtDetr
 from models.vision.ssd import Ssd
@@ -21,7 +21,7 @@ from models.vision.yolov2 import YoloV2
 from models.vision.yolov3 import YoloV3
 from models.vision.yolox import YoloX
 
-TASKS: tuple[Task, ...] = get_args(Task)
+TASKS: tuple[VisionTask, ...] = get_args(VisionTask)
 
 Head = (
     ClassScores
@@ -40,6 +40,6 @@ Head = (
 )
 
 # By the key `type` of a sidecar's head.
-HEADS: dict[str, type[Reader]] = {
+HEADS: dict[str, type[OutputReader]] = {
     type_: head for head in get_args(Head) for type_ in get_args(get_type_hints(head)["type"])
 }

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
-from models.graph.sizes import LARGEST_SIDE, Layout
+from models.graph.sizes import LARGEST_SIDE, ImageLayout
 from models.tensors.wire import Pixels
 from protos.daemon.documents import DOCUMENT, Integer, Number, Positive, Text, wrong
 
@@ -35,7 +35,7 @@ class ImageInput:
     std: tuple[Positive, ...]
     pad_value: Annotated[Integer, Field(ge=0, le=255)]
     resize_shorter: Side | None = Field(default=None, validate_default=True)
-    layout: Layout = "NCHW"
+    layout: ImageLayout = "NCHW"
 
     @field_validator("mean", "std")
     @classmethod

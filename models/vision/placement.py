@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 # Of a point, in pixels of the model's input.
 FARTHEST = 1e6
 
-Boxes = NDArray[np.float32]
+# x_min, y_min, x_max, y_max.
+Corners = tuple[float, float, float, float]
+PixelBoxes = NDArray[np.float32]
 """(N, 4): x_min, y_min, x_max, y_max in pixels."""
 
 
@@ -28,12 +30,12 @@ class Placement:
     left: int
     top: int
 
-    def to_image(self, boxes: Boxes) -> Boxes:
+    def to_image(self, boxes: PixelBoxes) -> PixelBoxes:
         """Boxes in the model's pixels as boxes in the picture's, clipped to the picture."""
         offset = np.array([self.left, self.top] * 2, dtype=np.float32)
         scale = np.array([self.scale_x, self.scale_y] * 2, dtype=np.float32)
         limit = np.array([self.width, self.height] * 2, dtype=np.float32)
-        mapped: Boxes = np.clip((boxes - offset) / scale, 0.0, limit)
+        mapped: PixelBoxes = np.clip((boxes - offset) / scale, 0.0, limit)
         return mapped
 
     def points_to_image(self, points: NDArray[np.float32]) -> NDArray[np.float32]:

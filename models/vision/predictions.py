@@ -8,10 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from models.vision.class_map import Segment
-from models.vision.class_scores import Classification
-from models.vision.detection import Detection
-from models.vision.head import ANY, Outputs, Shape, Shapes, Values, View
+from models.tensors.arrays import Shape
+from models.vision.class_map import ClassSegment
+from models.vision.class_scores import ClassProbability
+from models.vision.detection import DetectedBox
+from models.vision.head import ANY, OutputShapes, OutputValues, Values, View
 from models.vision.placement import Placement
 from models.vision.repainted import Repainting
 from models.vision.sidecar import Sidecar
@@ -19,7 +20,7 @@ from protos.errors import BadRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class RawOutput:
     """An output of a model that has no head: its values as they are."""
 
     name: str
@@ -34,7 +35,7 @@ class Tensor:
         }
 
 
-Prediction = Classification | Detection | Segment | Repainting | Tensor
+VisionPrediction = ClassProbability | DetectedBox | ClassSegment | Repainting | RawOutput
 
 
 class OutputMismatch(BadRequest):
@@ -50,7 +51,9 @@ class OutputMismatch(BadRequest):
         self.problem = problem
 
 
-def predictions(sidecar: Sidecar, outputs: Outputs, placement: Placement) -> list[Prediction]:
+def predictions(
+    sidecar: Sidecar, outputs: OutputValues, placement: Placement
+) -> list[VisionPrediction]:
     """The predictions, best first; boxes are in pixels of the sent image.
 
     Raises:
@@ -59,7 +62,7 @@ def predictions(sidecar: Sidecar, outputs: Outputs, placement: Placement) -> lis
     """
     check_outputs(sidecar, {name: output.shape for name, output in outputs.items()})
     if sidecar.head is None:
-        return [Tensor(name, output) for name, output in outputs.items()]
+        return [RawOutput(name, output) for name, output in outputs.items()]
     values = {name: output.astype(np.float32, copy=False) for name, output in outputs.items()}
     view = View(sidecar.labels, sidecar.picture.size, placement)
     with np.errstate(all="ignore"):  # heads refuse what becomes NaN
@@ -89,7 +92,7 @@ def check_outputs(sidecar: Sidecar, shapes: Mapping[str, Sequence[int]]) -> None
             )
 
 
-def wanted_shapes(sidecar: Sidecar, shapes: Shapes) -> Shapes:
+def wanted_shapes(sidecar: Sidecar, shapes: OutputShapes) -> OutputShapes:
     """The outputs that a sidecar's head reads from a model with outputs of these shapes."""
     if sidecar.head is None:
         return shapes

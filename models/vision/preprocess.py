@@ -55,7 +55,7 @@ class BadImage(BadRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PictureLimits:
     """Refuse pictures of more pixels, or with a side of `side` pixels or longer. A JPEG may have
     `jpeg` times as many: it is decoded at half its size or less.
 
@@ -81,7 +81,7 @@ def full_size(image: Image.Image) -> tuple[int, int]:
     return width, height
 
 
-def decode_image(data: bytes, limits: Limits | None = None) -> Image.Image:
+def decode_image(data: bytes, limits: PictureLimits | None = None) -> Image.Image:
     """The picture in `data` as RGB, rotated by its EXIF data, without transparency. A JPEG beyond
     the limit of pixels is smaller than it was (`full_size`).
 
@@ -91,7 +91,7 @@ def decode_image(data: bytes, limits: Limits | None = None) -> Image.Image:
     if not data:
         raise BadImage(reason="the body is empty", cure="Send the bytes of a JPEG or PNG file")
     picture = _opened(data)
-    limits = limits or Limits()
+    limits = limits or PictureLimits()
     _check_size(picture, limits)
     try:
         full = picture.size
@@ -184,7 +184,7 @@ def _opened(data: bytes) -> Image.Image:
         ) from error
 
 
-def _check_size(picture: Image.Image, limits: Limits) -> None:
+def _check_size(picture: Image.Image, limits: PictureLimits) -> None:
     width, height = picture.size
     size = f"it has {width} x {height} pixels"
     if max(width, height) >= limits.side:

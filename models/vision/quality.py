@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from models.vision.detection import Detection, iou
+from models.vision.detection import DetectedBox, iou
+from models.vision.placement import Corners
 
 # Of the detections that quality is measured with: low, so that the whole precision-recall curve is
 # seen.
 MIN_SCORE = 0.01
-
-Corners = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class GroundTruth:
 class EvaluatedPicture:
     """One picture's detections, in any order, and its truth."""
 
-    found: Sequence[Detection]
+    found: Sequence[DetectedBox]
     truth: Sequence[GroundTruth]
 
     def only(self, label: str) -> EvaluatedPicture:
@@ -78,7 +77,7 @@ def average_precision(pictures: Sequence[EvaluatedPicture], min_iou: float = 0.5
     return float((best_from_here * hits).sum() / wanted)
 
 
-def matched(picture: EvaluatedPicture, min_iou: float = 0.5) -> list[tuple[Detection, bool]]:
+def matched(picture: EvaluatedPicture, min_iou: float = 0.5) -> list[tuple[DetectedBox, bool]]:
     """The detections best first, each with whether it found a truth of its own label."""
     left = list(picture.truth)
     outcome = []
@@ -91,7 +90,7 @@ def matched(picture: EvaluatedPicture, min_iou: float = 0.5) -> list[tuple[Detec
 
 
 def boxes_agree(
-    pairs: Sequence[tuple[Sequence[Detection], Sequence[Detection]]], min_iou: float = 0.5
+    pairs: Sequence[tuple[Sequence[DetectedBox], Sequence[DetectedBox]]], min_iou: float = 0.5
 ) -> float:
     """The share of boxes that two detectors both have, given what each found in every picture; 1 if
     there are none.
@@ -123,7 +122,7 @@ def _hits(pictures: Sequence[EvaluatedPicture], min_iou: float) -> NDArray[np.bo
     return np.array([hit for _, hit in outcome], dtype=bool)
 
 
-def _target(item: Detection, left: Sequence[GroundTruth], min_iou: float) -> GroundTruth | None:
+def _target(item: DetectedBox, left: Sequence[GroundTruth], min_iou: float) -> GroundTruth | None:
     same = [truth for truth in left if truth.label == item.label]
     if not same:
         return None

@@ -12,7 +12,16 @@ import numpy as np
 from pydantic.dataclasses import dataclass
 
 from models.tensors.arrays import require_finite
-from models.vision.head import ANY, Outputs, Reader, Shapes, Size, Task, View, first
+from models.vision.head import (
+    ANY,
+    OutputReader,
+    OutputShapes,
+    OutputValues,
+    PictureSize,
+    View,
+    VisionTask,
+    first,
+)
 from protos.daemon.documents import DOCUMENT, Number, Positive
 
 if TYPE_CHECKING:  # imported late: a worker lists models, too, and has no Pillow
@@ -34,20 +43,20 @@ class Repainting:
 
 
 @dataclass(frozen=True, slots=True, config=DOCUMENT)
-class Repainted(Reader):
+class Repainted(OutputReader):
     """An output (1, 3 or 1, H, W): another picture, pixel = value * scale + offset, RGB or grey."""
 
     type: Literal["pixels"]
     scale: Positive
     offset: Number
-    task: ClassVar[Task] = "image-to-image"
+    task: ClassVar[VisionTask] = "image-to-image"
 
-    def wanted(self, shapes: Shapes, classes: int, size: Size) -> Shapes:
+    def wanted(self, shapes: OutputShapes, classes: int, size: PictureSize) -> OutputShapes:
         """The picture."""
         name = first(shapes)
         return {name: (1, 1 if shapes[name][1:2] == (1,) else 3, ANY, ANY)}
 
-    def read(self, outputs: Outputs, view: View) -> list[Repainting]:
+    def read(self, outputs: OutputValues, view: View) -> list[Repainting]:
         """The picture."""
         from PIL import Image
 

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from models.tensors.boxes import Span
 from models.tensors.selection import Selection, Selections
 from models.vision.detection import Candidates, Detector, likeliest
-from models.vision.head import ANY, Outputs, Shapes, Size, first
+from models.vision.head import ANY, OutputShapes, OutputValues, PictureSize, first
 from protos.daemon.documents import DOCUMENT, Share
 
 
@@ -24,15 +24,15 @@ class RtDetr(Detector):
     min_score: Share
     overlaps: ClassVar[bool] = False
 
-    def wanted(self, shapes: Shapes, classes: int, size: Size) -> Shapes:
+    def wanted(self, shapes: OutputShapes, classes: int, size: PictureSize) -> OutputShapes:
         """The queries."""
         return {first(shapes): (1, ANY, 4 + classes)}
 
-    def selections(self, shapes: Shapes, classes: int) -> Selections:
+    def selections(self, shapes: OutputShapes, classes: int) -> Selections:
         """The likely boxes."""
         return {first(shapes): Selection(1, 2, Span(4, 4 + classes), self.min_score)}
 
-    def candidates(self, outputs: Outputs, classes: int, size: Size) -> Candidates:
+    def candidates(self, outputs: OutputValues, classes: int, size: PictureSize) -> Candidates:
         """The boxes, with their likeliest classes."""
         rows, (height, width) = outputs[first(outputs)][0], size
         pixels = rows[:, :4] * np.array([width, height, width, height], np.float32)

@@ -22,7 +22,7 @@ from pydantic.dataclasses import dataclass
 
 from models.tensors.precision import Precision, Wire
 from models.tensors.selection import NO_SELECTION, Selections
-from models.vision.head import Shapes, Task
+from models.vision.head import OutputShapes, VisionTask
 from models.vision.heads import HEADS, Head
 from models.vision.image_input import ImageInput
 from protos.daemon.documents import DOCUMENT, MOST_ITEMS, Flag, Problem, String, Text, read, wrong
@@ -32,7 +32,7 @@ from protos.errors import BadRequest
 # What may be guessed of a model.
 Assumable = Literal["task", "labels", "pixels", "anchors"]
 # Tasks without classes.
-LABELLESS: frozenset[Task] = frozenset({"tensor", "image-to-image"})
+LABELLESS: frozenset[VisionTask] = frozenset({"tensor", "image-to-image"})
 
 
 class SidecarError(BadRequest):
@@ -55,7 +55,7 @@ class Sidecar:
     """
 
     name: Text
-    task: Task
+    task: VisionTask
     description: Text
     licence: Text
     source: Text
@@ -88,7 +88,7 @@ class Sidecar:
         """The permitted encoding of maps between devices."""
         return self.precision if self.wire == "exact" else self.wire
 
-    def selections(self, shapes: Shapes) -> Selections:
+    def selections(self, shapes: OutputShapes) -> Selections:
         """What its head reads of outputs of these shapes, where that is not everything."""
         return NO_SELECTION if self.head is None else self.head.selections(shapes, len(self.labels))
 

@@ -12,7 +12,7 @@ from models.tensors.boxes import Span
 from models.tensors.selection import NO_SELECTION, Selection, Selections
 from models.vision.class_scores import softmax
 from models.vision.detection import Candidates, Detector, grown
-from models.vision.head import ANY, Outputs, Shapes, Size, Values
+from models.vision.head import ANY, OutputShapes, OutputValues, PictureSize, Values
 from protos.daemon.documents import DOCUMENT, MOST_ITEMS, Flag, Number, Positive, Share, Text
 
 Prior = tuple[Number, Number, Number, Number]
@@ -37,12 +37,12 @@ class Ssd(Detector):
     min_score: Share
     nms_iou: Share
 
-    def wanted(self, shapes: Shapes, classes: int, size: Size) -> Shapes:
+    def wanted(self, shapes: OutputShapes, classes: int, size: PictureSize) -> OutputShapes:
         """Boxes and scores."""
         count = len(self.priors) or ANY
         return {self.boxes: (1, count, 4), self.scores: (1, count, 1 + classes)}
 
-    def selections(self, shapes: Shapes, classes: int) -> Selections:
+    def selections(self, shapes: OutputShapes, classes: int) -> Selections:
         """The scores of likely boxes. Zeros among logits would be scores, and what is read of the
         boxes depends on another output: these are read whole.
         """
@@ -50,7 +50,7 @@ class Ssd(Detector):
             return NO_SELECTION
         return {self.scores: Selection(1, 2, Span(1, 1 + classes), self.min_score)}
 
-    def candidates(self, outputs: Outputs, classes: int, size: Size) -> Candidates:
+    def candidates(self, outputs: OutputValues, classes: int, size: PictureSize) -> Candidates:
         """Every box except the background.
 
         Offsets d of a prior (x, y, w, h) with variances v:

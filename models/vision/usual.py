@@ -11,10 +11,11 @@ import numpy as np
 from models.graph.graph import Graph, operators_behind, results_of
 from models.graph.sizes import layout_of
 from models.operators import moves
+from models.tensors.arrays import Shape
 from models.vision.class_map import ClassMap
 from models.vision.class_scores import ClassScores
 from models.vision.end_to_end import FINISHED, EndToEnd
-from models.vision.head import Task
+from models.vision.head import VisionTask
 from models.vision.heads import Head
 from models.vision.image_input import ImageInput, Resize
 from models.vision.repainted import Repainted
@@ -28,7 +29,6 @@ from models.vision.yolov3 import YoloV3
 from models.vision.yolox import YoloX
 from protos.daemon.documents import read
 
-Shape = tuple[int, ...]
 Labels = tuple[str, ...]
 
 MIN_SCORE, NMS_IOU = 0.25, 0.45
@@ -97,7 +97,7 @@ _PAINTED = {"unit": (255.0, 0.0), "signed": (127.5, 127.5)}
 
 
 def head_for(
-    graph: Graph, task: Task, labels: Labels, pixels: str, told: Mapping[str, object]
+    graph: Graph, task: VisionTask, labels: Labels, pixels: str, told: Mapping[str, object]
 ) -> Head | None:
     """The head for a graph's outputs and a task; None if it cannot be determined. An output picture
     has pixels in the form of the input's. `told`: the graph's metadata.
@@ -129,7 +129,7 @@ def _class_map(shape: Shape, labels: Labels, *, are_shares: bool) -> ClassMap | 
 
 def described(  # noqa: PLR0913, PLR0917 - all that a sidecar says
     graph: Graph,
-    task: Task,
+    task: VisionTask,
     head: Head | None,
     labels: Labels,
     pixels: str,
@@ -161,7 +161,9 @@ def described(  # noqa: PLR0913, PLR0917 - all that a sidecar says
     return read(Sidecar, told, "sidecar")
 
 
-def image_input(graph: Graph, task: Task, pixels: str, resize: Resize | None) -> ImageInput | None:
+def image_input(
+    graph: Graph, task: VisionTask, pixels: str, resize: Resize | None
+) -> ImageInput | None:
     """How a picture becomes the graph's input; centre crops of classifiers are of 7/8. None if it
     takes no picture.
 

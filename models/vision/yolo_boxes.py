@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 from models.tensors.boxes import Span
 from models.tensors.selection import Selection, Selections
 from models.vision.detection import Candidates, Detector, likeliest
-from models.vision.head import ANY, Outputs, Shapes, Size, first
+from models.vision.head import ANY, OutputShapes, OutputValues, PictureSize, first
 from protos.daemon.documents import DOCUMENT, Share
 
 
@@ -25,18 +25,18 @@ class YoloBoxes(Detector):
     min_score: Share
     nms_iou: Share
 
-    def wanted(self, shapes: Shapes, classes: int, size: Size) -> Shapes:
+    def wanted(self, shapes: OutputShapes, classes: int, size: PictureSize) -> OutputShapes:
         """The boxes."""
         rows = (1, ANY, 5 + classes) if self.type == "yolov5" else (1, 4 + classes, ANY)
         return {first(shapes): rows}
 
-    def selections(self, shapes: Shapes, classes: int) -> Selections:
+    def selections(self, shapes: OutputShapes, classes: int) -> Selections:
         """The likely boxes."""
         if self.type == "yolov5":
             return {first(shapes): Selection(1, 2, Span(5, 5 + classes), self.min_score, factor=4)}
         return {first(shapes): Selection(2, 1, Span(4, 4 + classes), self.min_score)}
 
-    def candidates(self, outputs: Outputs, classes: int, size: Size) -> Candidates:
+    def candidates(self, outputs: OutputValues, classes: int, size: PictureSize) -> Candidates:
         """The boxes, with their likeliest classes."""
         values = outputs[first(outputs)][0]
         if self.type == "yolov5":

@@ -24,9 +24,9 @@ from models.tensors.arrays import require_no_nan
 from models.tensors.boxes import Span
 from models.tensors.selection import Selection, Selections
 from models.vision.class_map import Overlay
-from models.vision.detection import Candidates, Detection, Detector, likeliest
+from models.vision.detection import Candidates, DetectedBox, Detector, likeliest
 from models.vision.end_to_end import FINISHED, finished
-from models.vision.head import ANY, Outputs, Shapes, Size, Values, View
+from models.vision.head import ANY, OutputShapes, OutputValues, PictureSize, Values, View
 from models.vision.placement import FARTHEST
 from protos.daemon.documents import DOCUMENT, MOST_ITEMS, Flag, Integer, Share, Text
 
@@ -51,19 +51,19 @@ class _Columns(Detector):
         """The number of values after the scores."""
         raise NotImplementedError
 
-    def wanted(self, shapes: Shapes, classes: int, size: Size) -> Shapes:
+    def wanted(self, shapes: OutputShapes, classes: int, size: PictureSize) -> OutputShapes:
         """The columns, or the rows."""
         if self.is_finished:
             return {self.boxes: (1, ANY, FINISHED + self.extra())}
         return {self.boxes: (1, 4 + classes + self.extra(), ANY)}
 
-    def selections(self, shapes: Shapes, classes: int) -> Selections:
+    def selections(self, shapes: OutputShapes, classes: int) -> Selections:
         """The likely boxes."""
         if self.is_finished:
             return {self.boxes: Selection(1, 2, Span(4, 5), self.min_score)}
         return {self.boxes: Selection(2, 1, Span(4, 4 + classes), self.min_score)}
 
-    def candidates(self, outputs: Outputs, classes: int, size: Size) -> Candidates:
+    def candidates(self, outputs: OutputValues, classes: int, size: PictureSize) -> Candidates:
         """The boxes, with their likeliest classes and what else is known of them."""
         if self.is_finished:
             return finished(outputs[self.boxes][0], classes)
@@ -89,12 +89,12 @@ class YoloSegments(_Columns):
         """A weight for each prototype."""
         return self.weights
 
-    def wanted(self, shapes: Shapes, classes: int, size: Size) -> Shapes:
+    def wanted(self, shapes: OutputShapes, classes: int, size: PictureSize) -> OutputShapes:
         """The columns and the prototypes."""
         columns = _Columns.wanted(self, shapes, classes, size)
         return {**columns, self.prototypes: (1, self.weights, ANY, ANY)}
 
-    def described(self, found: Candidates, outputs: Outputs, view: View) -> list[Detection]:
+    def described(self, found: Candidates, outputs: OutputValues, view: View) -> list[DetectedBox]:
         """The boxes with their masks, at the resolution of the prototypes."""
         prototypes = outputs[self.prototypes][0]
         _, high, wide = prototypes.shape
@@ -126,7 +126,7 @@ class YoloPose(_Columns):
         """Values of all keypoints."""
         return self.points * (3 if self.visible else 2)
 
-    def described(self, found: Candidates, outputs: Outputs, view: View) -> list[Detection]:
+    def described(self, found: Candidates, outputs: OutputValues, view: View) -> list[DetectedBox]:
         """The boxes with their keypoints, in pixels of the sent picture."""
         each_point = found.more.reshape(len(found.scores), self.points, -1)
         places = view.placement.points_to_image(each_point[..., :2])
@@ -158,7 +158,7 @@ class YoloRotated(_Columns):
         """The angle."""
         return 1
 
-    def candidates(self, outputs: Outputs, classes: int, size: Size) -> Candidates:
+    def candidates(self, outputs: OutputValues, classes: int, size: PictureSize) -> Candidates:
         """Their bounds; `more` holds centre, size and angle."""
         found = _Columns.candidates(self, outputs, classes, size)
         places = found.boxes if self.is_finished else outputs[self.boxes][0].T[:, :4]
@@ -172,7 +172,7 @@ class YoloRotated(_Columns):
         """That of the rotated boxes, as of two normal distributions [ProbIoU, section 3]."""
         return likeness(found.more)
 
-    def described(self, found: Candidates, outputs: Outputs, view: View) -> list[Detection]:
+    def described(self, found: Candidates, outputs: OutputValues, view: View) -> list[DetectedBox]:
         """The bounds with the four corners, in pixels of the sent picture."""
         corners = view.placement.points_to_image(corners_of(found.more))
         return [

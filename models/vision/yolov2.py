@@ -8,9 +8,10 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from models.tensors.arrays import Shape
 from models.vision.class_scores import softmax
 from models.vision.detection import Candidates, Detector, cells, grown, likeliest, sigmoid
-from models.vision.head import Outputs, Shape, Shapes, Size, Values, first
+from models.vision.head import OutputShapes, OutputValues, PictureSize, Values, first
 from models.vision.image_input import Side
 from protos.daemon.documents import DOCUMENT, MOST_ITEMS, Positive, Share
 
@@ -32,11 +33,11 @@ class YoloV2(Detector):
     min_score: Share
     nms_iou: Share
 
-    def wanted(self, shapes: Shapes, classes: int, size: Size) -> Shapes:
+    def wanted(self, shapes: OutputShapes, classes: int, size: PictureSize) -> OutputShapes:
         """The grid."""
         return {first(shapes): grid(len(self.anchors), self.stride, classes, size)}
 
-    def candidates(self, outputs: Outputs, classes: int, size: Size) -> Candidates:
+    def candidates(self, outputs: OutputValues, classes: int, size: PictureSize) -> Candidates:
         """Every anchor of every cell with its likeliest class.
 
         With raw values tx, ty, tw, th, to and the class logits t at channel a * (5 + classes) + k:
@@ -49,7 +50,7 @@ class YoloV2(Detector):
         return likeliest(*centre_and_size(raw, anchors, self.stride), scores)
 
 
-def grid(anchors: int, stride: int, classes: int, size: Size) -> Shape:
+def grid(anchors: int, stride: int, classes: int, size: PictureSize) -> Shape:
     """The shape of a grid over an input of `size` (height, width)."""
     return (1, anchors * (5 + classes), size[0] // stride, size[1] // stride)
 

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from models.graph.sizes import LARGEST_SIDE
 from models.vision.detection import Candidates, Detector, likeliest, sigmoid
-from models.vision.head import Outputs, Shapes, Size
+from models.vision.head import OutputShapes, OutputValues, PictureSize
 from models.vision.image_input import Side
 from models.vision.yolov2 import Anchors, centre_and_size, grid, per_anchor
 from protos.daemon.documents import DOCUMENT, MOST_ITEMS, Share, wrong
@@ -36,14 +36,14 @@ class YoloV3(Detector):
             raise wrong(f"Write a list of {count} whole numbers from 1 to {LARGEST_SIDE}")
         return given
 
-    def wanted(self, shapes: Shapes, classes: int, size: Size) -> Shapes:
+    def wanted(self, shapes: OutputShapes, classes: int, size: PictureSize) -> OutputShapes:
         """The grids."""
         scales = zip(self.anchors, self.strides, strict=True)
         grids = [grid(len(anchors), stride, classes, size) for anchors, stride in scales]
         known = [*shapes, *(f"grid {n}" for n in range(len(shapes), len(grids)))]
         return dict(zip(known, grids, strict=False))
 
-    def candidates(self, outputs: Outputs, classes: int, size: Size) -> Candidates:
+    def candidates(self, outputs: OutputValues, classes: int, size: PictureSize) -> Candidates:
         """Every anchor of every cell of every grid: as YOLOv2, with anchors in pixels and
         score = sigmoid(to) * sigmoid(t): classes do not exclude each other [YOLOv3, section 2].
         """

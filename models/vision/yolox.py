@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from models.tensors.boxes import Span
 from models.tensors.selection import Selection, Selections
 from models.vision.detection import Candidates, Detector, cells, grown, likeliest
-from models.vision.head import Outputs, Shapes, Size, first
+from models.vision.head import OutputShapes, OutputValues, PictureSize, first
 from models.vision.image_input import Side
 from protos.daemon.documents import DOCUMENT, MOST_ITEMS, Share
 
@@ -27,19 +27,19 @@ class YoloX(Detector):
     min_score: Share
     nms_iou: Share
 
-    def cells(self, size: Size) -> int:
+    def cells(self, size: PictureSize) -> int:
         """The number of cells of all grids, for an input of `size` (height, width)."""
         return sum((size[0] // stride) * (size[1] // stride) for stride in self.strides)
 
-    def wanted(self, shapes: Shapes, classes: int, size: Size) -> Shapes:
+    def wanted(self, shapes: OutputShapes, classes: int, size: PictureSize) -> OutputShapes:
         """A row for each cell."""
         return {first(shapes): (1, self.cells(size), 5 + classes)}
 
-    def selections(self, shapes: Shapes, classes: int) -> Selections:
+    def selections(self, shapes: OutputShapes, classes: int) -> Selections:
         """The likely boxes."""
         return {first(shapes): Selection(1, 2, Span(5, 5 + classes), self.min_score, factor=4)}
 
-    def candidates(self, outputs: Outputs, classes: int, size: Size) -> Candidates:
+    def candidates(self, outputs: OutputValues, classes: int, size: PictureSize) -> Candidates:
         """A box for every cell of every grid.
 
         With raw values tx, ty, tw, th of a cell: x = (tx + column) * stride, w = exp(tw) * stride,

@@ -4,7 +4,7 @@ over channels, two 1x1 convolutions with GELU between them, and a learnt scale p
 
 from __future__ import annotations
 
-from models.onnx_file.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 from models.zoo.layers import channel_norm, depthwise, gelu
 
@@ -34,7 +34,7 @@ def convnext_tiny() -> StoredModel:
     return net.stored(x.gemm("fc", CLASSES))
 
 
-def _block(x: Tensor, name: str) -> Tensor:
+def _block(x: NetworkTensor, name: str) -> NetworkTensor:
     net, channels = x.network, x.shape[1]
     y = depthwise(x, f"{name}_depthwise", square(7), bias=True)
     y = channel_norm(y, f"{name}_norm", EPSILON)

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from models.onnx_file.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 from models.zoo.layers import bilinear
 from models.zoo.mobilenetv2 import features
@@ -24,7 +24,7 @@ def deeplabv3() -> StoredModel:
     return net.stored(bilinear(x, "output", (SIDE, SIDE)))
 
 
-def _pyramid(x: Tensor) -> Tensor:
+def _pyramid(x: NetworkTensor) -> NetworkTensor:
     """Five views of the map, from one pixel to all of it."""
     views = [_conv(x, "aspp_1x1", 1, 1)]
     views += [_conv(x, f"aspp_rate{rate}", 3, rate) for rate in RATES]
@@ -33,6 +33,6 @@ def _pyramid(x: Tensor) -> Tensor:
     return _conv(x.network.concat("aspp", views), "aspp_project", 1, 1)
 
 
-def _conv(x: Tensor, name: str, kernel: int, dilation: int) -> Tensor:
+def _conv(x: NetworkTensor, name: str, kernel: int, dilation: int) -> NetworkTensor:
     windows = square(kernel, dilation=dilation)
     return x.conv(name, CHANNELS, windows, bias=False).norm().relu()

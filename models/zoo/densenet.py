@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.onnx_file.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 
 SEED = 121
@@ -27,13 +27,13 @@ def densenet121() -> StoredModel:
     return net.stored(x.gemm("fc", CLASSES))
 
 
-def _layer(x: Tensor, name: str) -> Tensor:
+def _layer(x: NetworkTensor, name: str) -> NetworkTensor:
     """Normalised before each convolution: bottleneck, then 3x3, concatenated with the input."""
     y = x.norm().relu().conv(f"{name}_1x1", 4 * GROWTH, square(1), bias=False)
     y = y.norm().relu().conv(f"{name}_3x3", GROWTH, square(3), bias=False)
     return x.network.concat(name, [x, y])
 
 
-def _transition(x: Tensor, name: str) -> Tensor:
+def _transition(x: NetworkTensor, name: str) -> NetworkTensor:
     y = x.norm().relu().conv(name, x.shape[1] // 2, square(1), bias=False)
     return y.average_pool(f"{name}_pool", square(2, 2))

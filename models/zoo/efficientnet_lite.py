@@ -4,7 +4,7 @@ and with ReLU6 in place of swish, as it runs on phones.
 
 from __future__ import annotations
 
-from models.onnx_file.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 from models.zoo.layers import LINEAR_GAIN, depthwise, relu6, same_at_stride
 
@@ -37,7 +37,7 @@ def efficientnet_lite0() -> StoredModel:
     return net.stored(x.gemm("fc", CLASSES))
 
 
-def _bottleneck(x: Tensor, name: str, form: tuple[int, int, int, int]) -> Tensor:
+def _bottleneck(x: NetworkTensor, name: str, form: tuple[int, int, int, int]) -> NetworkTensor:
     expansion, channels, stride, kernel = form
     y = x
     if expansion > 1:

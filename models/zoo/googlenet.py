@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from models.onnx_file.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 from models.zoo.layers import local_response_norm, rounded_up_pool
 
@@ -54,7 +54,7 @@ def googlenet() -> StoredModel:
     return net.stored(x.gemm("fc", CLASSES))
 
 
-def _inception(x: Tensor, name: str, module: Module) -> Tensor:
+def _inception(x: NetworkTensor, name: str, module: Module) -> NetworkTensor:
     one = x.conv(f"{name}_1x1", module.one, square(1)).relu()
     three = x.conv(f"{name}_3x3_reduce", module.three_in, square(1)).relu()
     three = three.conv(f"{name}_3x3", module.three, square(3)).relu()
@@ -65,5 +65,5 @@ def _inception(x: Tensor, name: str, module: Module) -> Tensor:
     return x.network.concat(name, [one, three, five, pooled])
 
 
-def _pooled(x: Tensor, name: str) -> Tensor:
+def _pooled(x: NetworkTensor, name: str) -> NetworkTensor:
     return x.max_pool(name, rounded_up_pool(3, 2, x.shape[2]))

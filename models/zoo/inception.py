@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.onnx_file.builder import NetworkBuilder, Tensor, Windows, square
+from models.onnx_file.builder import NetworkBuilder, NetworkTensor, Windows, square
 from models.onnx_file.stored import StoredModel
 from models.tensors.windows import Window
 
@@ -35,7 +35,7 @@ def inceptionv3() -> StoredModel:
     return net.stored(x.gemm("fc", CLASSES))
 
 
-def _conv(x: Tensor, name: str, channels: int, windows: Windows) -> Tensor:
+def _conv(x: NetworkTensor, name: str, channels: int, windows: Windows) -> NetworkTensor:
     return x.conv(name, channels, windows, bias=False).norm().relu()
 
 
@@ -47,11 +47,11 @@ def _oblong(rows: int, cols: int) -> Windows:
     )
 
 
-def _pooled(x: Tensor, name: str, channels: int) -> Tensor:
+def _pooled(x: NetworkTensor, name: str, channels: int) -> NetworkTensor:
     return _conv(x.average_pool(f"{name}_pool", square(3)), f"{name}_pooled", channels, square(1))
 
 
-def _module_35(x: Tensor, name: str, pooled: int) -> Tensor:
+def _module_35(x: NetworkTensor, name: str, pooled: int) -> NetworkTensor:
     one = _conv(x, f"{name}_1x1", 64, square(1))
     five = _conv(_conv(x, f"{name}_5x5a", 48, square(1)), f"{name}_5x5b", 64, square(5))
     double = _conv(_conv(x, f"{name}_3x3a", 64, square(1)), f"{name}_3x3b", 96, square(3))
@@ -60,7 +60,7 @@ def _module_35(x: Tensor, name: str, pooled: int) -> Tensor:
     return x.network.concat(name, parts)
 
 
-def _reduction_35(x: Tensor, name: str) -> Tensor:
+def _reduction_35(x: NetworkTensor, name: str) -> NetworkTensor:
     three = _conv(x, f"{name}_3x3", 384, square(3, 2, pad=0))
     double = _conv(_conv(x, f"{name}_3x3a", 64, square(1)), f"{name}_3x3b", 96, square(3))
     double = _conv(double, f"{name}_3x3c", 96, square(3, 2, pad=0))
@@ -68,7 +68,7 @@ def _reduction_35(x: Tensor, name: str) -> Tensor:
     return x.network.concat(name, [three, double, pool])
 
 
-def _module_17(x: Tensor, name: str, inner: int) -> Tensor:
+def _module_17(x: NetworkTensor, name: str, inner: int) -> NetworkTensor:
     across, down = _oblong(1, 7), _oblong(7, 1)
     one = _conv(x, f"{name}_1x1", 192, square(1))
     seven = _conv(x, f"{name}_7x7a", inner, square(1))
@@ -83,7 +83,7 @@ def _module_17(x: Tensor, name: str, inner: int) -> Tensor:
     return x.network.concat(name, parts)
 
 
-def _reduction_17(x: Tensor, name: str) -> Tensor:
+def _reduction_17(x: NetworkTensor, name: str) -> NetworkTensor:
     three = _conv(
         _conv(x, f"{name}_3x3a", 192, square(1)), f"{name}_3x3b", 320, square(3, 2, pad=0)
     )
@@ -95,7 +95,7 @@ def _reduction_17(x: Tensor, name: str) -> Tensor:
     return x.network.concat(name, [three, seven, pool])
 
 
-def _module_8(x: Tensor, name: str) -> Tensor:
+def _module_8(x: NetworkTensor, name: str) -> NetworkTensor:
     one = _conv(x, f"{name}_1x1", 320, square(1))
     three = _forked(_conv(x, f"{name}_3x3a", 384, square(1)), f"{name}_3x3")
     double = _conv(_conv(x, f"{name}_3x3b", 448, square(1)), f"{name}_3x3c", 384, square(3))
@@ -104,7 +104,7 @@ def _module_8(x: Tensor, name: str) -> Tensor:
     return x.network.concat(name, parts)
 
 
-def _forked(x: Tensor, name: str) -> Tensor:
+def _forked(x: NetworkTensor, name: str) -> NetworkTensor:
     """1x3 and 3x1 side by side."""
     across = _conv(x, f"{name}_1x3", 384, _oblong(1, 3))
     down = _conv(x, f"{name}_3x1", 384, _oblong(3, 1))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from models.onnx_file.builder import EPSILON, NORM_SPREAD, NetworkBuilder, Tensor, Windows
+from models.onnx_file.builder import EPSILON, NORM_SPREAD, NetworkBuilder, NetworkTensor, Windows
 from models.tensors.windows import Window
 
 LINEAR_GAIN = 0.7  # nothing follows, and E[z^2] = 1
@@ -26,39 +26,39 @@ def constant(net: NetworkBuilder, value: float) -> str:
     return name if net.has(name) else net.constant(name, np.array(value, np.float32))
 
 
-def relu6(x: Tensor) -> Tensor:
+def relu6(x: NetworkTensor) -> NetworkTensor:
     """min(max(x, 0), 6)."""
     net = x.network
     return x.attached("Clip", "relu6", [constant(net, 0.0), constant(net, 6.0)])
 
 
-def hard_swish(x: Tensor) -> Tensor:
+def hard_swish(x: NetworkTensor) -> NetworkTensor:
     """x * min(max(x + 3, 0), 6) / 6."""
     return x.attached("HardSwish", "hswish")
 
 
-def sigmoid(x: Tensor) -> Tensor:
+def sigmoid(x: NetworkTensor) -> NetworkTensor:
     """1 / (1 + exp(-x))."""
     return x.attached("Sigmoid", "sigmoid")
 
 
-def hard_sigmoid(x: Tensor) -> Tensor:
+def hard_sigmoid(x: NetworkTensor) -> NetworkTensor:
     """min(max(x + 3, 0), 6) / 6."""
     return x.attached("HardSigmoid", "hsigmoid", alpha=1 / 6, beta=0.5)
 
 
-def tanh(x: Tensor) -> Tensor:
+def tanh(x: NetworkTensor) -> NetworkTensor:
     """The hyperbolic tangent."""
     return x.attached("Tanh", "tanh")
 
 
-def silu(x: Tensor) -> Tensor:
+def silu(x: NetworkTensor) -> NetworkTensor:
     """x * sigmoid(x)."""
     gate = sigmoid(x)
     return x.attached("Mul", "silu", [gate.name])
 
 
-def gelu(x: Tensor) -> Tensor:
+def gelu(x: NetworkTensor) -> NetworkTensor:
     """x * (1 + erf(x / sqrt(2))) / 2, in the operators that exporters write."""
     net = x.network
     y = x.attached("Div", "gelu_scaled", [constant(net, 2**0.5)])
@@ -68,18 +68,20 @@ def gelu(x: Tensor) -> Tensor:
     return y.attached("Mul", "gelu", [constant(net, 0.5)])
 
 
-def multiply(x: Tensor, name: str, other: Tensor) -> Tensor:
+def multiply(x: NetworkTensor, name: str, other: NetworkTensor) -> NetworkTensor:
     """The product; `other` may have one row and column for all."""
     return x.network.node("Mul", name, [x.name, other.name], x.shape)
 
 
-def depthwise(x: Tensor, name: str, windows: Windows, *, bias: bool = False) -> Tensor:
+def depthwise(
+    x: NetworkTensor, name: str, windows: Windows, *, bias: bool = False
+) -> NetworkTensor:
     """A convolution of every channel by itself."""
     channels = x.shape[1]
     return x.conv(name, channels, windows, groups=channels, bias=bias)
 
 
-def instance_norm(x: Tensor) -> Tensor:
+def instance_norm(x: NetworkTensor) -> NetworkTensor:
     """Every channel of every image to mean 0 and variance 1 over its map, then scale and shift."""
     net, channels, name = x.network, (x.shape[1],), f"{x.layer}_in"
     weights = [
@@ -89,12 +91,12 @@ def instance_norm(x: Tensor) -> Tensor:
     return x.attached("InstanceNormalization", "in", weights, epsilon=EPSILON)
 
 
-def local_response_norm(x: Tensor, name: str) -> Tensor:
+def local_response_norm(x: NetworkTensor, name: str) -> NetworkTensor:
     """Each value divided by (1 + 1e-4 / 5 * sum of squares over five channels) ^ 0.75."""
     return x.network.node("LRN", name, [x.name], x.shape, size=5, alpha=1e-4, beta=0.75, bias=1.0)
 
 
-def channel_norm(x: Tensor, name: str, epsilon: float) -> Tensor:
+def channel_norm(x: NetworkTensor, name: str, epsilon: float) -> NetworkTensor:
     """Every pixel to mean 0 and variance 1 over its channels, then scale and shift: layer
     normalisation of a map whose channels come first.
     """
@@ -114,7 +116,7 @@ def channel_norm(x: Tensor, name: str, epsilon: float) -> Tensor:
     return net.node("Add", name, [scaled.name, shift], shape)
 
 
-def conv_transpose(x: Tensor, name: str, channels: int, factor: int) -> Tensor:
+def conv_transpose(x: NetworkTensor, name: str, channels: int, factor: int) -> NetworkTensor:
     """An "up-convolution": every pixel becomes factor x factor pixels."""
     net, (batch, depth, rows, cols) = x.network, x.shape
     limit = (6 / depth) ** 0.5  # each output pixel reads one input pixel
@@ -130,7 +132,7 @@ def conv_transpose(x: Tensor, name: str, channels: int, factor: int) -> Tensor:
     return net.node("ConvTranspose", name, inputs, shape, kernel_shape=sides, strides=sides)
 
 
-def upsample(x: Tensor, name: str, factor: int) -> Tensor:
+def upsample(x: NetworkTensor, name: str, factor: int) -> NetworkTensor:
     """Every pixel `factor` x `factor` times."""
     scales = x.network.constant(f"{name}.scales", np.array([1, 1, factor, factor], np.float32))
     batch, channels, rows, cols = x.shape
@@ -145,7 +147,7 @@ def upsample(x: Tensor, name: str, factor: int) -> Tensor:
     )
 
 
-def bilinear(x: Tensor, name: str, size: Sequence[int]) -> Tensor:
+def bilinear(x: NetworkTensor, name: str, size: Sequence[int]) -> NetworkTensor:
     """The map at another size, corner pixels on corner pixels as DeepLab resizes."""
     net, shape = x.network, (*x.shape[:2], *size)
     sizes = net.integers(f"{name}.size", shape)
@@ -159,14 +161,14 @@ def bilinear(x: Tensor, name: str, size: Sequence[int]) -> Tensor:
     )
 
 
-def depth_to_space(x: Tensor, name: str, block: int) -> Tensor:
+def depth_to_space(x: NetworkTensor, name: str, block: int) -> NetworkTensor:
     """(N, C, H, W) to (N, C / block^2, H * block, W * block), the sub-pixel shuffle (CRD)."""
     batch, channels, rows, cols = x.shape
     shape = (batch, channels // block**2, rows * block, cols * block)
     return x.network.node("DepthToSpace", name, [x.name], shape, blocksize=block, mode="CRD")
 
 
-def reflection_pad(x: Tensor, name: str, pad: int) -> Tensor:
+def reflection_pad(x: NetworkTensor, name: str, pad: int) -> NetworkTensor:
     """The map with `pad` mirrored rows and columns on every side."""
     net, (batch, channels, rows, cols) = x.network, x.shape
     pads = net.integers(f"{name}.pads", [0, 0, pad, pad, 0, 0, pad, pad])
@@ -174,7 +176,7 @@ def reflection_pad(x: Tensor, name: str, pad: int) -> Tensor:
     return net.node("Pad", name, [x.name, pads], shape, mode="reflect")
 
 
-def centre_crop(x: Tensor, name: str, size: Sequence[int]) -> Tensor:
+def centre_crop(x: NetworkTensor, name: str, size: Sequence[int]) -> NetworkTensor:
     """The middle `size` rows and columns."""
     net = x.network
     starts = [(have - want) // 2 for have, want in zip(x.shape[2:], size, strict=True)]
@@ -187,7 +189,7 @@ def centre_crop(x: Tensor, name: str, size: Sequence[int]) -> Tensor:
     return net.node("Slice", name, inputs, (*x.shape[:2], *size))
 
 
-def channel_shuffle(x: Tensor, name: str, groups: int) -> Tensor:
+def channel_shuffle(x: NetworkTensor, name: str, groups: int) -> NetworkTensor:
     """Channel g * (C / groups) + k becomes channel k * groups + g."""
     net, (batch, channels, rows, cols) = x.network, x.shape
     apart = (batch, groups, channels // groups, rows, cols)

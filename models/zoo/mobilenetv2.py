@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.onnx_file.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 from models.zoo.layers import LINEAR_GAIN, depthwise, relu6
 
@@ -30,7 +30,7 @@ def mobilenetv2() -> StoredModel:
     return net.stored(x.gemm("fc", CLASSES))
 
 
-def features(image: Tensor, *, output_stride: int = 32) -> Tensor:
+def features(image: NetworkTensor, *, output_stride: int = 32) -> NetworkTensor:
     """The map of 320 channels that the last bottleneck makes. Where the output stride would be
     exceeded, convolutions are dilated instead [Chen et al., DeepLabv3].
     """
@@ -46,7 +46,7 @@ def features(image: Tensor, *, output_stride: int = 32) -> Tensor:
     return x
 
 
-def _bottleneck(x: Tensor, name: str, form: tuple[int, int, int, int]) -> Tensor:
+def _bottleneck(x: NetworkTensor, name: str, form: tuple[int, int, int, int]) -> NetworkTensor:
     expansion, channels, stride, dilation = form
     y = x
     if expansion > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from models.onnx_file.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 from models.zoo.layers import (
     HARD_SWISH_GAIN,
@@ -24,7 +24,7 @@ HIDDEN = 1280
 GATED_GAIN = 1.2
 
 
-class Row(NamedTuple):
+class BlockRow(NamedTuple):
     """One row of table 1 of the paper."""
 
     kernel: int
@@ -36,21 +36,21 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row(3, 16, 16, False, False, 1),
-    Row(3, 64, 24, False, False, 2),
-    Row(3, 72, 24, False, False, 1),
-    Row(5, 72, 40, True, False, 2),
-    Row(5, 120, 40, True, False, 1),
-    Row(5, 120, 40, True, False, 1),
-    Row(3, 240, 80, False, True, 2),
-    Row(3, 200, 80, False, True, 1),
-    Row(3, 184, 80, False, True, 1),
-    Row(3, 184, 80, False, True, 1),
-    Row(3, 480, 112, True, True, 1),
-    Row(3, 672, 112, True, True, 1),
-    Row(5, 672, 160, True, True, 2),
-    Row(5, 960, 160, True, True, 1),
-    Row(5, 960, 160, True, True, 1),
+    BlockRow(3, 16, 16, False, False, 1),
+    BlockRow(3, 64, 24, False, False, 2),
+    BlockRow(3, 72, 24, False, False, 1),
+    BlockRow(5, 72, 40, True, False, 2),
+    BlockRow(5, 120, 40, True, False, 1),
+    BlockRow(5, 120, 40, True, False, 1),
+    BlockRow(3, 240, 80, False, True, 2),
+    BlockRow(3, 200, 80, False, True, 1),
+    BlockRow(3, 184, 80, False, True, 1),
+    BlockRow(3, 184, 80, False, True, 1),
+    BlockRow(3, 480, 112, True, True, 1),
+    BlockRow(3, 672, 112, True, True, 1),
+    BlockRow(5, 672, 160, True, True, 2),
+    BlockRow(5, 960, 160, True, True, 1),
+    BlockRow(5, 960, 160, True, True, 1),
 )
 
 
@@ -67,8 +67,10 @@ def mobilenetv3() -> StoredModel:
     return net.stored(x.gemm("fc2", CLASSES))
 
 
-def _bottleneck(x: Tensor, name: str, row: Row) -> Tensor:
-    activation: Callable[[Tensor], Tensor] = hard_swish if row.hard else Tensor.relu
+def _bottleneck(x: NetworkTensor, name: str, row: BlockRow) -> NetworkTensor:
+    activation: Callable[[NetworkTensor], NetworkTensor] = (
+        hard_swish if row.hard else NetworkTensor.relu
+    )
     gain = HARD_SWISH_GAIN if row.hard else 1.0
     y = x
     if row.expanded != x.shape[1]:
@@ -83,7 +85,7 @@ def _bottleneck(x: Tensor, name: str, row: Row) -> Tensor:
     return y.add(name, x) if y.shape == x.shape else y
 
 
-def _gated(x: Tensor, name: str) -> Tensor:
+def _gated(x: NetworkTensor, name: str) -> NetworkTensor:
     """Squeeze and excitation: channels weighted by a gate over the whole map."""
     squeezed = _divisible(x.shape[1] / 4)
     y = x.global_average_pool(f"{name}_pool").conv(f"{name}_reduce", squeezed, square(1)).relu()

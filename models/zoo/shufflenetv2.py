@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.onnx_file.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 from models.zoo.layers import LINEAR_GAIN, channel_shuffle, depthwise
 
@@ -28,7 +28,7 @@ def shufflenetv2() -> StoredModel:
     return net.stored(x.gemm("fc", CLASSES))
 
 
-def _unit(x: Tensor, name: str) -> Tensor:
+def _unit(x: NetworkTensor, name: str) -> NetworkTensor:
     """Figure 3 (c): one half as it is."""
     half = x.shape[1] // 2
     kept, y = x.network.split(f"{name}_split", x, (half, half))
@@ -36,7 +36,7 @@ def _unit(x: Tensor, name: str) -> Tensor:
     return channel_shuffle(joined, name, 2)
 
 
-def _halving(x: Tensor, name: str, channels: int) -> Tensor:
+def _halving(x: NetworkTensor, name: str, channels: int) -> NetworkTensor:
     """Figure 3 (d): both branches read everything and halve the map."""
     half = channels // 2
     y = depthwise(x, f"{name}_left_depthwise", square(3, 2)).norm(scale=LINEAR_GAIN)
@@ -45,7 +45,7 @@ def _halving(x: Tensor, name: str, channels: int) -> Tensor:
     return channel_shuffle(joined, name, 2)
 
 
-def _branch(x: Tensor, name: str, channels: int, stride: int) -> Tensor:
+def _branch(x: NetworkTensor, name: str, channels: int, stride: int) -> NetworkTensor:
     y = x.conv(f"{name}_in", channels, square(1), bias=False).norm().relu()
     y = depthwise(y, f"{name}_depthwise", square(3, stride)).norm(scale=LINEAR_GAIN)
     return y.conv(f"{name}_out", channels, square(1), bias=False).norm().relu()

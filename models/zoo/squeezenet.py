@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.onnx_file.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 from models.zoo.layers import rounded_up_pool
 
@@ -36,12 +36,12 @@ def squeezenet() -> StoredModel:
     return net.stored(x.global_average_pool("pool10").flatten("flatten"))
 
 
-def _fire(x: Tensor, name: str, squeezed: int, expanded: int) -> Tensor:
+def _fire(x: NetworkTensor, name: str, squeezed: int, expanded: int) -> NetworkTensor:
     x = x.conv(f"{name}_squeeze", squeezed, square(1)).relu()
     one = x.conv(f"{name}_expand1x1", expanded, square(1)).relu()
     three = x.conv(f"{name}_expand3x3", expanded, square(3)).relu()
     return x.network.concat(name, [one, three])
 
 
-def _pooled(x: Tensor, name: str) -> Tensor:
+def _pooled(x: NetworkTensor, name: str) -> NetworkTensor:
     return x.max_pool(name, rounded_up_pool(3, 2, x.shape[2]))

@@ -4,7 +4,7 @@ and, against checkerboards, upsampling before convolutions (Odena et al., 2016).
 
 from __future__ import annotations
 
-from models.onnx_file.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 from models.zoo.layers import instance_norm, reflection_pad, upsample
 
@@ -29,6 +29,8 @@ def style_transfer() -> StoredModel:
     return net.stored(reflection_pad(x, "output_pad", 4).conv("output", 3, square(9, pad=0)))
 
 
-def _conv(x: Tensor, name: str, channels: int, kernel: int, stride: int = 1) -> Tensor:
+def _conv(
+    x: NetworkTensor, name: str, channels: int, kernel: int, stride: int = 1
+) -> NetworkTensor:
     padded = reflection_pad(x, f"{name}_pad", kernel // 2)
     return instance_norm(padded.conv(name, channels, square(kernel, stride, pad=0)))

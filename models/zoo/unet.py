@@ -4,7 +4,7 @@ path's maps are cropped before they join the expanding one.
 
 from __future__ import annotations
 
-from models.onnx_file.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 from models.zoo.layers import centre_crop, conv_transpose
 
@@ -33,6 +33,6 @@ def unet(side: int = SIDE) -> StoredModel:
     return net.stored(x.conv("logits", CLASSES, square(1)))
 
 
-def _twice(x: Tensor, name: str, channels: int) -> Tensor:
+def _twice(x: NetworkTensor, name: str, channels: int) -> NetworkTensor:
     x = x.conv(f"{name}_a", channels, square(3, pad=0)).relu()
     return x.conv(f"{name}_b", channels, square(3, pad=0)).relu()

@@ -6,7 +6,7 @@ it was meant to be, costs the same, and can be cut into tiles.
 
 from __future__ import annotations
 
-from models.onnx_file.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 
 SEED = 2
@@ -50,5 +50,5 @@ def yolov2() -> StoredModel:
     return net.stored(x.conv("conv22", HEAD_CHANNELS, square(1)))
 
 
-def _conv(x: Tensor, name: str, channels: int, kernel: int) -> Tensor:
+def _conv(x: NetworkTensor, name: str, channels: int, kernel: int) -> NetworkTensor:
     return x.conv(name, channels, square(kernel), bias=False).norm().leaky_relu(SLOPE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.onnx_file.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 from models.tensors.windows import Window
 from models.zoo.layers import upsample
@@ -33,5 +33,5 @@ def yolov3_tiny() -> StoredModel:
     return net.stored(coarse, y.conv("fine", HEAD_CHANNELS, square(1)))
 
 
-def _conv(x: Tensor, name: str, channels: int, kernel: int) -> Tensor:
+def _conv(x: NetworkTensor, name: str, channels: int, kernel: int) -> NetworkTensor:
     return x.conv(name, channels, square(kernel), bias=False).norm().leaky_relu(SLOPE)

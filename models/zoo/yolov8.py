@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.downloads import labels
-from models.onnx_file.builder import NetworkBuilder, Tensor, square
+from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 from models.vision.sidecar import Sidecar, read_sidecar
 from models.zoo.layers import SILU_GAIN, constant, silu, upsample
@@ -73,7 +73,7 @@ def yolov8n_sidecar() -> Sidecar:
     )
 
 
-def _maps(net: NetworkBuilder, side: int, priors: Sequence[float]) -> list[Tensor]:
+def _maps(net: NetworkBuilder, side: int, priors: Sequence[float]) -> list[NetworkTensor]:
     """The maps of the three scales; `priors` are the logits of a class at first."""
     x = _conv(net.input("image", (1, 3, side, side)), "stem", CHANNELS[0], 3, 2)
     maps = []
@@ -97,7 +97,7 @@ def _maps(net: NetworkBuilder, side: int, priors: Sequence[float]) -> list[Tenso
     ]
 
 
-def _decoded(maps: Sequence[Tensor]) -> Tensor:
+def _decoded(maps: Sequence[NetworkTensor]) -> NetworkTensor:
     """One list of boxes: each distance is the mean of its bins' distribution, in cells."""
     net = maps[0].network
     sides = [x.shape[2] for x in maps]
@@ -127,7 +127,7 @@ def _decoded(maps: Sequence[Tensor]) -> Tensor:
     return net.concat("output0", [boxes, scores])
 
 
-def _reshaped(x: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
+def _reshaped(x: NetworkTensor, name: str, shape: tuple[int, ...]) -> NetworkTensor:
     sizes = x.network.integers(f"{name}.shape", shape)
     return x.network.node("Reshape", name, [x.name, sizes], shape)
 
@@ -138,11 +138,15 @@ def _centres(sides: Sequence[int]) -> NDArray[np.float32]:
     return np.concatenate(grids, axis=1)[None].astype(np.float32)
 
 
-def _conv(x: Tensor, name: str, channels: int, kernel: int, stride: int = 1) -> Tensor:
+def _conv(
+    x: NetworkTensor, name: str, channels: int, kernel: int, stride: int = 1
+) -> NetworkTensor:
     return silu(x.conv(name, channels, square(kernel, stride), bias=False).norm(scale=SILU_GAIN))
 
 
-def _c2f(x: Tensor, name: str, channels: int, depth: int, *, residual: bool = False) -> Tensor:
+def _c2f(
+    x: NetworkTensor, name: str, channels: int, depth: int, *, residual: bool = False
+) -> NetworkTensor:
     """Half of the channels pass; the other half goes through bottlenecks whose every result is
     kept.
     """
@@ -156,7 +160,7 @@ def _c2f(x: Tensor, name: str, channels: int, depth: int, *, residual: bool = Fa
     return _conv(net.concat(f"{name}_concat", parts), f"{name}_out", channels, 1)
 
 
-def _fast_pyramid_pool(x: Tensor, name: str) -> Tensor:
+def _fast_pyramid_pool(x: NetworkTensor, name: str) -> NetworkTensor:
     channels = x.shape[1]
     maps = [_conv(x, f"{name}_in", channels // 2, 1)]
     for index in (1, 2, 3):
@@ -164,13 +168,15 @@ def _fast_pyramid_pool(x: Tensor, name: str) -> Tensor:
     return _conv(x.network.concat(f"{name}_concat", maps), f"{name}_out", channels, 1)
 
 
-def _head(x: Tensor, name: str, prior: float) -> Tensor:
+def _head(x: NetworkTensor, name: str, prior: float) -> NetworkTensor:
     boxes_inside, classes_inside = max(16, CHANNELS[2] // 4, 4 * BINS), max(CHANNELS[2], CLASSES)
     boxes = _branch(x, f"{name}_box", boxes_inside, 4 * BINS)
     classes = _branch(x, f"{name}_class", classes_inside, CLASSES, prior)
     return x.network.concat(name, [boxes, classes])
 
 
-def _branch(x: Tensor, name: str, inside: int, channels: int, about: float = 0.0) -> Tensor:
+def _branch(
+    x: NetworkTensor, name: str, inside: int, channels: int, about: float = 0.0
+) -> NetworkTensor:
     y = _conv(_conv(x, f"{name}_a", inside, 3), f"{name}_b", inside, 3)
     return y.conv(name, channels, square(1), bias_about=about)

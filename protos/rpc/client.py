@@ -19,7 +19,7 @@ from protos.trust.credentials import Credentials
 from protos.trust.identity import WORKER_NAME, device_name
 from protos.wire import versions
 from protos.wire.endpoint import Endpoint
-from protos.wire.frames import Payload, Received, buffers, decode
+from protos.wire.frames import Payload, ReceivedItem, buffers, decode
 
 # Weights travel in chunks of this size: large enough for full speed, small enough that a
 # resumed transfer repeats little.
@@ -84,7 +84,7 @@ class ExchangeStream:
         except STREAM_ENDED as failure:
             raise await self._reason(failure) from failure
 
-    async def read(self) -> list[Received] | None:
+    async def read(self) -> list[ReceivedItem] | None:
         """The items of the next message; None when the worker ended the stream.
 
         Raises:

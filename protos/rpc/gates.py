@@ -32,7 +32,7 @@ MOST_CALLS_OF_A_MEMBER = 4
 _MOST_OF_A_PEER_BYTES = 64 << 10
 _NAMES_KEY = "x509_subject_alternative_name"
 
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+RpcHandler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Behaviour = Callable[[Any, Context], Awaitable[Any]]
 
 if TYPE_CHECKING:
@@ -51,18 +51,18 @@ class Gate(Interceptor, ABC):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[RpcHandler]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler:
+    ) -> RpcHandler:
         """Intercepts every call."""
         handler = await continuation(handler_call_details)
         return handler if handler is None else self.guarded(handler, handler_call_details)
 
     @abstractmethod
-    def guarded(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
+    def guarded(self, handler: RpcHandler, details: grpc.HandlerCallDetails) -> RpcHandler:
         """The handler itself, or a replacement that refuses or watches the call."""
 
-    def _refusing(self, handler: Handler, method: str, why: str) -> Handler:
+    def _refusing(self, handler: RpcHandler, method: str, why: str) -> RpcHandler:
         """A handler that refuses without reading a message."""
 
         async def refuse(_messages: Any, context: Context) -> None:
@@ -88,7 +88,7 @@ class SecretGate(Gate):
         super().__init__()
         self._secret = secret.encode()
 
-    def guarded(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
+    def guarded(self, handler: RpcHandler, details: grpc.HandlerCallDetails) -> RpcHandler:
         """Refuses callers without the secret."""
         if not self._secret or details.method.startswith(_HEALTH) or self._knows_it(details):
             return handler
@@ -132,7 +132,7 @@ class CertificateGate(Gate):
             for call in self._calls[caller]:
                 call.cancel()
 
-    def guarded(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
+    def guarded(self, handler: RpcHandler, details: grpc.HandlerCallDetails) -> RpcHandler:
         """Refuses callers that are not members, and ends the calls of members that are removed."""
         method = details.method
         behaviour = _behaviour(handler)
@@ -209,13 +209,13 @@ class CertificateGate(Gate):
                 await asyncio.gather(call, return_exceptions=True)
 
 
-def _behaviour(handler: Handler) -> Behaviour:
+def _behaviour(handler: RpcHandler) -> Behaviour:
     """The function of a handler of any kind."""
     shapes = (handler.unary_unary, handler.unary_stream, handler.stream_unary)
     return next((each for each in shapes if each), handler.stream_stream)  # type: ignore[return-value]
 
 
-def _streamed(handler: Handler, behaviour: Behaviour, *, own_messages: bool) -> Handler:
+def _streamed(handler: RpcHandler, behaviour: Behaviour, *, own_messages: bool) -> RpcHandler:
     """A copy of a handler with another function. A single message becomes a stream: gRPC would
     otherwise read all of it before the gate decides. Without `own_messages`, messages are bytes.
     """

@@ -12,7 +12,7 @@ import numpy as np
 from protos import imbrex_pb2 as pb
 from protos.errors import PeerViolation
 
-Ranges = tuple[tuple[int, int], ...]
+BoxRanges = tuple[tuple[int, int], ...]
 
 # onnx.TensorProto.DataType -> little-endian dtype: the types of tensors on the wire.
 DTYPES: dict[int, np.dtype] = {
@@ -75,7 +75,7 @@ def box_message(spans: Iterable[SpanLike]) -> pb.Box:
     return pb.Box(start=[start for start, _ in pairs], stop=[stop for _, stop in pairs])
 
 
-def ranges(box: pb.Box) -> Ranges:
+def ranges(box: pb.Box) -> BoxRanges:
     """The (start, stop) of every dimension.
 
     Raises:

@@ -19,11 +19,11 @@ from google.protobuf.message import DecodeError
 
 from protos import imbrex_pb2 as pb
 from protos.errors import PeerViolation
-from protos.wire.convert import MAX_DIMS, Ranges, SpanLike, dtype_of, ranges
+from protos.wire.convert import MAX_DIMS, BoxRanges, SpanLike, dtype_of, ranges
 
 Buffer = bytes | memoryview
 Payload = np.ndarray | Buffer
-Received = tuple[pb.Item, np.ndarray | memoryview | None]
+ReceivedItem = tuple[pb.Item, np.ndarray | memoryview | None]
 
 # Senders split above this. Measured on loopback: one 4 MB message moves twice as fast as the
 # same bytes in chunks of 64 KiB; above 4 MB page faults of fresh buffers take over.
@@ -70,7 +70,7 @@ def buffers(items: Sequence[pb.Item], payloads: Sequence[Payload] = ()) -> list[
     return [b"".join((_LENGTH.pack(len(header)), header, _PAD[: -start % _ALIGN])), *parts]
 
 
-def decode(data: Buffer, most_header_bytes: int = MAX_MESSAGE_BYTES) -> list[Received]:
+def decode(data: Buffer, most_header_bytes: int = MAX_MESSAGE_BYTES) -> list[ReceivedItem]:
     """The items of one message, with their payloads as views of `data`: tensors as read-only
     arrays of their box's shape, pings as memoryviews. The views keep `data` alive.
 
@@ -79,7 +79,7 @@ def decode(data: Buffer, most_header_bytes: int = MAX_MESSAGE_BYTES) -> list[Rec
     """
     items, offset = _header(data, most_header_bytes)
     view = memoryview(data).toreadonly()
-    received: list[Received] = []
+    received: list[ReceivedItem] = []
     for item in items:
         kind = item.WhichOneof("kind")
         if kind is None:
@@ -100,14 +100,14 @@ def decode(data: Buffer, most_header_bytes: int = MAX_MESSAGE_BYTES) -> list[Rec
 
 def pieces(
     box: Sequence[SpanLike], itemsize: int, max_bytes: int = MAX_TENSOR_BYTES
-) -> list[Ranges]:
+) -> list[BoxRanges]:
     """Boxes of at most `max_bytes` that together cover `box`, cut along its outermost axis longer
     than one. A single row of that axis may exceed `max_bytes`: then it is cut again.
     """
     return list(_pieces(tuple((span.start, span.stop) for span in box), itemsize, max_bytes))
 
 
-def _pieces(box: Ranges, itemsize: int, max_bytes: int) -> Iterator[Ranges]:
+def _pieces(box: BoxRanges, itemsize: int, max_bytes: int) -> Iterator[BoxRanges]:
     volume = itemsize
     for start, stop in box:
         volume *= stop - start

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 from coordinator.audit import arbiter as module
 from coordinator.audit.arbiter import Arbiter, NoVerdict
 from coordinator.audit.case import Case
-from coordinator.audit.job import Job, ReceivedOutput
+from coordinator.audit.job import AuditJob, ReceivedOutput
 from coordinator.audit.recompute import recompute
 from coordinator.tasks.events import RequestId
 from models.catalogue.catalogue import LoadedModel
@@ -200,7 +200,7 @@ def test_small_values_of_an_exact_sigmoid_are_not_wrong(low: float) -> None:
 
     def judged(array: np.ndarray) -> bool:
         received = (ReceivedOutput("y", box, box, array),)
-        job = Job(made.SerializeToString(), (), {"x": x}, received, PLAIN)
+        job = AuditJob(made.SerializeToString(), (), {"x": x}, received, PLAIN)
         return recompute(job).is_wrong(PLAIN)
 
     assert not judged(exact)
@@ -221,7 +221,7 @@ def test_a_class_that_two_equal_logits_decide_is_not_wrong() -> None:
 
     def judged(array: np.ndarray) -> bool:
         received = (ReceivedOutput("y", box, box, array),)
-        job = Job(made.SerializeToString(), (), {"x": x}, received, PLAIN)
+        job = AuditJob(made.SerializeToString(), (), {"x": x}, received, PLAIN)
         return recompute(job).is_wrong(PLAIN)
 
     right = x.argmax(axis=1)

@@ -20,15 +20,15 @@ from imbrex.cli.pulling import choose
 from imbrex.pictures import prediction
 from models.catalogue.installed import Store
 from models.graph.sizes import Size
-from models.onnx_file.builder import NetworkBuilder, Tensor, square
-from models.vision.class_map import Overlay, Segment
+from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
+from models.vision.class_map import ClassSegment, Overlay
 from models.vision.repainted import Repainting
 from models.vision.sidecar import load, sidecar_path
 from protos.errors import BadRequest, NotFound
 from tests.cli.run_cli import imbrex, refused
 from tests.serving.camera import save_camera
 
-SEGMENT = Segment("a", 1, 0.25, (0, 0, 4, 2), Overlay((0, 0, 8, 4), np.eye(4, dtype=bool)))
+SEGMENT = ClassSegment("a", 1, 0.25, (0, 0, 4, 2), Overlay((0, 0, 8, 4), np.eye(4, dtype=bool)))
 PICTURE = Repainting(Image.new("RGB", (4, 3), (1, 2, 3)))
 
 
@@ -98,7 +98,7 @@ def test_without_a_terminal_everything_that_is_missing_is_named_at_once(
     assert not Store(Path(store)).installed()
 
 
-def saved(path: Path, *outputs: Tensor) -> Path:
+def saved(path: Path, *outputs: NetworkTensor) -> Path:
     onnx.save(outputs[0].network.model(*outputs), path)
     return path
 
@@ -254,7 +254,7 @@ def test_a_sidecar_of_another_model_is_refused(store: str, birds: Path, tmp_path
 
 
 @pytest.mark.parametrize("seen", [SEGMENT, PICTURE])
-def test_predictions_are_read_back_from_their_json(seen: Segment | Repainting) -> None:
+def test_predictions_are_read_back_from_their_json(seen: ClassSegment | Repainting) -> None:
     back = prediction(seen.as_json())
     assert back.as_json() == seen.as_json()
     assert type(back) is type(seen)

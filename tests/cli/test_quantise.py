@@ -15,10 +15,10 @@ from benchmarks.digits_int8 import MOST_LOST, save_sheets
 from imbrex.cli.quantising import FILE, Figures
 from models.catalogue.installed import Store
 from models.digits import MODEL
-from models.digits.ink import Part
+from models.digits.ink import InkPart
 from models.digits.sheets import FORMATS, sheet
 from models.onnx_file.builder import NetworkBuilder
-from models.vision.detection import Detection
+from models.vision.detection import DetectedBox
 from models.vision.quality import boxes_agree
 from tests.cli.run_cli import imbrex, refused
 from tests.serving.processes import serving
@@ -76,7 +76,7 @@ def test_where_the_objects_are_known_the_map_of_both_is_told(
     folder = pictures.parent / where
     folder.mkdir(exist_ok=True)
     for seed in range(12):
-        made = sheet(Part.TRAIN, seed, FORMATS[seed % len(FORMATS)])
+        made = sheet(InkPart.TRAIN, seed, FORMATS[seed % len(FORMATS)])
         down, across = made.pixels.shape[:2]
         lines = []
         for each in made.digits:
@@ -188,8 +188,8 @@ def test_a_full_disk_is_told_and_leaves_nothing(pictures: Path, tmp_path: Path) 
 
 
 def test_boxes_agree_when_label_and_place_do() -> None:
-    def box(label: str, x: float) -> Detection:
-        return Detection(label, 0, 0.9, (x, 0.0, x + 10.0, 10.0))
+    def box(label: str, x: float) -> DetectedBox:
+        return DetectedBox(label, 0, 0.9, (x, 0.0, x + 10.0, 10.0))
 
     assert boxes_agree([]) == 1.0
     assert boxes_agree([([box("a", 0)], [box("a", 2)])]) == 1.0

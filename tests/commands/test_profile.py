@@ -17,13 +17,13 @@ from coordinator.runtime.describe import describe
 from coordinator.serving.v1.answers import ClusterFiles
 from imbrex.calls import plain
 from imbrex.described import load_cluster
-from models.operators.work import Work
+from models.operators.work import NodeWork
 from protos.errors import PeerViolation
 from protos.wire.facts import DeviceId
 from tests.cli.run_cli import imbrex, refused
 from tests.commands.conftest import Live, started
 
-CONV = Work("convolution", 10**8, 10**6, 10**6, 10**5, 64, 64, 1568, 9)
+CONV = NodeWork("convolution", 10**8, 10**6, 10**6, 10**5, 64, 64, 1568, 9)
 NOWHERE = "http://127.0.0.1:9"
 
 

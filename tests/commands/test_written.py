@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.costs.affine import LayerRates
 from coordinator.costs.profile_json import parse_profile, save_profile
-from coordinator.costs.regression import LayerFit, Profile
+from coordinator.costs.regression import DeviceProfile, LayerRegression
 from coordinator.library.repository import read_repository
 from coordinator.planning.plan_json import parse_plan, save_plan
 from coordinator.serving.common.tls import WebTls
@@ -33,7 +33,7 @@ from worker.settings import WorkerSettings
 __all__ = ["authority"]  # a fixture
 
 CLUSTERS = Path("docs/clusters")
-FIT = LayerFit(LayerRates(1e-5, 1e-10, 0, 1e-11, 0), 30, 0.05, 0.0)
+FIT = LayerRegression(LayerRates(1e-5, 1e-10, 0, 1e-11, 0), 30, 0.05, 0.0)
 SAVED: dict[str, Callable[[str], bytes]] = {
     "utf-8-sig": lambda text: text.encode("utf-8-sig"),
     "utf-16": lambda text: codecs.BOM_UTF16_LE + text.encode("utf-16-le"),
@@ -78,7 +78,7 @@ READERS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
     ),
     "profile": (
         "pi.json",
-        save_profile(Profile({"cpu": "x"}, {"convolution": FIT})),
+        save_profile(DeviceProfile({"cpu": "x"}, {"convolution": FIT})),
         lambda path: parse_profile(path.read_bytes()),
     ),
     "configuration": (

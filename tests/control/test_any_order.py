@@ -30,7 +30,7 @@ from coordinator.control.actions import (
 )
 from coordinator.control.admission import Admission
 from coordinator.control.choice import IN_FORCE
-from coordinator.control.entries import CONSIDERED, Entry
+from coordinator.control.entries import CONSIDERED, ModelPlan
 from coordinator.control.events import (
     Arrived,
     Divided,
@@ -39,10 +39,10 @@ from coordinator.control.events import (
     Held,
     Left,
     Planned,
+    PlanReleased,
     PlanRequested,
     Prepared,
     Queued,
-    Released,
     Tick,
     Ticket,
     Unprepared,
@@ -233,7 +233,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule()
     def release(self) -> None:
         model, _ = self.held.popitem()
-        self.step(Released(model), self.plans)
+        self.step(PlanReleased(model), self.plans)
 
     @rule(model=MODELS)
     def forget(self, model: str) -> None:
@@ -300,21 +300,21 @@ TestAnyOrder = AnyOrder.TestCase
 # ---------------------------------------------------------------- it can fail
 
 
-def goes_on_making(entry: Entry) -> Iterator[Action]:
+def goes_on_making(entry: ModelPlan) -> Iterator[Action]:
     """A plan that is held, or a model that is forgotten, does not stop what is being made."""
     entry.causes.clear()
     entry.making = None
     return iter(())
 
 
-def begins_another(entry: Entry, cause: str, now: float) -> None:
+def begins_another(entry: ModelPlan, cause: str, now: float) -> None:
     """A cause begins another plan at once, whatever is being made."""
     if not entry.held:
         entry.causes.setdefault(cause)
         entry.begins_s = now
 
 
-def tells_nobody(entry: Entry, now: float) -> Iterator[Action]:
+def tells_nobody(entry: ModelPlan, now: float) -> Iterator[Action]:
     """Who waits is forgotten when a plan is there."""
     entry.making = None
     return iter(())
@@ -352,9 +352,9 @@ def never_alone(state: Admission, now: float) -> Iterator[Action]:
 
 GIVEN = Plans._given
 FAULTS: list[tuple[object, str, Callable[..., object]]] = [
-    (Entry, "stopped", goes_on_making),
-    (Entry, "want", begins_another),
-    (Entry, "ended", tells_nobody),
+    (ModelPlan, "stopped", goes_on_making),
+    (ModelPlan, "want", begins_another),
+    (ModelPlan, "ended", tells_nobody),
     (Plans, "_given", takes_what_is_late),
     (grouping_module, "starts", starts_everybody),
     (Admission, "_let_in", never_alone),

@@ -11,7 +11,7 @@ from coordinator.control.choice import Choice
 from coordinator.costs.devices import Cluster
 from coordinator.library.loaded import Library
 from coordinator.runtime.controller import Controller
-from coordinator.runtime.plan_making import Maker
+from coordinator.runtime.plan_making import PlanMaker
 from coordinator.runtime.planners import planner_of
 from coordinator.settings import CoordinatorSettings
 from protos.errors import NotFound, Overloaded, Unavailable
@@ -29,7 +29,7 @@ async def controller(tmp_path):
 async def controlling(tmp_path, **limits):
     settings = CoordinatorSettings(**limits)
     library = Library(str, tmp_path, 10**9, lambda _: False)
-    maker = Maker(library, partial(planner_of, ("ofl",)), None, settings.objective)
+    maker = PlanMaker(library, partial(planner_of, ("ofl",)), None, settings.objective)
     devices = SimpleNamespace(cluster=lambda: Cluster(()), present=list)
     made = Controller(settings, maker, devices, lambda *_: None)
     yield made

@@ -7,13 +7,13 @@ import pytest
 
 from coordinator.control.actions import Divide, Prepare, Regroup, Start, Stop
 from coordinator.control.events import (
+    AnswerSeen,
     Divided,
     Forgotten,
     Held,
     Left,
     Prepared,
     Queued,
-    Seen,
     Ticket,
     Unprepared,
     Work,
@@ -44,7 +44,7 @@ class Crowd:
         self.numbers = map(Ticket, count(1))
         self.here: list[Ticket] = []
         self.slower = 0.0
-        self.plans.step(Seen(M, {"a": Observed(0.0)}), 0.0)
+        self.plans.step(AnswerSeen(M, {"a": Observed(0.0)}), 0.0)
 
     def come(self, now: float, many: int = 1, on=TOGETHER):
         found = []
@@ -64,7 +64,7 @@ class Crowd:
         """A device is found to be slower, until another plan is looked for."""
         self.slower += 1.0
         for seconds in (0.0, HEARD_S):
-            self.plans.step(Seen(M, {"a": Observed(self.slower)}), now - HEARD_S + seconds)
+            self.plans.step(AnswerSeen(M, {"a": Observed(self.slower)}), now - HEARD_S + seconds)
 
     def divided(self) -> float:
         """Two groups are ready, and take whoever comes; the time then."""

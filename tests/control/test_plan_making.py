@@ -9,7 +9,7 @@ from coordinator.control.events import Work
 from coordinator.costs.devices import Cluster
 from coordinator.library.loaded import Library
 from coordinator.planning.groups import Grouping
-from coordinator.runtime.plan_making import Maker
+from coordinator.runtime.plan_making import PlanMaker
 from coordinator.runtime.planners import planner_of
 from coordinator.settings import CoordinatorSettings
 from tests.planning.support import cluster
@@ -18,13 +18,13 @@ MODEL = "squeezenet"
 
 
 @pytest.fixture
-def maker(tmp_path) -> Maker:
+def maker(tmp_path) -> PlanMaker:
     library = Library(str, tmp_path, 10**9, lambda _: False)
-    return Maker(library, partial(planner_of, ("ofl",)), None, CoordinatorSettings().objective)
+    return PlanMaker(library, partial(planner_of, ("ofl",)), None, CoordinatorSettings().objective)
 
 
 async def divided(
-    maker: Maker, devices: Cluster, ready: tuple[Grouping, ...] = ()
+    maker: PlanMaker, devices: Cluster, ready: tuple[Grouping, ...] = ()
 ) -> dict[int, Grouping]:
     network = (await maker._library.get(MODEL)).served.network
     plan = maker.planner("")(network, devices)
@@ -42,7 +42,7 @@ async def divided(
     ],
 )
 async def test_groups_stay_unless_others_are_clearly_better(
-    maker: Maker, speeds: tuple[float, ...], *, stay: bool
+    maker: PlanMaker, speeds: tuple[float, ...], *, stay: bool
 ) -> None:
     before = await divided(maker, cluster(2.0, 2.0, 2.0, 2.0))
     assert set(before) == {1, 2, 4}

@@ -11,16 +11,16 @@ from coordinator.control.actions import Prepare, Propose, Refuse, Start, Stop, S
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.control.entries import DRIFT, MOST_LEFT, PERIOD, SETTLE_S
 from coordinator.control.events import (
+    AnswerSeen,
     Changed,
     Forgotten,
     Held,
-    Kept,
     Left,
+    PlanKept,
     Planned,
+    PlanReleased,
     PlanRequested,
     Prepared,
-    Released,
-    Seen,
     Tick,
     Ticket,
     Unprepared,
@@ -220,7 +220,7 @@ def test_a_plan_that_is_held_stays_until_it_is_released() -> None:
     assert steps(state, Planned(W2, plan("abcd")), Prepared(W2, (graph("abcd"),)), now=4.0) == []
     assert steps(state, changed("d joined"), changed(PERIOD), Tick(), now=5.0) == []
     assert (state.graph(M), state.due_s) == (CD, inf)
-    assert state.step(Released(M), 6.0) == []
+    assert state.step(PlanReleased(M), 6.0) == []
     assert state.step(Tick(), 7.0) == [Propose(W3, M, IN_FORCE, ("released",), {}, None)]
     # Of a model that nobody has asked for, too.
     other = plans()
@@ -256,7 +256,7 @@ def test_plans_that_were_sent_are_never_made() -> None:
     with pytest.raises(NotFound, match="0123"):
         state.step(PlanRequested(ONE, M, sent), 0.0)
     assert not state.knows(M, sent)
-    assert state.step(Kept(M, sent, AB), 0.0) == []
+    assert state.step(PlanKept(M, sent, AB), 0.0) == []
     assert steps(state, changed("c joined"), Tick(), now=9.0) == []
     assert state.step(PlanRequested(ONE, M, sent), 9.0) == [Start(ONE, AB)]
     state.step(changed("a left", ALL - {DeviceId("a")}), 10.0)
@@ -271,15 +271,18 @@ def test_the_chosen_plan_that_was_not_used_for_longest_makes_room(
     state, choices = plans(), [Choice(plan=each) for each in "xyz"]
     steps(state, changed("joined"), Held(M, CD))
     steps(
-        state, Kept(M, choices[0], AB), Kept(M, choices[1], AB), PlanRequested(ONE, M, choices[0])
+        state,
+        PlanKept(M, choices[0], AB),
+        PlanKept(M, choices[1], AB),
+        PlanRequested(ONE, M, choices[0]),
     )
-    state.step(Kept(M, choices[2], AB), 0.0)
+    state.step(PlanKept(M, choices[2], AB), 0.0)
     assert [state.knows(M, each) for each in choices] == [True, False, True]
     assert state.graph(M) is CD
     busy = Plans(count(1))
     steps(busy, PlanRequested(ONE, M, LW), PlanRequested(TWO, M, Choice("efl")))
     with pytest.raises(Unavailable, match="already being made"):
-        busy.step(Kept(M, choices[0], AB), 0.0)
+        busy.step(PlanKept(M, choices[0], AB), 0.0)
     assert not busy.knows(M, choices[0])
 
 
@@ -320,14 +323,14 @@ def test_plans_are_looked_at_again_every_period_and_when_what_is_seen_has_drifte
     steps(state, Tick(), Planned(W2, AB.plan), now=2.0)
     assert state.due_s == 61.0
     still, moved = {"a": Observed(0.0)}, {"a": Observed(1.0)}
-    state.step(Seen(M, still), 60.0)
+    state.step(AnswerSeen(M, still), 60.0)
     assert state.step(Tick(), 61.0) == []
     assert state.step(Tick(), 61.0 + SETTLE_S) == [Propose(W3, M, IN_FORCE, (PERIOD,), {}, AB.plan)]
     state.step(WorkFailed(W3, NO_PLAN), 62.0)
     assert state.due_s == 121.0
-    assert steps(state, Seen(M, still), Seen(M, moved), now=63.0) == []
+    assert steps(state, AnswerSeen(M, still), AnswerSeen(M, moved), now=63.0) == []
     assert state.due_s == 121.0
-    state.step(Seen(M, moved), 63.0 + HEARD_S)
+    state.step(AnswerSeen(M, moved), 63.0 + HEARD_S)
     assert state.due_s == 63.0 + HEARD_S + SETTLE_S
     assert state.step(Tick(), 80.0) == [Propose(Work(4), M, IN_FORCE, (DRIFT,), {}, AB.plan)]
     assert now < 1.0
@@ -355,7 +358,7 @@ def test_a_period_in_which_nothing_new_was_seen_leads_to_no_search() -> None:
         (241.0, 1.1 * little, True),
         (301.0, 1.1 * little, False),
     ):
-        state.step(Seen(M, {"a": Observed(factor)}), now - 1)
+        state.step(AnswerSeen(M, {"a": Observed(factor)}), now - 1)
         assert searches(now) == expected, now
 
 
@@ -381,7 +384,7 @@ def test_where_replanning_is_off_plans_change_with_the_devices_alone() -> None:
     state = plans()
     in_force(state, AB)
     for second in range(100):
-        steps(state, Seen(M, {"a": Observed(second % 7)}), now=float(second))
+        steps(state, AnswerSeen(M, {"a": Observed(second % 7)}), now=float(second))
     assert (state.due_s, state.is_busy()) == (inf, False)
 
 

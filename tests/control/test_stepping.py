@@ -7,11 +7,11 @@ import pytest
 import uvloop
 
 from coordinator.control.events import Tick
-from coordinator.control.machine import Machine
+from coordinator.control.machine import ControlMachine
 from coordinator.runtime.stepping import Stepper
 
 
-class Late(Machine):
+class Late(ControlMachine):
     """Due at a moment that has passed, so often."""
 
     def __init__(self, times: int) -> None:

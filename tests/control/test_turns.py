@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import pytest
 
 from coordinator.control.load import ARRIVALS_S, OUTSTANDING_S, Load
-from coordinator.control.turns import Group, starts
+from coordinator.control.turns import DeviceGroup, starts
 from coordinator.planning.groups import ServiceTimes
 
 
-def group(latency_s: float, period_s: float, in_flight: int = 0) -> Group:
-    return Group(SimpleNamespace(), ServiceTimes(latency_s, period_s, 0.0), in_flight)
+def group(latency_s: float, period_s: float, in_flight: int = 0) -> DeviceGroup:
+    return DeviceGroup(SimpleNamespace(), ServiceTimes(latency_s, period_s, 0.0), in_flight)
 
 
 def test_every_idle_group_takes_one_and_one_more_is_on_its_way() -> None:

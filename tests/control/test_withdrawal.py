@@ -10,7 +10,7 @@ from coordinator.control.withheld import Withheld
 from coordinator.runtime import withdrawal
 from coordinator.runtime.withdrawal import Withdrawal
 from coordinator.runtime.withheld_list import WithheldList
-from coordinator.trust.state import Files
+from coordinator.trust.state import LocalState
 from protos.errors import NotFound, Unavailable
 from protos.wire.facts import DeviceId
 from tests.waiting import until
@@ -39,7 +39,7 @@ async def made(tmp_path, monkeypatch):
         raise NotFound(cause=f"no ready devices are called {name}", cure="")
 
     live = SimpleNamespace(
-        withheld=Withheld({}), withheld_list=Unsteady(Files(tmp_path)), usable=dict, find=find
+        withheld=Withheld({}), withheld_list=Unsteady(LocalState(tmp_path)), usable=dict, find=find
     )
     driver = SimpleNamespace(distrust=lambda _: None, devices=lambda _: None)
     found = Withdrawal(live, SimpleNamespace(), driver, lambda _: None)

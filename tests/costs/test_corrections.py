@@ -7,8 +7,8 @@ import pytest
 from coordinator.costs.affine import LayerRates
 from coordinator.costs.corrections import CorrectedCosts, Correction, Corrections, is_measured
 from coordinator.costs.rates import RateCosts
-from coordinator.costs.regression import LayerFit, Profile, RegressionCosts
-from models.operators.work import Work
+from coordinator.costs.regression import DeviceProfile, LayerRegression, RegressionCosts
+from models.operators.work import NodeWork
 
 
 def after(
@@ -77,14 +77,16 @@ def test_devices_are_apart() -> None:
 
 
 def test_corrected_costs() -> None:
-    work = Work("convolution", 10**9, 1, 1, 1, taps=9)
+    work = NodeWork("convolution", 10**9, 1, 1, 1, taps=9)
     costs = CorrectedCosts(RateCosts(1.0, run_s=0.1), 2.0)
     assert costs.block_s([work]) == pytest.approx(2.2)
     assert costs.task_s == pytest.approx(0.2)
 
 
 def test_corrected_costs_are_measured_if_a_profile_is_behind_them() -> None:
-    profile = Profile({}, {"convolution": LayerFit(LayerRates(1e-5, 1e-10), 9, 0.1, 0.0)})
+    profile = DeviceProfile(
+        {}, {"convolution": LayerRegression(LayerRates(1e-5, 1e-10), 9, 0.1, 0.0)}
+    )
     assert is_measured(CorrectedCosts(CorrectedCosts(RegressionCosts(profile), 2.0), 0.5))
     assert not is_measured(CorrectedCosts(RateCosts(1.0), 2.0))
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from coordinator.costs.affine import LayerRates
-from coordinator.costs.devices import Endpoint, Link
+from coordinator.costs.devices import EndpointOverhead, Link
 from coordinator.costs.endpoints import DEVICE_ENDPOINT, EndpointEstimate
 from coordinator.costs.links import LIVE_LOOPBACK, LinkEstimate, divided, prior_link
 from coordinator.costs.profile_json import parse_profile, save_profile
-from coordinator.costs.regression import LayerFit, Profile
+from coordinator.costs.regression import DeviceProfile, LayerRegression
 from coordinator.measuring.loop_waits import message_waits, task_waits
 from coordinator.planning.planners.halo import halo
 from coordinator.planning.simulate.simulator import simulate
@@ -22,7 +22,7 @@ from protos.errors import BadRequest
 from protos.wire.facts import DeviceId
 from tests.planning.support import cluster, real
 
-FAR = Endpoint(message_s=0.003, byte_s=2e-9, task_s=0.002)
+FAR = EndpointOverhead(message_s=0.003, byte_s=2e-9, task_s=0.002)
 
 
 def after(waits: list[float], messages: list[float], requests: int) -> EndpointEstimate:
@@ -142,7 +142,7 @@ def test_messages_that_wait_for_each_other_are_charged_to_none_of_them(believed_
 
 
 def test_ends_take_their_part_of_what_was_measured_as_a_whole() -> None:
-    near, far = Endpoint(2e-4, 1e-9, 1e-5), Endpoint(4e-4, 3e-9, 5e-4)
+    near, far = EndpointOverhead(2e-4, 1e-9, 1e-5), EndpointOverhead(4e-4, 3e-9, 5e-4)
     prior = replace(prior_link(93.7), near=near, far=far)
     wide = divided(prior, 3.6e-3, 1e-7)
     assert (wide.near, wide.far) == (near, far)
@@ -157,7 +157,9 @@ def test_ends_take_their_part_of_what_was_measured_as_a_whole() -> None:
 
 
 def test_a_loopback_is_its_ends() -> None:
-    prior = replace(LIVE_LOOPBACK, near=Endpoint(4e-4, 1e-9), far=Endpoint(4e-4, 1e-9))
+    prior = replace(
+        LIVE_LOOPBACK, near=EndpointOverhead(4e-4, 1e-9), far=EndpointOverhead(4e-4, 1e-9)
+    )
     estimate = LinkEstimate(prior)
     for size in [1000, 100_000, 400_000, 900_000] * 8:
         estimate = estimate.observed(size, 5e-4 + size * 3e-9)
@@ -169,7 +171,9 @@ def test_a_loopback_is_its_ends() -> None:
 
 def test_a_profile_keeps_what_requests_showed() -> None:
     rates = LayerRates(1e-5, 1e-10)
-    profile = Profile({"cpu": "x"}, {"convolution": LayerFit(rates, 9, 0.1, 0.0)}, endpoint=FAR)
+    profile = DeviceProfile(
+        {"cpu": "x"}, {"convolution": LayerRegression(rates, 9, 0.1, 0.0)}, endpoint=FAR
+    )
     assert parse_profile(save_profile(profile)) == profile
     plain = replace(profile, endpoint=None)
     assert parse_profile(save_profile(plain)) == plain

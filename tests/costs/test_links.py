@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from coordinator.costs.devices import Endpoint, Link
+from coordinator.costs.devices import EndpointOverhead, Link
 from coordinator.costs.links import (
     DEFAULT_MBPS,
     MOST_OBSERVATIONS,
@@ -84,7 +84,7 @@ def test_a_faster_large_transfer_makes_no_negative_cost() -> None:
 
 
 def test_endpoint_time_is_not_counted_twice() -> None:
-    prior = Link(1e7, 0.001, near=Endpoint(byte_s=1e-7))
+    prior = Link(1e7, 0.001, near=EndpointOverhead(byte_s=1e-7))
     estimate = LinkEstimate(prior)
     for size in SIZES:
         estimate = estimate.observed(size, 0.001 + size * (2e-7 + 1e-7))
@@ -94,7 +94,7 @@ def test_endpoint_time_is_not_counted_twice() -> None:
 
 def test_a_device_takes_at_most_half_of_what_bytes_cost() -> None:
     """The device's part was measured while something else used the link: it is more than all."""
-    prior = Link(1e7, 0.001, near=Endpoint(byte_s=1e-8), far=Endpoint(byte_s=1e-6))
+    prior = Link(1e7, 0.001, near=EndpointOverhead(byte_s=1e-8), far=EndpointOverhead(byte_s=1e-6))
     estimate = LinkEstimate(prior)
     for size in SIZES:
         estimate = estimate.observed(size, 0.001 + size * 1.1e-7)
@@ -121,7 +121,7 @@ def test_the_last_probe_counts_beside_messages_of_one_size() -> None:
 
 
 def test_ends_that_need_all_of_it_leave_no_less_than_nothing():
-    end = Endpoint(message_s=0.000344)
+    end = EndpointOverhead(message_s=0.000344)
     link = divided(Link(1e6, 0.001, 0.002, far=end), 2.39e-05, 1e-8)  # by rounding, -3e-21 s
     assert (link.message_s, link.latency_s) == (0, 0)
     assert link.far.message_s == pytest.approx(2.39e-05)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from coordinator.costs.affine import LayerRates
 from coordinator.costs.rates import RateCosts
-from models.operators.work import Work
+from models.operators.work import NodeWork
 
-CONV = Work("convolution", 10**9, 4000, 8000, 4 * 10**6, taps=9)
+CONV = NodeWork("convolution", 10**9, 4000, 8000, 4 * 10**6, taps=9)
 
 
 def test_seconds_are_flops_over_the_rate() -> None:

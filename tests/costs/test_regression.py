@@ -11,8 +11,8 @@ from coordinator.costs.affine import LayerRates
 from coordinator.costs.profile_json import parse_profile, save_profile
 from coordinator.costs.rates import flop_per_s
 from coordinator.costs.regression import (
-    LayerFit,
-    Profile,
+    DeviceProfile,
+    LayerRegression,
     RegressionCosts,
     errors,
     fit,
@@ -21,7 +21,7 @@ from coordinator.costs.regression import (
     regress,
 )
 from coordinator.costs.samples import BLOCK, DRAWS, LAYER, Sample, draw
-from models.operators.work import LIGHT, Work
+from models.operators.work import LIGHT, NodeWork
 from protos.errors import BadRequest
 
 PLANTED = {
@@ -42,7 +42,7 @@ PLANTED = {
 COMPUTE, FUSED, OF_LAYERS = 0.8, 0.25, 0.6
 
 
-def planted_s(work: Work) -> float:
+def planted_s(work: NodeWork) -> float:
     return PLANTED[kind_of(work)].seconds(work)
 
 
@@ -163,15 +163,15 @@ def test_small_samples_count_as_much_as_large_ones() -> None:
 
 
 def test_a_layer_type_without_samples_gets_the_worst_rates() -> None:
-    known = Profile(
+    known = DeviceProfile(
         {},
         {
-            "convolution": LayerFit(LayerRates(1, 2, 3, 4, 5), 9, 0, 0),
-            "pooling": LayerFit(LayerRates(5, 4, 3, 2, 1), 9, 0, 0),
+            "convolution": LayerRegression(LayerRates(1, 2, 3, 4, 5), 9, 0, 0),
+            "pooling": LayerRegression(LayerRates(5, 4, 3, 2, 1), 9, 0, 0),
         },
     )
     assert pessimistic(known.fits) == LayerRates(5, 4, 3, 4, 5)
-    opaque = Work("opaque", 10, 1, 1, 1)
+    opaque = NodeWork("opaque", 10, 1, 1, 1)
     costs = RegressionCosts(known)
     assert costs.block_s([opaque]) == pytest.approx(5 + 40 + 3 + 4 + 5)
     timed = opaque._replace(pace=3.0)
@@ -181,7 +181,7 @@ def test_a_layer_type_without_samples_gets_the_worst_rates() -> None:
 def test_too_few_samples_make_no_fit() -> None:
     few = [each for each in measured(0.0) if each[0].kind == "convolution"][:3]
     assert fit(few, {}).fits == {}
-    assert fit([], {}) == Profile({}, {})
+    assert fit([], {}) == DeviceProfile({}, {})
 
 
 def test_block_costs_are_affine_in_the_tile() -> None:
@@ -213,7 +213,7 @@ def test_files_that_are_no_profiles(change: tuple[str, str], fault: str) -> None
 
 
 def test_kinds_of_convolutions() -> None:
-    work = Work("convolution", 2 * 9 * 8 * 100, 1, 1, 1, 4, 4, 100, taps=9)
+    work = NodeWork("convolution", 2 * 9 * 8 * 100, 1, 1, 1, 4, 4, 100, taps=9)
     assert kind_of(work) == "convolution"
     assert kind_of(work._replace(taps=1)) == "pointwise"
     assert kind_of(work._replace(groups=2)) == "grouped"

@@ -12,7 +12,7 @@ from imbrex.demo.emulation.rate import Core
 from imbrex.demo.likeness import KINDS, told
 from imbrex.demo.measure import PlanRun
 from imbrex.demo.question import Question
-from imbrex.demo.report import Outcome, show
+from imbrex.demo.report import DemoResult, show
 from imbrex.demo.run import kept
 from models.check.agreement import Judgement, Reference
 from models.run.reference import Comparison
@@ -40,7 +40,9 @@ def measured(alone_s, total_ms, predicted_s, judgement=SAME, scatter_ms=8.0):
 
 
 def outcome(found):
-    return Outcome(QUESTION, [{"id": str(k), "name": f"worker-{k}"} for k in range(4)], found, LIKE)
+    return DemoResult(
+        QUESTION, [{"id": str(k), "name": f"worker-{k}"} for k in range(4)], found, LIKE
+    )
 
 
 def screen(shown, width=80):
@@ -72,7 +74,7 @@ def test_the_first_screen_is_ten_lines_on_a_terminal(kind, scale, alone_s, plan,
     found = measured(alone_s, 12345.0, 12.3456, judgement, scatter_ms=1234.0)
     found = replace(found, scale=like.scale if like else 1.0, plan={**found.plan, **plan})
     devices = [{"id": str(k), "name": f"worker-{k}"} for k in range(64)]
-    text = screen(Outcome(QUESTION, devices, found, like))
+    text = screen(DemoResult(QUESTION, devices, found, like))
     assert len(text.splitlines()) == 10, text
     assert not like or like.kind.title in text
 

@@ -44,7 +44,7 @@ async def test_devices_are_found_during_a_flood_and_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slots: int
 ) -> None:
     caps = (membership.MAX_DEVICES, membership.MAX_ADDRESSES, slots)
-    monkeypatch.setattr(membership.Membership.__init__, "__defaults__", caps)
+    monkeypatch.setattr(membership.DeviceTable.__init__, "__defaults__", caps)
     cluster = unique_cluster()
     host = Coordinator(
         CoordinatorSettings(

@@ -7,7 +7,7 @@ import pytest
 from coordinator.costs.devices import Link
 from coordinator.costs.links import prior_link
 from coordinator.devices.link_file import LINKS_FILE, load_links, save_links
-from coordinator.measuring.measured import Measured
+from coordinator.measuring.measured import DeviceMeasurements
 from protos.wire.facts import DeviceId
 from tests.devices.support import worker_process
 from tests.waiting import until
@@ -20,7 +20,7 @@ def test_there_and_back(tmp_path) -> None:
     links = {A: Link(1.2e7, 0.001, 0.002), B: Link(1e9)}
     save_links(tmp_path, links)
     assert load_links(tmp_path) == links
-    measured = Measured(before=links)
+    measured = DeviceMeasurements(before=links)
     assert measured.link(A).bytes_per_s == 1.2e7
     assert measured.link(DeviceId("new")).bytes_per_s == prior_link(0).bytes_per_s
     assert measured.links == links

@@ -11,11 +11,11 @@ from coordinator.control.switching import HEARD_S, Switching
 from coordinator.costs.corrections import CorrectedCosts
 from coordinator.costs.devices import Device
 from coordinator.costs.endpoints import DEVICE_ENDPOINT, HOST_ENDPOINT
-from coordinator.costs.regression import Profile
+from coordinator.costs.regression import DeviceProfile
 from coordinator.costs.sketch import ProgramBuilder
 from coordinator.devices.pings import Observation, Probe
 from coordinator.measuring import measured as module
-from coordinator.measuring.measured import TYPICAL_BYTES, Measured
+from coordinator.measuring.measured import TYPICAL_BYTES, DeviceMeasurements
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes
 from protos.wire.facts import DeviceId
@@ -46,7 +46,7 @@ def probe(stream_byte_s: float) -> Probe:
 
 
 async def test_a_train_tells_the_wire_from_what_the_device_needs_for_each_byte() -> None:
-    measured = Measured()
+    measured = DeviceMeasurements()
     await measured.probe(PI, Probed(probe(WIRE_BYTE_S)))  # type: ignore[arg-type]
     link = measured.link(PI)
     assert 1 / link.bytes_per_s == pytest.approx(WIRE_BYTE_S)
@@ -55,7 +55,7 @@ async def test_a_train_tells_the_wire_from_what_the_device_needs_for_each_byte()
 
 
 async def test_a_train_that_was_slower_than_one_message_says_nothing_of_the_device() -> None:
-    measured = Measured()
+    measured = DeviceMeasurements()
     await measured.probe(PI, Probed(probe(3 * WIRE_BYTE_S)))  # type: ignore[arg-type]
     link = measured.link(PI)
     assert link.far.byte_s == 0
@@ -63,7 +63,7 @@ async def test_a_train_that_was_slower_than_one_message_says_nothing_of_the_devi
 
 
 async def test_on_loopback_no_wire_is_told_from_the_machine() -> None:
-    measured = Measured()
+    measured = DeviceMeasurements()
     await measured.probe(PI, Probed(probe(0.0), is_loopback=True))  # type: ignore[arg-type]
     far = measured.link(PI).far
     assert far.byte_s == DEVICE_ENDPOINT.byte_s
@@ -81,19 +81,19 @@ def one_task() -> TaskGraph:
 PLAIN = device("a", gflops=0.01)
 
 
-def known_by(measured: Measured) -> Callable[[DeviceId], Device]:
+def known_by(measured: DeviceMeasurements) -> Callable[[DeviceId], Device]:
     costs = CorrectedCosts(PLAIN.costs, measured.correction(A))
     return lambda _: replace(PLAIN, costs=costs)
 
 
-def ran(measured: Measured, graph: TaskGraph, slowness: float, now: float) -> None:
+def ran(measured: DeviceMeasurements, graph: TaskGraph, slowness: float, now: float) -> None:
     seconds = PLAIN.costs.block_s(graph.works[0]) * slowness
     task = TaskTimes(0, 0, A, 1.0, 1.0, 1.0 + seconds)
     measured.observe(graph, [task], known_by(measured), now)
 
 
 def test_a_plan_is_predicted_by_how_its_own_tasks_ran() -> None:
-    measured, suited, unsuited, new = Measured(), one_task(), one_task(), one_task()
+    measured, suited, unsuited, new = DeviceMeasurements(), one_task(), one_task(), one_task()
     for turn in range(8):
         ran(measured, suited, 0.8, now=20.0 * turn)
         ran(measured, unsuited, 1.25, now=20.0 * turn + 10)
@@ -104,7 +104,7 @@ def test_a_plan_is_predicted_by_how_its_own_tasks_ran() -> None:
 
 
 def test_what_slows_one_plan_slows_the_others_of_a_device_before_long() -> None:
-    measured, one, other = Measured(), one_task(), one_task()
+    measured, one, other = DeviceMeasurements(), one_task(), one_task()
     ran(measured, other, 1.0, now=0.0)
     seen = []
     for turn in range(1, 60):
@@ -115,7 +115,7 @@ def test_what_slows_one_plan_slows_the_others_of_a_device_before_long() -> None:
 
 
 async def test_what_is_forgotten_of_a_device_leaves_its_probe() -> None:
-    measured, graph = Measured(), one_task()
+    measured, graph = DeviceMeasurements(), one_task()
     await measured.probe(A, Probed(probe(WIRE_BYTE_S)))  # type: ignore[arg-type]
     fresh_s = measured.link(A).transfer_s(TYPICAL_BYTES)
     ran(measured, graph, 5.0, now=0.0)
@@ -128,11 +128,11 @@ async def test_what_is_forgotten_of_a_device_leaves_its_probe() -> None:
 
 async def test_messages_between_devices_that_turn_out_slow_are_worth_another_plan() -> None:
     """The first plan is made from a guess, which is a server's."""
-    measured, switching = Measured(), Switching()
+    measured, switching = DeviceMeasurements(), Switching()
     await measured.probe(PI, Probed(probe(WIRE_BYTE_S)))  # type: ignore[arg-type]
     assert not switching.is_due("m", measured.observed([PI], 0.0), 0.0)
-    seen = Profile({}, {}, endpoint=replace(DEVICE_ENDPOINT, peer_message_s=6e-4))
-    slow = Measured()
+    seen = DeviceProfile({}, {}, endpoint=replace(DEVICE_ENDPOINT, peer_message_s=6e-4))
+    slow = DeviceMeasurements()
     slow.remember(PI, seen)
     await slow.probe(PI, Probed(probe(WIRE_BYTE_S)))  # type: ignore[arg-type]
     assert not switching.is_due("m", slow.observed([PI], 1.0), 1.0)
@@ -147,14 +147,14 @@ def test_messages_are_replayed_for_some_requests_only(monkeypatch: pytest.Monkey
         return {A: [0.001]}
 
     monkeypatch.setattr(module, "message_waits", waits)
-    measured, graph = Measured(), one_task()
+    measured, graph = DeviceMeasurements(), one_task()
     for request in range(100):
         ran(measured, graph, 1.0, now=0.01 * request)
     assert len(replayed) == 4
 
 
 async def test_a_device_that_comes_back_over_another_network_is_judged_by_its_new_link() -> None:
-    measured, before = Measured(), Probed(probe(WIRE_BYTE_S))
+    measured, before = DeviceMeasurements(), Probed(probe(WIRE_BYTE_S))
     assert measured.is_new(PI, before)  # type: ignore[arg-type]
     await measured.probe(PI, before)  # type: ignore[arg-type]
     quick = measured._links[PI]

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.devices.events import (
+    AddressProblem,
     Close,
     Connect,
     Denied,
@@ -10,12 +11,11 @@ from coordinator.devices.events import (
     Greeted,
     Join,
     Leave,
-    Problem,
     Sighted,
     Tick,
     Withdrawn,
 )
-from coordinator.devices.membership import FORGET_AFTER_S, STABLE_S, Membership
+from coordinator.devices.membership import FORGET_AFTER_S, STABLE_S, DeviceTable
 from coordinator.devices.peers import (
     FIRST_RETRY_S,
     LAST_RETRY_S,
@@ -28,7 +28,7 @@ A, B, C = "10.0.0.1:8470", "10.0.0.2:8470", "10.0.0.3:8470"
 
 
 def membership(**caps):
-    return Membership(lambda: 0.0, **caps)
+    return DeviceTable(lambda: 0.0, **caps)
 
 
 def next_due_s(state):
@@ -71,7 +71,7 @@ def test_a_device_may_come_back_with_another_boot():
 
 def test_backoff_grows_to_a_limit_and_jitter_spreads_it():
     for jitter, share in ((0.0, 0.5), (0.999, 1.0)):
-        state = Membership(lambda jitter=jitter: jitter)
+        state = DeviceTable(lambda jitter=jitter: jitter)
         state.step(Sighted(A, "static"), 0.0)
         now, waits = 0.0, []
         for number in range(8):
@@ -151,7 +151,7 @@ def test_a_refused_version_is_told_once_and_noticed_when_it_is_mended():
     state = membership()
     state.step(Sighted(A, "static"), 0.0)
     denied = Denied(A, "speaks protocol 2, we speak 1", "Install one version")
-    problem = Problem(A, "denied", denied.cause, denied.cure)
+    problem = AddressProblem(A, "denied", denied.cause, denied.cure)
     assert state.step(denied, 0.0) == [problem]
     assert state.peers[0].cure == denied.cure
     assert state.step(Tick(), REFUSED_RETRY_S - 1) == []
@@ -282,7 +282,7 @@ NEWS = st.one_of(
     st.lists(st.tuples(NEWS, st.floats(0, 40)), max_size=60), st.integers(1, 3), st.integers(1, 3)
 )
 def test_any_order_of_news_keeps_the_rules(news, max_devices, strangers):
-    state = Membership(
+    state = DeviceTable(
         lambda: 0.5, max_devices=max_devices, max_addresses=3, max_strangers=strangers
     )
     now, in_use, connected = 0.0, {}, set()

@@ -5,10 +5,10 @@ import os
 
 import pytest
 
-from coordinator.costs.devices import Endpoint
+from coordinator.costs.devices import EndpointOverhead
 from coordinator.devices.connection import Connection
 from coordinator.runtime.profiler import Profiler
-from coordinator.trust.state import PROFILES, Files
+from coordinator.trust.state import PROFILES, LocalState
 from coordinator.trust.trust import Trust
 from tests.devices.support import worker_process
 from tests.waiting import until
@@ -127,7 +127,7 @@ async def test_stopping_ends_a_measurement(tmp_path, connection):
 
 
 async def test_what_requests_show_is_kept_with_the_profile(tmp_path, connection):
-    seen = Endpoint(0.002, 3e-9, 0.001)
+    seen = EndpointOverhead(0.002, 3e-9, 0.001)
     profiles = Profiles(tmp_path / "profiles")
     profiles.profiler.learned(connection.facts, seen)  # nothing to keep it with
     profiles.profiler.want(connection)
@@ -152,7 +152,7 @@ async def test_a_profile_of_nothing_is_none(tmp_path, connection):
     assert not profiles.done
 
 
-class Shared(Files):
+class Shared(LocalState):
     """A state that several coordinators share."""
 
     url = "nats://127.0.0.1:4222"

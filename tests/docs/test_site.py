@@ -14,7 +14,7 @@ import pytest
 from benchmarks import hardware
 from benchmarks.lab.tables import between_marks
 from coordinator.planning.cluster_file import parse_cluster
-from coordinator.planning.cluster_schema import DeviceEntry, Host, Network
+from coordinator.planning.cluster_schema import DeviceEntry, Host, NetworkTable
 from imbrex.described import load_cluster
 from tests.docs.commands import ROOT
 
@@ -68,7 +68,7 @@ def test_the_page_on_cluster_files_has_the_keys_that_the_parser_knows() -> None:
     spec.loader.exec_module(keys)
     text = keys.PAGE.read_text()
     assert keys.page() == text, "run `python docs/cluster_keys.py`"
-    for name in (*DeviceEntry.model_fields, *Host.model_fields, *Network.model_fields):
+    for name in (*DeviceEntry.model_fields, *Host.model_fields, *NetworkTable.model_fields):
         assert f"| `{name}` |" in text, name
     (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     assert len(parse_cluster(example).devices) == 5

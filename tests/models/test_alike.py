@@ -7,13 +7,13 @@ import pytest
 from models.cut.alike import Likenesses
 from models.cut.units import Network, divide
 from models.onnx_file.builder import NetworkBuilder as Builder
-from models.onnx_file.builder import Tensor, square
+from models.onnx_file.builder import NetworkTensor, square
 from models.onnx_file.importer import load_graph
 from models.operators.work import works
 from models.tensors.boxes import Box, Span
 from tests.planning.support import real
 
-Layer = Callable[[Tensor, str], Tensor]
+Layer = Callable[[NetworkTensor, str], NetworkTensor]
 
 
 def network(*layers: Layer) -> Network:
@@ -50,7 +50,7 @@ def test_other_windows_groups_and_sizes_are_not_alike() -> None:
 def shifted(top: int) -> Layer:
     """A convolution, and its map moved down: a Pad, whose pads are a constant."""
 
-    def layer(x: Tensor, name: str) -> Tensor:
+    def layer(x: NetworkTensor, name: str) -> NetworkTensor:
         x, net = conv(3)(x, name), x.network
         pads = net.integers(f"{name}.pads", (0, 0, top, 0, 0, 0, 2 - top, 0))
         padded = net.node("Pad", f"{name}.pad", [x.name, pads], (1, 8, x.shape[2] + 2, x.shape[3]))

@@ -12,7 +12,7 @@ from models.vision.class_scores import softmax
 from models.vision.detection import (
     MOST_CANDIDATES,
     Candidates,
-    Detection,
+    DetectedBox,
     best,
     iou,
     sigmoid,
@@ -37,7 +37,7 @@ def decode_grid(grid: np.ndarray, head: YoloV2) -> Candidates:
     return head.candidates({"grid": grid}, len(LABELS), (64, 80))
 
 
-def read(grid: np.ndarray, placement: Placement) -> list[Detection]:
+def read(grid: np.ndarray, placement: Placement) -> list[DetectedBox]:
     return HEAD.read({"grid": grid}, View(LABELS, (64, 80), placement))
 
 
@@ -196,7 +196,7 @@ def test_a_box_in_the_bars_is_dropped() -> None:
 
 
 def test_the_json_is_rounded_to_what_means_something() -> None:
-    found = Detection("b", 1, 0.87654321, (1.23456, 2.0, 3.0, 4.999))
+    found = DetectedBox("b", 1, 0.87654321, (1.23456, 2.0, 3.0, 4.999))
     assert found.as_json() == {
         "label": "b",
         "index": 1,

@@ -17,7 +17,7 @@ from PIL import Image
 
 from models.digits import FOLDER, MODEL, SIDECAR
 from models.digits.examples import examples
-from models.digits.ink import Part, bank, random_pen, write
+from models.digits.ink import InkPart, bank, random_pen, write
 from models.digits.paper import LUMA, MIN_CONTRAST, random_colours
 from models.digits.sheets import SHEETS, Format, held_out_sheets, sheet, truth_of
 from models.tensors.wire import Pixels
@@ -47,7 +47,7 @@ def weights_of(proto: onnx.ModelProto) -> dict[str, np.ndarray]:
 
 
 def test_no_digit_image_is_in_both_parts_and_none_is_lost() -> None:
-    train, held_out = bank(Part.TRAIN), bank(Part.HELD_OUT)
+    train, held_out = bank(InkPart.TRAIN), bank(InkPart.HELD_OUT)
     assert not set(train.sources) & set(held_out.sources)
     assert sorted((*train.sources, *held_out.sources)) == list(range(1797))
     assert set(held_out.labels) == set(train.labels) == set(range(10))
@@ -55,17 +55,17 @@ def test_no_digit_image_is_in_both_parts_and_none_is_lost() -> None:
 
 
 def test_a_seed_always_gives_the_same_sheet() -> None:
-    one, again = sheet(Part.HELD_OUT, 5), sheet(Part.HELD_OUT, 5)
+    one, again = sheet(InkPart.HELD_OUT, 5), sheet(InkPart.HELD_OUT, 5)
     assert np.array_equal(one.pixels, again.pixels)
     assert one.digits == again.digits
-    assert not np.array_equal(one.pixels, sheet(Part.HELD_OUT, 6).pixels)
-    assert not np.array_equal(one.pixels, sheet(Part.TRAIN, 5).pixels)
+    assert not np.array_equal(one.pixels, sheet(InkPart.HELD_OUT, 6).pixels)
+    assert not np.array_equal(one.pixels, sheet(InkPart.TRAIN, 5).pixels)
 
 
 @pytest.mark.parametrize("form", [Format(), Format(640, 480), Format(300, 416, fewest=3, most=4)])
 def test_digits_lie_on_the_sheet_and_never_on_each_other(form: Format) -> None:
     for seed in range(6):
-        made = sheet(Part.TRAIN, seed, form)
+        made = sheet(InkPart.TRAIN, seed, form)
         assert made.pixels.shape == (form.height, form.width, 3)
         assert made.pixels.dtype == np.uint8
         assert 1 <= len(made.digits) <= form.most
@@ -83,7 +83,7 @@ def test_digits_lie_on_the_sheet_and_never_on_each_other(form: Format) -> None:
 
 def test_a_written_digit_fills_its_box_from_edge_to_edge() -> None:
     rng = np.random.default_rng(0)
-    scans = bank(Part.TRAIN)
+    scans = bank(InkPart.TRAIN)
     for index in range(40):
         ink = write(scans.scans[index], random_pen(rng, 60.0))
         assert ink is not None
@@ -164,7 +164,7 @@ def test_the_examples_are_held_out_sheets() -> None:
     assert 3 <= len(examples()) == len(SEEDS)
     for example, seed in zip(examples(), SEEDS, strict=True):
         assert seed >= SHEETS
-        made = sheet(Part.HELD_OUT, seed, FORM)
+        made = sheet(InkPart.HELD_OUT, seed, FORM)
         assert list(example.truth) == truth_of(made)
         saved = np.asarray(Image.open(example.path)).astype(int)
         # Other versions of Pillow may round or compress a little differently.

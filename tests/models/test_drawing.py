@@ -8,11 +8,11 @@ import pytest
 from PIL import Image, ImageFont
 
 from models.vision import fonts
-from models.vision.class_scores import Classification
-from models.vision.detection import Detection
+from models.vision.class_scores import ClassProbability
+from models.vision.detection import DetectedBox
 from models.vision.drawing import annotated, colour_of
 
-BOX = Detection("7", 7, 0.93, (60.0, 80.0, 120.0, 160.0))
+BOX = DetectedBox("7", 7, 0.93, (60.0, 80.0, 120.0, 160.0))
 
 
 @pytest.mark.parametrize("background", ["black", "white", "grey", colour_of(7)])
@@ -40,13 +40,13 @@ def test_the_sent_picture_is_not_drawn_on() -> None:
 def test_boxes_at_the_borders_and_tiny_pictures(
     box: tuple[float, float, float, float], size: tuple[int, int]
 ) -> None:
-    drawn = annotated(Image.new("L", size), [Detection("a long label \u00e9\u00df", 3, 0.5, box)])
+    drawn = annotated(Image.new("L", size), [DetectedBox("a long label \u00e9\u00df", 3, 0.5, box)])
     assert (drawn.size, drawn.mode) == (size, "RGB")
     assert np.asarray(drawn).any()
 
 
 def test_classes_are_listed_from_the_upper_left() -> None:
-    names = [Classification(f"class {n}", n, 0.5) for n in range(3)]
+    names = [ClassProbability(f"class {n}", n, 0.5) for n in range(3)]
     drawn = np.asarray(annotated(Image.new("RGB", (300, 200)), names))
     plates = [np.argwhere((drawn == colour_of(n)).all(axis=-1)) for n in range(3)]
     tops = [int(plate[:, 0].min()) for plate in plates]
@@ -63,7 +63,7 @@ def test_colours_of_neighbouring_classes_differ() -> None:
 
 
 def plate(label: str, index: int = 7) -> bytes:
-    drawn = annotated(Image.new("RGB", (400, 100), "white"), [Classification(label, index, 0.5)])
+    drawn = annotated(Image.new("RGB", (400, 100), "white"), [ClassProbability(label, index, 0.5)])
     return drawn.tobytes()
 
 

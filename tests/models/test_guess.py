@@ -12,7 +12,7 @@ from models.onnx_file.builder import NetworkBuilder, square
 from models.onnx_file.importer import load_graph
 from models.vision.class_map import ClassMap
 from models.vision.class_scores import ClassScores
-from models.vision.head import Task
+from models.vision.head import VisionTask
 from models.vision.predictions import wanted_shapes
 from models.vision.rtdetr import RtDetr
 from models.vision.ssd import Ssd
@@ -157,7 +157,7 @@ def test_rows_without_an_objectness_are_an_rt_detr_s(queries: int) -> None:
     ],
 )
 def test_shapes_say_what_a_network_is_for(
-    shapes: list[Shape], task: Task | None, classes: int
+    shapes: list[Shape], task: VisionTask | None, classes: int
 ) -> None:
     found = guess(made(*shapes), {}, None, 0)
     assert (found.task, found.classes) == (task, classes)

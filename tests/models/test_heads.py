@@ -12,13 +12,13 @@ import pytest
 from PIL import Image
 
 from models.digits import SIDECAR
-from models.vision.class_map import ClassMap, Segment, mask_of, run_lengths
+from models.vision.class_map import ClassMap, ClassSegment, mask_of, run_lengths
 from models.vision.detection import Candidates
 from models.vision.drawing import annotated, colour_of
-from models.vision.head import Task
+from models.vision.head import VisionTask
 from models.vision.heads import Head
 from models.vision.placement import Placement
-from models.vision.predictions import OutputMismatch, Prediction, check_outputs, predictions
+from models.vision.predictions import OutputMismatch, VisionPrediction, check_outputs, predictions
 from models.vision.preprocess import image_to_pixels
 from models.vision.repainted import Repainted, Repainting
 from models.vision.rtdetr import RtDetr
@@ -32,20 +32,20 @@ LABELS = ("ant", "bee", "cat")
 WHOLE = Placement(width=128, height=96, scale_x=1.0, scale_y=1.0, left=0, top=0)
 
 
-def sidecar(task: Task, head: Head, labels: tuple[str, ...] = LABELS) -> Sidecar:
+def sidecar(task: VisionTask, head: Head, labels: tuple[str, ...] = LABELS) -> Sidecar:
     base = load(SIDECAR)
     form = replace(base.input, size=(96, 128))
     return replace(base, name="net", task=task, labels=labels, input=form, head=head)
 
 
 def found(
-    task: Task, head: Head, *outputs: np.ndarray, placement: Placement = WHOLE
-) -> list[Prediction]:
+    task: VisionTask, head: Head, *outputs: np.ndarray, placement: Placement = WHOLE
+) -> list[VisionPrediction]:
     named = {f"output{n}": each.astype(np.float32) for n, each in enumerate(outputs)}
     return predictions(sidecar(task, head), named, placement)
 
 
-def told(each: Prediction) -> dict[str, object]:
+def told(each: VisionPrediction) -> dict[str, object]:
     return each.as_json()
 
 
@@ -177,7 +177,7 @@ def class_map() -> np.ndarray:
 
 def test_segments_are_largest_first_without_the_background() -> None:
     first, second = found("segmentation", ARGMAX, class_map())
-    assert isinstance(first, Segment)
+    assert isinstance(first, ClassSegment)
     assert (first.label, first.share) == ("cat", pytest.approx(72 / 192))
     assert told(second) == {
         "label": "bee",
@@ -196,7 +196,7 @@ def test_above_a_threshold_a_pixel_is_of_several_classes() -> None:
     shares = [
         (each.label, each.share)
         for each in found("segmentation", ClassMap("threshold", 0.5, None), class_map())
-        if isinstance(each, Segment)
+        if isinstance(each, ClassSegment)
     ]
     assert shares == [("ant", 1.0), ("cat", 72 / 192), ("bee", pytest.approx(16 / 192))]
 
@@ -205,7 +205,7 @@ def test_the_bars_of_a_letterbox_are_no_part_of_a_mask() -> None:
     base = replace(load(SIDECAR).input, size=(96, 128), resize="letterbox")
     _, bars = image_to_pixels(Image.new("RGB", (256, 96)), base)  # 24 rows above and below
     first, _ = found("segmentation", ARGMAX, class_map(), placement=bars)
-    assert isinstance(first, Segment)
+    assert isinstance(first, ClassSegment)
     assert first.overlay.mask.shape == (6, 16)
     assert first.overlay.covers == pytest.approx((0, 0, 256, 96))
     assert first.box == pytest.approx((0, 48, 192, 96))
@@ -256,7 +256,7 @@ def test_a_repainted_picture_is_the_answer() -> None:
     ],
 )
 def test_outputs_that_do_not_fit_a_head_are_refused(
-    task: Task, head: Head, shapes: dict[str, tuple[int, ...]]
+    task: VisionTask, head: Head, shapes: dict[str, tuple[int, ...]]
 ) -> None:
     with pytest.raises(OutputMismatch, match="net") as caught:
         check_outputs(sidecar(task, head), shapes)
@@ -275,6 +275,6 @@ def test_outputs_that_do_not_fit_a_head_are_refused(
     ],
 )
 def test_outputs_that_fit_are_taken(
-    task: Task, head: Head, shapes: dict[str, tuple[int, ...]]
+    task: VisionTask, head: Head, shapes: dict[str, tuple[int, ...]]
 ) -> None:
     check_outputs(sidecar(task, head), shapes)

@@ -10,7 +10,7 @@ from coordinator.serving.oip.tensors import classes, to_values
 from models.vision.class_map import ClassMap
 from models.vision.class_scores import ClassScores
 from models.vision.end_to_end import EndToEnd
-from models.vision.head import Task
+from models.vision.head import VisionTask
 from models.vision.heads import Head
 from models.vision.repainted import Repainted
 from models.vision.rtdetr import RtDetr
@@ -24,7 +24,7 @@ from protos.errors import NotFiniteAnswer
 from tests.models.test_heads import found
 
 nan, inf = np.nan, np.inf
-Case = tuple[Task, Head, list[tuple[int, ...]]]
+Case = tuple[VisionTask, Head, list[tuple[int, ...]]]
 # Task, head, shapes of outputs for three classes and an input of 96x128.
 CASES: dict[str, Case] = {
     "softmax": ("classification", ClassScores("softmax", 2), [(1, 3)]),

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from models.digits import SIDECAR
-from models.vision.class_scores import Classification, ClassScores
+from models.vision.class_scores import ClassProbability, ClassScores
 from models.vision.placement import Placement
-from models.vision.predictions import OutputMismatch, Tensor, check_outputs, predictions
+from models.vision.predictions import OutputMismatch, RawOutput, check_outputs, predictions
 from models.vision.sidecar import Sidecar, load
 
 WHOLE = Placement(width=416, height=416, scale_x=1.0, scale_y=1.0, left=0, top=0)
@@ -23,8 +23,8 @@ def test_the_likeliest_classes_come_first(shape: tuple[int, ...]) -> None:
     logits = np.array([1.0, 3.0, 2.0], dtype=np.float32).reshape(shape)
     first, second = predictions(CLASSIFIER, {"scores": logits}, WHOLE)
     total = np.exp([1.0, 3.0, 2.0]).sum()
-    assert isinstance(first, Classification)
-    assert isinstance(second, Classification)
+    assert isinstance(first, ClassProbability)
+    assert isinstance(second, ClassProbability)
     assert (first.label, second.label) == ("b", "c")
     assert first.score == pytest.approx(np.exp(3.0) / total)
     assert first.as_json() == {"label": "b", "index": 1, "score": round(np.exp(3.0) / total, 6)}
@@ -33,7 +33,7 @@ def test_the_likeliest_classes_come_first(shape: tuple[int, ...]) -> None:
 def test_probabilities_are_not_normalised_twice() -> None:
     softmax = replace(CLASSIFIER, head=ClassScores("softmax", 1))
     (found,) = predictions(softmax, {"p": np.array([[0.2, 0.1, 0.7]], dtype=np.float32)}, WHOLE)
-    assert isinstance(found, Classification)
+    assert isinstance(found, ClassProbability)
     assert (found.label, found.score) == ("c", pytest.approx(0.7))
 
 
@@ -61,7 +61,7 @@ def test_a_tensor_model_gives_its_values() -> None:
     raw = replace(DETECTOR, task="tensor", labels=(), head=None)
     values = np.arange(4, dtype=np.float32).reshape(2, 2)
     (found,) = predictions(raw, {"y": values}, WHOLE)
-    assert isinstance(found, Tensor)
+    assert isinstance(found, RawOutput)
     assert found.as_json() == {"name": "y", "shape": [2, 2], "data": [0.0, 1.0, 2.0, 3.0]}
 
 

@@ -14,12 +14,12 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from models.graph.shapes import TensorInfo
-from models.vision.detection import Detection
+from models.vision.detection import DetectedBox
 from models.vision.drawing import annotated
 from models.vision.image_input import ImageInput
 from models.vision.preprocess import (
     BadImage,
-    Limits,
+    PictureLimits,
     decode_image,
     full_size,
     image_to_pixels,
@@ -100,9 +100,9 @@ def test_every_bad_image_has_a_reason_and_a_cure(case: str) -> None:
 def test_the_size_is_judged_before_a_pixel_is_decoded() -> None:
     # The body holds one pixel: had decoding begun, the picture would be called truncated.
     with pytest.raises(BadImage, match="2000 x 1000 pixels"):
-        decode_image(claimed_png(2000, 1000), Limits(pixels=1_999_999))
+        decode_image(claimed_png(2000, 1000), PictureLimits(pixels=1_999_999))
     with pytest.raises(BadImage, match="truncated"):
-        decode_image(claimed_png(2000, 1000), Limits(pixels=2_000_000))
+        decode_image(claimed_png(2000, 1000), PictureLimits(pixels=2_000_000))
 
 
 @settings(max_examples=300)
@@ -209,11 +209,11 @@ def test_a_jpeg_beyond_the_limit_is_decoded_smaller(
     exif = Image.Exif()
     exif[0x0112] = orientation
     data = photo(*size, exif=exif)
-    image = decode_image(data, Limits(pixels=100_000))
+    image = decode_image(data, PictureLimits(pixels=100_000))
     turn = slice(None, None, -1 if orientation == 6 else 1)
     assert image.size == (decoded or size)[turn]
     assert full_size(image) == size[turn]
-    whole = decode_image(data, Limits(pixels=10_000_000))
+    whole = decode_image(data, PictureLimits(pixels=10_000_000))
     assert red_box(image) == pytest.approx(red_box(whole), abs=0.01)
     for form in (RAW, STRETCH, CROP):
         tensor, placement = image_to_tensor(image, form, FLOATS)
@@ -223,7 +223,7 @@ def test_a_jpeg_beyond_the_limit_is_decoded_smaller(
 
 
 def test_phones_photographs_are_taken_within_the_memory_of_the_limit() -> None:
-    limits = Limits()
+    limits = PictureLimits()
     for width, height in ((6000, 4000), (8160, 6144)):
         image = decode_image(photo(width, height), limits)
         assert image.width * image.height <= limits.pixels
@@ -245,8 +245,8 @@ def test_no_file_says_what_its_size_was() -> None:
 def test_boxes_are_drawn_where_the_picture_shows_them() -> None:
     data = photo(640, 480)
     box = (160.0, 120.0, 320.0, 240.0)
-    item = Detection("x", 1, 0.5, box)
-    image = decode_image(data, Limits(pixels=100_000))
+    item = DetectedBox("x", 1, 0.5, box)
+    image = decode_image(data, PictureLimits(pixels=100_000))
     drawn = np.asarray(annotated(image, [item])).astype(int)
     changed = np.argwhere(np.abs(drawn - np.asarray(image)).sum(axis=2) > 60)
     assert changed.max(axis=0) == pytest.approx([120, 160], abs=3)

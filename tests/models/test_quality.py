@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.vision.detection import Detection
+from models.vision.detection import DetectedBox
 from models.vision.quality import (
     EvaluatedPicture,
     GroundTruth,
@@ -28,8 +28,8 @@ def there(*places: int, label: str = "a") -> list[GroundTruth]:
     return [GroundTruth(label, at(place)) for place in places]
 
 
-def seen(*items: tuple[int, float], label: str = "a") -> list[Detection]:
-    return [Detection(label, 0, score, at(place)) for place, score in items]
+def seen(*items: tuple[int, float], label: str = "a") -> list[DetectedBox]:
+    return [DetectedBox(label, 0, score, at(place)) for place, score in items]
 
 
 def test_everything_found_is_one_and_nothing_found_is_zero() -> None:
@@ -60,7 +60,7 @@ HAND = [
 
 @pytest.mark.parametrize(("found", "truth", "expected"), HAND)
 def test_cases_computed_by_hand(
-    found: list[Detection], truth: list[GroundTruth], expected: float
+    found: list[DetectedBox], truth: list[GroundTruth], expected: float
 ) -> None:
     assert average_precision([EvaluatedPicture(found, truth)]) == pytest.approx(expected)
 
@@ -80,8 +80,8 @@ def test_a_detection_cannot_claim_another_pictures_truth() -> None:
 
 
 def test_the_bar_of_overlap_is_inclusive() -> None:
-    half = Detection("a", 0, 0.9, (0.0, 0.0, 10.0, 5.0))
-    less = Detection("a", 0, 0.9, (0.0, 0.0, 10.0, 4.9))
+    half = DetectedBox("a", 0, 0.9, (0.0, 0.0, 10.0, 5.0))
+    less = DetectedBox("a", 0, 0.9, (0.0, 0.0, 10.0, 4.9))
     assert average_precision([EvaluatedPicture([half], there(0))]) == 1.0
     assert average_precision([EvaluatedPicture([less], there(0))]) == 0.0
     assert average_precision([EvaluatedPicture([less], there(0))], min_iou=0.4) == 1.0
@@ -129,7 +129,7 @@ def test_it_equals_the_area_under_the_curve_point_by_point(
     """Oracle: at every recall reached, the best precision at that recall or beyond."""
     places = list(range(len(outcome)))
     found = [
-        Detection("a", 0, score / 1000, at(place if hit else place + 500))
+        DetectedBox("a", 0, score / 1000, at(place if hit else place + 500))
         for place, (hit, score) in zip(places, outcome, strict=True)
     ]
     truth = there(*[place for place, (hit, _) in zip(places, outcome, strict=True) if hit])

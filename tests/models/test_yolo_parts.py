@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.vision.detection import Detection
+from models.vision.detection import DetectedBox
 from models.vision.drawing import annotated, colour_of
 from models.vision.head import View
 from models.vision.placement import Placement
@@ -155,6 +155,6 @@ def test_all_of_it_is_drawn() -> None:
     (found,) = head.read({"boxes": columns([*BOX, 0.9, 0, 0, 38.0, 28.0, 0.9])}, VIEW)
     drawn = annotated(picture, [found])
     assert drawn.getpixel((60, 56)) == colour_of(0)
-    square = Detection("ant", 0, 0.9, (20, 20, 60, 60), corners=((20, 20), (60, 20), (60, 60)))
+    square = DetectedBox("ant", 0, 0.9, (20, 20, 60, 60), corners=((20, 20), (60, 20), (60, 60)))
     edge = [annotated(picture, [square]).getpixel((x, 45)) for x in range(57, 64)]
     assert colour_of(0) in edge

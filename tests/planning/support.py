@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 from onnx import ModelProto
 
-from coordinator.costs.devices import Cluster, Device, Endpoint, Link
+from coordinator.costs.devices import Cluster, Device, EndpointOverhead, Link
 from coordinator.costs.rates import RateCosts
 from coordinator.planning.search.options import Option
 from coordinator.planning.search.tables import Tables
@@ -132,8 +132,10 @@ def clusters(draw: st.DrawFn, most: int = 4) -> Cluster:
             draw(st.sampled_from([1e6, 1e7, 1e9])),
             message_s=draw(st.sampled_from([0.0, 1e-5, 1e-3])),
             latency_s=draw(st.sampled_from([0.0, 1e-4])),
-            near=Endpoint(byte_s=draw(st.sampled_from([0.0, 1e-8]))),
-            far=Endpoint(draw(st.sampled_from([0.0, 2e-4])), 0.0, draw(st.sampled_from([0, 1e-4]))),
+            near=EndpointOverhead(byte_s=draw(st.sampled_from([0.0, 1e-8]))),
+            far=EndpointOverhead(
+                draw(st.sampled_from([0.0, 2e-4])), 0.0, draw(st.sampled_from([0, 1e-4]))
+            ),
         )
         host = index == 0 and draw(st.booleans())
         devices.append(device(f"d{index}", 0, link, host=host, costs=costs))

@@ -10,7 +10,7 @@ from coordinator.costs import Medium
 from coordinator.costs.affine import LayerRates
 from coordinator.costs.corrections import CorrectedCosts
 from coordinator.costs.devices import Cluster, Link
-from coordinator.costs.regression import LayerFit, Profile, RegressionCosts
+from coordinator.costs.regression import DeviceProfile, LayerRegression, RegressionCosts
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.legal import check_plan
 from coordinator.planning.planners.auto import auto
@@ -134,8 +134,8 @@ def test_more_devices_are_never_worse(name: str, kind: str, counts: tuple[int, .
 
 @pytest.mark.parametrize(("error", "count"), [(0.05, 2), (0.95, 1)])
 def test_a_gain_within_the_error_of_a_profile_is_worth_nothing(error: float, count: int) -> None:
-    rates = LayerFit(LayerRates(1e-5, 1e-9), 9, 0.1, 0.0)
-    profile = Profile({}, dict.fromkeys(("convolution", "pooling"), rates), block_mape=error)
+    rates = LayerRegression(LayerRates(1e-5, 1e-9), 9, 0.1, 0.0)
+    profile = DeviceProfile({}, dict.fromkeys(("convolution", "pooling"), rates), block_mape=error)
     two = pis(2, "star")
     measured = CorrectedCosts(RegressionCosts(profile), 1.1)
     devices = tuple(replace(each, costs=measured) for each in two.devices)

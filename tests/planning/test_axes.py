@@ -20,7 +20,7 @@ from models.cut.units import Network, divide
 from models.cut.worked import block_worked
 from models.graph.graph import COLS, ROWS
 from models.onnx_file.builder import NetworkBuilder as Builder
-from models.onnx_file.builder import Tensor, square
+from models.onnx_file.builder import NetworkTensor, square
 from models.onnx_file.importer import load_graph
 from models.operators import MOST_LINES_ASKED
 from models.run.reference import WholeModel, compare, random_inputs
@@ -35,7 +35,7 @@ from tests.planning.support import CLUSTERS
 SAME = ((0, 0, 1, 1), (1, 1, 1, 1), (2, 0, 0, 2), (0, 3, 2, 0))
 
 
-def padded(name: str, x: Tensor, pads: Sequence[int]) -> Tensor:
+def padded(name: str, x: NetworkTensor, pads: Sequence[int]) -> NetworkTensor:
     """A Pad of its own, as exporters write TensorFlow's "SAME"; filled with 0.5."""
     net = x.network
     height, width = (x.shape[2] + pads[0] + pads[2], x.shape[3] + pads[1] + pads[3])

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from coordinator.costs.affine import LayerRates
-from coordinator.costs.devices import Endpoint
+from coordinator.costs.devices import EndpointOverhead
 from coordinator.costs.profile_json import save_profile
 from coordinator.costs.rates import RateCosts
-from coordinator.costs.regression import LayerFit, Profile, RegressionCosts
+from coordinator.costs.regression import DeviceProfile, LayerRegression, RegressionCosts
 from coordinator.planning.cluster_file import dump_cluster, parse_cluster
 from coordinator.planning.planners.propose import propose
 from coordinator.planning.planners.strategies import STRATEGIES
@@ -99,10 +99,10 @@ def test_messages_and_tasks_cost_the_machines_at_the_ends() -> None:
     )
     text = GOOD.replace("computes = true", f"computes = true\n{near}")
     link = parse_cluster(text.replace("memory_mb", f"{far}\nmemory_mb")).devices[1].link
-    assert link.near == Endpoint(pytest.approx(4e-4), 0.0, pytest.approx(3e-5))
-    assert link.far == Endpoint(pytest.approx(8e-4), 0.0, pytest.approx(1.5e-3))
+    assert link.near == EndpointOverhead(pytest.approx(4e-4), 0.0, pytest.approx(3e-5))
+    assert link.far == EndpointOverhead(pytest.approx(8e-4), 0.0, pytest.approx(1.5e-3))
     plain = parse_cluster(GOOD).devices[1].link
-    assert (plain.near, plain.far) == (Endpoint(), Endpoint())
+    assert (plain.near, plain.far) == (EndpointOverhead(), EndpointOverhead())
     assert link.transfer_s(1) == pytest.approx(plain.transfer_s(1) + 1.2e-3)
     peers = text.replace("memory_mb", "endpoint_ms_per_peer_message = 0.0\nmemory_mb")
     peers = peers.replace("memory_mb", "endpoint_ms_per_message = 1.0\nmemory_mb")
@@ -115,14 +115,14 @@ def test_messages_and_tasks_cost_the_machines_at_the_ends() -> None:
 def test_the_hosts_own_worker_has_an_end_of_its_own() -> None:
     near, far = (f"endpoint_ms_per_message = {each}\n" for each in (0.4, 0.8))
     text = GOOD.replace("computes = true", f"computes = true\n{near}")
-    assert parse_cluster(text).devices[0].link.far == Endpoint()
+    assert parse_cluster(text).devices[0].link.far == EndpointOverhead()
     text = text.replace("[network]", f"[host.worker]\n{far}[network]")
     given = parse_cluster(text)
     for cluster in (given, parse_cluster(dump_cluster(given))):
         link = cluster.devices[0].link
         assert link.near.message_s == cluster.devices[1].link.near.message_s == pytest.approx(4e-4)
         assert link.far.message_s == pytest.approx(8e-4)
-        assert cluster.devices[1].link.far == Endpoint()
+        assert cluster.devices[1].link.far == EndpointOverhead()
 
 
 def test_tasks_at_once() -> None:
@@ -190,8 +190,8 @@ def test_unreadable_files(tmp_path: Path) -> None:
 
 
 def test_a_profile_beside_the_file(tmp_path: Path) -> None:
-    fit = LayerFit(LayerRates(1e-5, 1e-10, 0, 1e-11, 0), 30, 0.05, 0.0)
-    profile = Profile({"cpu": "a53"}, {"convolution": fit, "elementwise": fit})
+    fit = LayerRegression(LayerRates(1e-5, 1e-10, 0, 1e-11, 0), 30, 0.05, 0.0)
+    profile = DeviceProfile({"cpu": "a53"}, {"convolution": fit, "elementwise": fit})
     (tmp_path / "pi.json").write_text(save_profile(profile))
     file = tmp_path / "cluster.toml"
     file.write_text(GOOD.replace("gflops = 1.85\nmemory", 'profile = "pi.json"\nmemory'))

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 
 from coordinator.costs.affine import LayerRates
 from coordinator.costs.devices import Cluster, Link
-from coordinator.costs.regression import LayerFit, Profile, RegressionCosts
+from coordinator.costs.regression import DeviceProfile, LayerRegression, RegressionCosts
 from coordinator.planning.legal import check_plan
 from coordinator.planning.planners.fused import fused
 from coordinator.planning.search.subsets import MOST_SUBSETS, subsets_of
@@ -174,10 +174,10 @@ def test_costs_of_a_profile_explain_unused_devices_too() -> None:
     """Measured costs hold dictionaries, which can't be hashed."""
     rates = LayerRates(fixed_s=1e-3, flop_s=1e-11)
     fits = {
-        kind: LayerFit(rates, 9, 0.1, 0.0)
+        kind: LayerRegression(rates, 9, 0.1, 0.0)
         for kind in ("convolution", "pointwise", "pooling", "elementwise")
     }
-    costs = RegressionCosts(Profile({"cpu": "any"}, fits))
+    costs = RegressionCosts(DeviceProfile({"cpu": "any"}, fits))
     far = Link(1e3, message_s=1.0)
     some = cluster(1.0, 1.0, 1.0, link=far)
     devices = tuple(replace(device, costs=costs) for device in some.devices)

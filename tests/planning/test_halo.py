@@ -13,7 +13,7 @@ from coordinator.planning.legal import check_plan
 from coordinator.planning.planners.halo import halo
 from coordinator.planning.search import peer_moves
 from coordinator.planning.search.forms import Forms
-from coordinator.planning.search.slots import Form, Slot, Slots
+from coordinator.planning.search.slots import Slot, SlotForm, Slots
 from coordinator.planning.search.stages import Stages
 from coordinator.planning.search.tables import tables_of
 from coordinator.planning.simulate.simulator import simulate
@@ -121,7 +121,7 @@ def test_an_exchange_stays_however_dear_it_is() -> None:
 
 
 def test_neighbours_that_are_not_divided_may_become_one_block() -> None:
-    alone, rows = Form(()), Form((0, 1), "rows")
+    alone, rows = SlotForm(()), SlotForm((0, 1), "rows")
     slots = (Slot(0, 1, alone, peers=True), Slot(1, 3, alone, peers=True), Slot(3, 4, rows))
     assert [*peer_moves.united(slots, 0)] == [(Slot(0, 3, alone, peers=True), slots[2])]
     assert not [*peer_moves.united(slots, 1)]
@@ -172,7 +172,7 @@ def test_strips_cover_the_map_whoever_has_the_longer_ones(
 ) -> None:
     network, some = small(), cluster(1.0, 1.0, 1.0)
     forms = Forms(Stages(network, some, tables_of(network, some)))
-    form = Form((0, 1, 2), "rows", edge_rows=edge_rows, turn=turn)
+    form = SlotForm((0, 1, 2), "rows", edge_rows=edge_rows, turn=turn)
     stage = forms.stage(Slot(0, 1, form))  # 16 rows over three devices
     assert stage is not None
     shares = stage.shares

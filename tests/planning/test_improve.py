@@ -7,7 +7,7 @@ import pytest
 from coordinator.planning.search.forms import Forms
 from coordinator.planning.search.improve import Search
 from coordinator.planning.search.peer_moves import united
-from coordinator.planning.search.slots import Form, Slot, Slots
+from coordinator.planning.search.slots import Slot, SlotForm, Slots
 from coordinator.planning.search.stages import Stages
 from coordinator.planning.search.tables import tables_of
 from tests.planning.support import cluster, small
@@ -18,7 +18,7 @@ def test_a_climb_begins_at_either_end(from_end: bool) -> None:
     network, some = small(), cluster(1.0, 1.0)
     stages = Stages(network, some, tables_of(network, some))
     search = Search(Forms(stages), 10_000)
-    slots = tuple(Slot(k, k + 1, Form(())) for k in range(stages.tables.last))
+    slots = tuple(Slot(k, k + 1, SlotForm(())) for k in range(stages.tables.last))
     walked: list[int] = []
 
     def watched(slots: Slots, index: int) -> Iterator[Slots]:

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.costs.devices import Cluster, Endpoint, Link
+from coordinator.costs.devices import Cluster, EndpointOverhead, Link
 from coordinator.planning.simulate.media import Machines, Media
 from tests.planning.support import cluster
 
 WIRE = Link(bytes_per_s=1000.0, message_s=0.25, latency_s=0.125)
 SIZE = 100
 WIRE_S = 0.25 + 0.1
-NEAR = Endpoint(message_s=0.5, byte_s=0.01, task_s=2.0)
-FAR = Endpoint(message_s=4.0, byte_s=0.02, task_s=8.0)
+NEAR = EndpointOverhead(message_s=0.5, byte_s=0.01, task_s=2.0)
+FAR = EndpointOverhead(message_s=4.0, byte_s=0.02, task_s=8.0)
 NEAR_S, FAR_S = 0.5 + 1.0, 4.0 + 2.0
 
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.costs.devices import Cluster, Endpoint, Link
+from coordinator.costs.devices import Cluster, EndpointOverhead, Link
 from coordinator.planning.finish import finished
 from coordinator.planning.geometry.shapes import shapes_of
 from coordinator.planning.legal import check_plan
 from coordinator.planning.memory import needs
-from coordinator.planning.search.stages import Draft, Stages
+from coordinator.planning.search.stages import PlanDraft, Stages
 from coordinator.planning.search.tables import tables_of
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
@@ -21,11 +21,11 @@ from tests.models.networks import with_prior
 from tests.planning.support import MEMORY, cluster, device, real, small
 
 UPLINK = Link(1.1e7, message_s=1e-3, latency_s=2e-3)
-NEAR = Endpoint(message_s=4.1e-4, byte_s=1.3e-9, task_s=3.1e-5)
+NEAR = EndpointOverhead(message_s=4.1e-4, byte_s=1.3e-9, task_s=3.1e-5)
 
 
-def far(i: int) -> Endpoint:
-    return Endpoint(message_s=2.3e-4 * i, byte_s=1e-9 * i, task_s=5.3e-4 * i)
+def far(i: int) -> EndpointOverhead:
+    return EndpointOverhead(message_s=2.3e-4 * i, byte_s=1e-9 * i, task_s=5.3e-4 * i)
 
 
 UNLIKE = Cluster(
@@ -47,7 +47,7 @@ MEDIA = {
 }
 
 
-def random_draft(stages: Stages, rng: random.Random, *, peers: bool = False) -> Draft:
+def random_draft(stages: Stages, rng: random.Random, *, peers: bool = False) -> PlanDraft:
     """Blocks of up to five units, each in a random shape on random devices; with `peers` most of
     them get what others made from them, and none waits at a barrier.
     """
@@ -69,7 +69,7 @@ def random_draft(stages: Stages, rng: random.Random, *, peers: bool = False) -> 
     return tuple(draft)
 
 
-def plan_of(stages: Stages, draft: Draft) -> Plan:
+def plan_of(stages: Stages, draft: PlanDraft) -> Plan:
     return finished("random", stages.blocks(draft), stages.network, stages.cluster)
 
 

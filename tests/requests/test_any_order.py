@@ -17,7 +17,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from coordinator.tasks.events import Cancelled, Delivered, Failed, Joined, Received, Refused, Tick
+from coordinator.tasks.events import (
+    Cancelled,
+    Delivered,
+    Failed,
+    Joined,
+    Received,
+    ResultRefused,
+    Tick,
+)
 from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.judge import Judge
 from coordinator.tasks.scheduler import MAX_FAILURES, Scheduler
@@ -114,7 +122,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.failures[job.key[:2]] += 1
         output = job.spec.outputs[0]
         event = {
-            "type": Refused(*job.key, "int8"),
+            "type": ResultRefused(*job.key, "int8"),
             "box": Received(*job.key, output.tensor, Box.of((0, 13))),
             "tensor": Received(*job.key, "t99", output.box),
             "not finite": Received(*job.key, output.tensor, output.box, finite=False),

@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.costs.sketch import ProgramBuilder
 from coordinator.measuring.expected import LiveExpectations
-from coordinator.measuring.measured import Measured
+from coordinator.measuring.measured import DeviceMeasurements
 from coordinator.tasks.graph import TaskGraph
 from models.cut.program import Program, WeightRef
 from models.tensors.memory import PROCESS_BYTES, PROGRAM_BYTES
@@ -24,7 +24,7 @@ def graph(*blocks: list[tuple[int, int]]) -> TaskGraph:
 
 
 def test_what_its_block_sends_and_gets_may_pass_before_a_task() -> None:
-    measured = Measured()
+    measured = DeviceMeasurements()
     expected = LiveExpectations(measured, lambda _: device("a"), lambda *_: True)
     halves = graph(HALVES, HALVES)
     computing_s = measured.computing_s(halves, 0, A, lambda _: device("a"))
@@ -46,7 +46,7 @@ def test_a_device_has_room_for_a_program_beside_its_own() -> None:
 
     def has_room(memory_mb: float, *, has: bool = False) -> bool:
         known = device("a", memory_mb=memory_mb)
-        expected = LiveExpectations(Measured(), lambda _: known, lambda *_: has)
+        expected = LiveExpectations(DeviceMeasurements(), lambda _: known, lambda *_: has)
         return expected.has_room(halves, 1, A)
 
     assert has_room(enough_mb)

@@ -10,7 +10,7 @@ from coordinator.requests.flight import Flight
 from coordinator.requests.results import NoResult, whole
 from coordinator.tasks.plan import Block, Tile
 from coordinator.tasks.timeline import TaskTimes, Timeline
-from models.graph.graph import Joined
+from models.graph.graph import JoinedOutput
 from models.tensors.boxes import Span
 from models.tensors.selection import Selection, Selections
 from protos import imbrex_pb2 as pb
@@ -104,6 +104,6 @@ def test_what_a_task_reads_is_not_selected() -> None:
 
 
 def test_parts_of_an_output_are_selected_along_the_axis_that_joins_them() -> None:
-    graph = replace(chain([HALVES]), joined={"y": Joined(2, ("near", "far"))})
+    graph = replace(chain([HALVES]), joined={"y": JoinedOutput(2, ("near", "far"))})
     assert set(graph.selectable({"y": SELECTION})) == {"near", "far"}
     assert not graph.selectable({"y": replace(SELECTION, axis=1, across=2)})

@@ -9,7 +9,7 @@ from coordinator.tasks.events import (
     Complete,
     Failed,
     Received,
-    Refused,
+    ResultRefused,
     Send,
     Submitted,
 )
@@ -39,10 +39,10 @@ ELSEWHERE = [Cancel(R, 0, 0, A), Assign(R, 0, 1, B), Send(R, 0, 1, B, "t0", row(
         result(0, row(3, 3)),
         result(0, Box.of((0, 6), (0, 6))),
         result(0, row(0, 12), tensor="t9"),
-        Refused(R, 0, 0, "it sent int8"),
+        ResultRefused(R, 0, 0, "it sent int8"),
     ],
 )
-def test_it_runs_elsewhere(wrong: Received | Refused) -> None:
+def test_it_runs_elsewhere(wrong: Received | ResultRefused) -> None:
     state = scheduler("a", "b")
     state.step(Submitted(R, chain(WHOLE)))
     accuse, *others = state.step(wrong)

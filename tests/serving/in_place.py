@@ -23,18 +23,19 @@ from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.library.naming import Names
 from coordinator.planning.papers.aofl import aofl
 from coordinator.planning.published import equal_cluster
-from coordinator.requests.input_variants import Arrays, Reading, read_feeds
+from coordinator.requests.input_variants import FeedReader, read_feeds
 from coordinator.requests.journal import Ended, Journal
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.plan import Plan, TrafficBytes
 from coordinator.tasks.timeline import Timing
 from coordinator.trust.roster import Member
-from coordinator.trust.state import Files
+from coordinator.trust.state import LocalState
 from models.cut.units import Network, divide
 from models.onnx_file.builder import NetworkBuilder as Builder
 from models.onnx_file.builder import square
 from models.onnx_file.importer import load_graph
 from models.run.reference import WholeModel
+from models.tensors.arrays import Arrays
 from models.tensors.selection import NO_SELECTION, Selections
 from models.vision.class_scores import ClassScores
 from models.vision.image_input import ImageInput
@@ -94,8 +95,8 @@ class InPlace:
         self.baselines: dict[str, Baseline] = {}
 
     @property
-    def state(self) -> Files:
-        return Files(self.settings.state_dir)
+    def state(self) -> LocalState:
+        return LocalState(self.settings.state_dir)
 
     def settle(self) -> None:
         """Nothing waits here."""
@@ -165,7 +166,7 @@ class InPlace:
     async def infer(
         self,
         model: str | ServedModel,
-        feeds: Arrays | Reading,
+        feeds: Arrays | FeedReader,
         request_id: str | None = None,
         choice: Choice = IN_FORCE,
         *,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fastapi.routing import APIRoute
 
 from coordinator.serving.app import ROOMS
-from coordinator.serving.common.access import Rule, rule_of
+from coordinator.serving.common.access import AccessRule, rule_of
 
 # What answers without a key.
 OPEN = frozenset({"/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/v1/status/ping"})
@@ -20,7 +20,7 @@ def every_route() -> Iterator[tuple[str, str]]:
         yield method, path
 
 
-def every_rule() -> Iterator[tuple[str, str, Rule | None]]:
+def every_rule() -> Iterator[tuple[str, str, AccessRule | None]]:
     """(method, path, what its function declares)"""
     for room in ROOMS:
         for route in room.router.routes:

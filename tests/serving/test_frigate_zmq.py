@@ -18,7 +18,7 @@ from onnx import TensorProto
 
 from benchmarks.store import free_port
 from coordinator.serving.frigate import messages
-from coordinator.serving.frigate.connections import Connections
+from coordinator.serving.frigate.connections import DetectorConnections
 from coordinator.serving.frigate.model_folder import MOST_MODELS, ModelFolder
 from coordinator.serving.frigate.outputs import rows_of, selections_of
 from coordinator.serving.frigate.server import MOST_PARTS, _feeds, _received
@@ -205,7 +205,7 @@ async def test_what_a_detector_no_longer_waits_for_is_cancelled() -> None:
     context: zmq.asyncio.Context = zmq.asyncio.Context()
     router = context.socket(zmq.ROUTER)
     address = f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}"
-    connections, works = Connections(router), []
+    connections, works = DetectorConnections(router), []
     following = asyncio.create_task(connections.follow())
 
     async def asked() -> zmq.asyncio.Socket:

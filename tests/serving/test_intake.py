@@ -21,7 +21,7 @@ from coordinator.serving.common.errors import SlowBody
 from coordinator.serving.common.intake import BODY, GUEST_BYTES, Body, Intake
 from coordinator.serving.common.keys import Keys, NoKey, Role
 from coordinator.serving.common.places import Places
-from coordinator.trust.state import Files
+from coordinator.trust.state import LocalState
 from protos.errors import Unavailable
 from tests.serving.in_place import LIMIT_BYTES, InPlace, picture
 
@@ -222,7 +222,7 @@ async def test_without_a_key_no_body_is_read_and_nobody_else_waits(tmp_path) -> 
     settings = plain.settings.model_copy(
         update={"state_dir": tmp_path, "max_body_bytes": 4 * GUEST_BYTES}
     )
-    key = Keys(Files(tmp_path)).add("camera", Role.INFER)
+    key = Keys(LocalState(tmp_path)).add("camera", Role.INFER)
     app = create_app(InPlace(settings))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     read = []

@@ -21,10 +21,10 @@ from coordinator.serving.common.access import Access, asks, orders, rule_of
 from coordinator.serving.common.keys import MAX_KEYS, Keys, Role
 from coordinator.serving.oip import rpc
 from coordinator.serving.oip.rpc import RpcServer
-from coordinator.serving.oip.service import Service
+from coordinator.serving.oip.service import InferenceService
 from coordinator.settings import CoordinatorSettings
 from coordinator.trust import json_files as ledger
-from coordinator.trust.state import Files
+from coordinator.trust.state import LocalState
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from protos.errors import BadConfiguration, BadRequest, Infeasible, NotFound
@@ -35,7 +35,7 @@ from tests.serving.routes import OPEN, READING, every_route, every_rule, filled
 
 @pytest.fixture
 def keys(tmp_path):
-    return Keys(Files(tmp_path))
+    return Keys(LocalState(tmp_path))
 
 
 @pytest.fixture
@@ -263,7 +263,7 @@ def test_the_commands(tmp_path):
     state = ("--state-dir", str(tmp_path))
     made = imbrex("cluster", "key", "me", "--role", "admin", *state, "--json").json()
     assert made["key"].startswith("imbrex_")
-    Keys(Files(tmp_path)).require(made["key"], Role.ADMIN)
+    Keys(LocalState(tmp_path)).require(made["key"], Role.ADMIN)
     listed = imbrex("cluster", "keys", *state, "--json").json()
     assert listed == {"keys": [{"name": "me", "role": "admin"}]}
     imbrex("cluster", "key", "camera", *state)
@@ -272,7 +272,7 @@ def test_the_commands(tmp_path):
 
 
 async def test_the_inference_protocols_grpc_takes_keys_in_its_metadata(keys):
-    server = RpcServer(Service(InPlace()), Access(keys, 0.0), CoordinatorSettings())
+    server = RpcServer(InferenceService(InPlace()), Access(keys, 0.0), CoordinatorSettings())
     address = await server.start("127.0.0.1", 0)
     asks, admin = keys.add("camera", Role.INFER), keys.add("me", Role.ADMIN)
     async with grpc.aio.insecure_channel(address) as channel:

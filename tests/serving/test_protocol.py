@@ -11,7 +11,7 @@ from coordinator.serving.common.access import asks
 from coordinator.serving.common.keys import Keys, Role
 from coordinator.serving.common.state import TheCoordinator
 from coordinator.settings import CoordinatorSettings
-from coordinator.trust.state import Files
+from coordinator.trust.state import LocalState
 from tests.serving.in_place import InPlace
 
 toy = APIRouter()
@@ -46,7 +46,7 @@ async def says_no_body() -> str:
 async def test_a_protocol_is_a_package_and_a_line(monkeypatch, tmp_path):
     monkeypatch.setattr(application, "ROOMS", (*application.ROOMS, SimpleNamespace(router=toy)))
     settings = CoordinatorSettings(state_dir=tmp_path, host_names=("test",))
-    key = Keys(Files(tmp_path)).add("someone", Role.INFER)
+    key = Keys(LocalState(tmp_path)).add("someone", Role.INFER)
     app = application.create_app(InPlace(settings))  # type: ignore[arg-type]
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:

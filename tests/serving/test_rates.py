@@ -16,14 +16,14 @@ from coordinator.serving.common.keys import Keys, Role
 from coordinator.serving.common.rates import (
     BURST_S,
     MAX_CALLERS,
-    Rates,
+    RateLimiter,
     TooManyRequests,
     neighbourhood,
 )
 from coordinator.serving.oip.rpc import RpcServer
-from coordinator.serving.oip.service import Service
+from coordinator.serving.oip.service import InferenceService
 from coordinator.settings import CoordinatorSettings
-from coordinator.trust.state import Files
+from coordinator.trust.state import LocalState
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from protos.errors import BadRequest
@@ -34,7 +34,7 @@ PER_S = 4.0
 BURST = int(PER_S * BURST_S)
 
 
-def taken(rates: Rates, caller: str, count: int, now: float) -> int:
+def taken(rates: RateLimiter, caller: str, count: int, now: float) -> int:
     """How many of these requests were let through."""
     passed = 0
     for _ in range(count):
@@ -47,7 +47,7 @@ def taken(rates: Rates, caller: str, count: int, now: float) -> int:
 
 
 def test_a_bucket_empties_and_fills_again() -> None:
-    rates = Rates(PER_S)
+    rates = RateLimiter(PER_S)
     assert taken(rates, "camera", 20, now=100.0) == BURST
     with pytest.raises(TooManyRequests) as refused:
         rates.take("camera", 100.0)
@@ -57,7 +57,7 @@ def test_a_bucket_empties_and_fills_again() -> None:
 
 
 def test_callers_have_buckets_of_their_own_and_there_is_a_cap() -> None:
-    rates = Rates(PER_S)
+    rates = RateLimiter(PER_S)
     assert taken(rates, "one", 20, now=0.0) == BURST
     assert taken(rates, "other", 20, now=0.0) == BURST
     for number in range(MAX_CALLERS + 10):
@@ -66,7 +66,7 @@ def test_callers_have_buckets_of_their_own_and_there_is_a_cap() -> None:
 
 
 def test_zero_is_no_limit() -> None:
-    assert taken(Rates(0.0), "camera", 10_000, now=0.0) == 10_000
+    assert taken(RateLimiter(0.0), "camera", 10_000, now=0.0) == 10_000
 
 
 def test_who_has_many_addresses_is_one_caller() -> None:
@@ -77,7 +77,7 @@ def test_who_has_many_addresses_is_one_caller() -> None:
 
 
 def test_who_guesses_keys_is_slowed_down_and_the_holder_is_not(tmp_path) -> None:
-    keys = Keys(Files(tmp_path))
+    keys = Keys(LocalState(tmp_path))
     good = keys.add("camera", Role.INFER)
     access = Access(keys, PER_S, clock=lambda: 0.0)
     for _ in range(BURST):
@@ -122,8 +122,8 @@ async def test_every_surface_says_it_in_its_shape(http) -> None:
 
 
 async def test_the_inference_protocols_grpc_counts_too(tmp_path) -> None:
-    access = Access(Keys(Files(tmp_path)), PER_S, clock=lambda: 0.0)
-    server = RpcServer(Service(InPlace()), access, CoordinatorSettings())
+    access = Access(Keys(LocalState(tmp_path)), PER_S, clock=lambda: 0.0)
+    server = RpcServer(InferenceService(InPlace()), access, CoordinatorSettings())
     address = await server.start("127.0.0.1", 0)
     async with grpc.aio.insecure_channel(address) as channel:
         stub = inference_pb2_grpc.GRPCInferenceServiceStub(channel)

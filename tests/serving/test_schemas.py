@@ -12,8 +12,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from coordinator.answers import Finding
 from coordinator.costs.affine import LayerRates
-from coordinator.costs.devices import Endpoint
-from coordinator.costs.regression import LayerFit, Profile
+from coordinator.costs.devices import EndpointOverhead
+from coordinator.costs.regression import DeviceProfile, LayerRegression
 from coordinator.serving.v1 import answers
 from coordinator.tasks.plan import TrafficBytes
 
@@ -38,10 +38,10 @@ def schema(found: dict[str, Any], path: str, method: str = "get") -> dict[str, A
 @pytest.mark.parametrize(
     ("answered", "known"),
     [
-        (answers.Profile, Profile),
-        (answers.LayerFit, LayerFit),
+        (answers.Profile, DeviceProfile),
+        (answers.LayerFit, LayerRegression),
         (answers.Rates, LayerRates),
-        (answers.EndpointCosts, Endpoint),
+        (answers.EndpointCosts, EndpointOverhead),
         (answers.Moved, TrafficBytes),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 from coordinator.several import borrowing
 from coordinator.several.borrowing import LendingCoordinator, fetch
 from coordinator.several.lender import Lender
-from coordinator.several.listed import File
+from coordinator.several.listed import ListedFile
 from models.catalogue.installed import SPARE_BYTES
 from protos import imbrex_pb2 as pb
 from protos.errors import BadConfiguration, ImbrexError, NotFound, PeerViolation, Unavailable
@@ -26,7 +26,7 @@ from tests.trust.support import KITCHEN, caller, make_trust
 
 SECOND = "b" * 12
 CONTENT = bytes(range(256)) * (5 * CHUNK_BYTES // 512)  # two and a half chunks
-WANTED = File(hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
+WANTED = ListedFile(hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))
 
 
 def own_id(trust):
@@ -71,7 +71,7 @@ async def test_a_file_comes_whole_and_is_continued_where_it_broke_off(lent, trus
 async def test_an_empty_file_comes_too(lent, trust, tmp_path):
     _, source, path = lent
     path.write_bytes(b"")
-    wanted = File(WANTED.sha256, 0)
+    wanted = ListedFile(WANTED.sha256, 0)
     with pytest.raises(PeerViolation, match="SHA-256"):
         await fetch(source, another(trust, tmp_path), wanted, tmp_path / "part")
 
@@ -79,10 +79,10 @@ async def test_an_empty_file_comes_too(lent, trust, tmp_path):
 async def test_what_it_does_not_have_it_says(lent, trust, tmp_path):
     _, source, _ = lent
     with pytest.raises(NotFound, match="does not have the file"):
-        await fetch(source, another(trust, tmp_path), File("0" * 64, 5), tmp_path / "part")
+        await fetch(source, another(trust, tmp_path), ListedFile("0" * 64, 5), tmp_path / "part")
     for strange in ("", "../model.onnx", "a" * 70_000):
         with pytest.raises(ImbrexError):
-            await fetch(source, another(trust, tmp_path), File(strange, 5), tmp_path / "part")
+            await fetch(source, another(trust, tmp_path), ListedFile(strange, 5), tmp_path / "part")
 
 
 async def test_a_file_that_was_changed_is_not_taken(lent, trust, tmp_path):

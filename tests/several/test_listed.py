@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.several.listed import MOST_FILES, MOST_REMOVED, File, add, drop, read
+from coordinator.several.listed import MOST_FILES, MOST_REMOVED, ListedFile, add, drop, read
 from models.catalogue.installed import MODEL_FILE
 from models.onnx_file.model_file import MAX_MODEL_BYTES
 from protos.errors import NotFound
 
-MODEL = {MODEL_FILE: File("a" * 64, 100), "model.json": File("b" * 64, 10)}
-OTHER = {MODEL_FILE: File("c" * 64, 200)}
+MODEL = {MODEL_FILE: ListedFile("a" * 64, 100), "model.json": ListedFile("b" * 64, 10)}
+OTHER = {MODEL_FILE: ListedFile("c" * 64, 200)}
 GOOD = {"sha256": "a" * 64, "bytes": 5}
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from benchmarks.store import stored
 from coordinator.several.joining import move
-from coordinator.several.listed import File, read
+from coordinator.several.listed import ListedFile, read
 from coordinator.several.shared_store import MARK, SERVED_BY, SharedStore, files_of, open_store
 from coordinator.several.survey import survey
 from coordinator.several.where import own_address, sources
-from coordinator.trust.state import COORDINATORS, DEFAULTS, MODELS, Files, open_state
+from coordinator.trust.state import COORDINATORS, DEFAULTS, MODELS, LocalState, open_state
 from coordinator.trust.trust import own_name
 from models.catalogue.installed import MODEL_FILE, Store
 from protos.errors import BadConfiguration, BadRequest, NotFound, Unavailable
@@ -29,7 +29,7 @@ def writing(content: bytes):
 @pytest.fixture
 def state(tmp_path):
     (tmp_path / "state").mkdir()
-    return Files(tmp_path / "state")
+    return LocalState(tmp_path / "state")
 
 
 @pytest.fixture
@@ -175,7 +175,9 @@ def test_files_are_known_by_their_content(tmp_path):
     writing(b"1")(tmp_path)
     (tmp_path / ".hidden").touch()
     (found,) = files_of(tmp_path).values()
-    assert found == File("6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b", 1)
+    assert found == ListedFile(
+        "6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b", 1
+    )
 
 
 # ---------------------------------------------------------------- whose folder it is
@@ -207,7 +209,7 @@ def test_the_folder_says_where_the_state_is_and_moves_carry_the_models(tmp_path)
         assert listed(shared.state) == {"yard": [1]}
         shared.state.close()
         move(state_dir, "files", replace=False)
-        assert listed(Files(state_dir)) == {"yard": [1]}
+        assert listed(LocalState(state_dir)) == {"yard": [1]}
         assert type(open_store(root)) is Store
         # Alone, the folder is what counts: it is listed again when the coordinator starts.
         Store(root).put("yard", writing(b"2"))

@@ -12,7 +12,7 @@ from coordinator.runtime.withheld_list import WithheldList
 from coordinator.serving.common.keys import Keys, Role
 from coordinator.several.joining import join, move
 from coordinator.trust.authority import Authority
-from coordinator.trust.state import Files, open_state
+from coordinator.trust.state import LocalState, open_state
 from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration, BadRequest, Infeasible, LostWorker, Unavailable
 from protos.rpc.channels import Caller
@@ -302,7 +302,7 @@ async def test_tokens_are_good_for_one_kind_and_once(first, tmp_path):
 
 
 async def test_whoever_keeps_the_state_in_files_invites_no_coordinator(first):
-    assert isinstance(open_state(first), Files)
+    assert isinstance(open_state(first), LocalState)
     certified = Trust.load(first).certified
     secret = certified.invitations.open(now_utc(), coordinator=True)
     with pytest.raises(Infeasible, match="in its files"):

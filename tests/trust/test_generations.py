@@ -9,7 +9,7 @@ import structlog
 
 from coordinator.devices import connection
 from coordinator.trust.roster import Roster
-from coordinator.trust.state import Files
+from coordinator.trust.state import LocalState
 from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration
 from protos.trust.identity import keep_identity
@@ -64,7 +64,7 @@ async def test_a_copy_lets_nobody_in_whom_the_original_removed(original, tmp_pat
         coordinator(original, [worker.address], **OF_THE_CLUSTER),
     ):
         assert await gets_in(trust, worker, tmp_path)
-        Roster(Files(original)).remove(HALL)
+        Roster(LocalState(original)).remove(HALL)
         while await gets_in(trust, worker, tmp_path):
             pass
     async with worker_process(state) as worker:  # it keeps what it knows
@@ -78,10 +78,10 @@ async def test_a_copy_lets_nobody_in_whom_the_original_removed(original, tmp_pat
                 assert not await gets_in(trust, worker, tmp_path)
 
                 # Whoever restored it says which list is right.
-                assert HALL in Roster(Files(copied)).ids()
+                assert HALL in Roster(LocalState(copied)).ids()
                 said = imbrex("cluster", "confirm", "--state-dir", copied, "--json").json()
                 assert said == {
-                    "generation": Roster(Files(original)).generation + 1,
+                    "generation": Roster(LocalState(original)).generation + 1,
                     "changed": True,
                 }
                 await until(lambda: not any("newer" in each.reason for each in copy.devices()))
@@ -91,14 +91,14 @@ async def test_a_copy_lets_nobody_in_whom_the_original_removed(original, tmp_pat
 
 
 def test_every_change_of_who_belongs_counts_and_a_renewal_does_not(original):
-    certified, roster = Trust.load(original).certified, Roster(Files(original))
+    certified, roster = Trust.load(original).certified, Roster(LocalState(original))
     before = roster.generation
     admit(certified, HALL)
     assert roster.generation == before
     admit(certified, OFFICE)
     roster.remove(HALL)
     assert roster.generation == before + 2
-    assert Roster(Files(original)).generation == before + 2
+    assert Roster(LocalState(original)).generation == before + 2
     roster.note_newer(before)
     assert not roster.confirm()
     roster.note_newer(before + 7)

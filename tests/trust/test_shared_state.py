@@ -19,7 +19,7 @@ from coordinator.trust.state import (
     DEVICES,
     DRAINED,
     KEYS,
-    Files,
+    LocalState,
     open_state,
 )
 from coordinator.trust.trust import Trust
@@ -35,7 +35,7 @@ from tests.trust.support import HALL, KITCHEN, admit, make_trust
 def state_dir(tmp_path):
     """A coordinator with a member and a key, its state in files."""
     admit(make_trust(tmp_path / "first").certified, KITCHEN)
-    Keys(Files(tmp_path / "first")).add("camera", Role.INFER)
+    Keys(LocalState(tmp_path / "first")).add("camera", Role.INFER)
     return tmp_path / "first"
 
 
@@ -73,7 +73,7 @@ def drain(state, device):
 
 @needs_server
 def test_it_moves_there_and_back(tmp_path, state_dir, opened):
-    before = {name: Files(state_dir).entries(name) for name in (DEVICES, KEYS)}
+    before = {name: LocalState(state_dir).entries(name) for name in (DEVICES, KEYS)}
     with stored(tmp_path) as store:
         move(state_dir, store.url, replace=False)
         first = opened(state_dir)
@@ -177,8 +177,8 @@ def test_an_older_state_lets_nobody_in(tmp_path, state_dir, opened):
 
 
 def _shared(state_dir, epoch):
-    authority = Trust.load(state_dir, state=Files(state_dir)).certified.authority.fingerprint
-    files = Files(state_dir)
+    authority = Trust.load(state_dir, state=LocalState(state_dir)).certified.authority.fingerprint
+    files = LocalState(state_dir)
     documents = {name: files.entries(name) for name in (DEVICES, "cluster/generation")}
     return Shared(epoch, authority, documents)
 
@@ -371,7 +371,7 @@ def test_the_commands(tmp_path, state_dir):
         back = imbrex("cluster", "move-state", "files", *own)
         assert back.json() == {"state": "files"}
     state = open_state(state_dir)
-    assert isinstance(state, Files)
+    assert isinstance(state, LocalState)
     assert (list(state.entries(DEVICES)), sorted(state.entries(KEYS))) == ([], ["camera", "me"])
 
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from models.digits import EXAMPLES
 from models.digits.examples import TRUTH
-from models.digits.ink import Part
+from models.digits.ink import InkPart
 from models.digits.sheets import Format, Sheet, sheet
 
 FORM = Format(width=480, height=360, fewest=4, most=7)
@@ -21,7 +21,7 @@ def main() -> None:
     EXAMPLES.mkdir(exist_ok=True)
     entries = []
     for number, seed in enumerate(SEEDS, start=1):
-        made, file = sheet(Part.HELD_OUT, seed, FORM), f"sheet-{number}.png"
+        made, file = sheet(InkPart.HELD_OUT, seed, FORM), f"sheet-{number}.png"
         Image.fromarray(made.pixels).save(EXAMPLES / file, optimize=True)
         entries.append({"file": file, "seed": seed, "digits": _digits(made)})
     TRUTH.write_text(json.dumps({"sheets": entries}, indent=1) + "\n", encoding="utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnxruntime
 from PIL import Image
 
-from models.vision.detection import Detection
+from models.vision.detection import DetectedBox
 from models.vision.predictions import predictions
 from models.vision.preprocess import image_to_pixels
 from models.vision.sidecar import Sidecar, load, sidecar_path
@@ -26,13 +26,13 @@ class Detector:
             model, options, providers=["CPUExecutionProvider"]
         )
 
-    def find(self, image: Image.Image) -> list[Detection]:
+    def find(self, image: Image.Image) -> list[DetectedBox]:
         """The detections in the picture, best first."""
         pixels, placement = image_to_pixels(image, form := self.sidecar.picture)
         names = [output.name for output in self._session.get_outputs()]
         arrays = self._session.run(names, {form.name: form.pixels.values(pixels)})
         found = predictions(self.sidecar, dict(zip(names, arrays, strict=True)), placement)
-        return [item for item in found if isinstance(item, Detection)]
+        return [item for item in found if isinstance(item, DetectedBox)]
 
 
 def _with_min_score(sidecar: Sidecar, min_score: float | None) -> Sidecar:

@@ -17,7 +17,7 @@ from pathlib import Path
 from PIL import Image
 
 from models.digits import FOLDER, MODEL
-from models.digits.ink import Part, bank
+from models.digits.ink import InkPart, bank
 from models.digits.sheets import SHEETS, Sheet, held_out_sheets, truth_of
 from models.vision.quality import (
     MIN_SCORE,
@@ -73,7 +73,7 @@ def measure(model: Path, count: int = SHEETS) -> Quality:
         per_digit={label: round(value, 4) for label, value in each.items()},
         sheets=count,
         digits=digits,
-        held_out_images=len(bank(Part.HELD_OUT)),
+        held_out_images=len(bank(InkPart.HELD_OUT)),
         min_score=used,
         precision=round(hits / max(1, sum(len(picture.found) for picture in shown)), 4),
         recall=round(hits / digits, 4),

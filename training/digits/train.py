@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 from models.digits import FOLDER
-from models.digits.ink import Part
+from models.digits.ink import InkPart
 from models.digits.sheets import MOST_DIGITS, Format, sheet
 from training.digits import network
 
@@ -47,7 +47,7 @@ class Sheets(Dataset):
         short = int(rng.uniform(0.55, 1.0) * network.SIDE) if rng.random() < 0.33 else network.SIDE
         wide = rng.random() < 0.5
         form = Format(*((network.SIDE, short) if wide else (short, network.SIDE)))
-        made = sheet(Part.TRAIN, seed, form)
+        made = sheet(InkPart.TRAIN, seed, form)
         left, top = (network.SIDE - form.width) // 2, (network.SIDE - form.height) // 2
         pixels = np.full((network.SIDE, network.SIDE, 3), BAR_GREY, dtype=np.uint8)
         pixels[top : top + form.height, left : left + form.width] = made.pixels

@@ -21,12 +21,13 @@ from coordinator.planning.geometry.axes import Axis
 from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.run_splits import RunSplits
 from coordinator.planning.geometry.splits import Quantity, Splits
-from coordinator.planning.geometry.sweeps import Floats, Ints, Run
+from coordinator.planning.geometry.sweeps import BlockRun
 from coordinator.planning.geometry.wholes import WholeSweep, node_index, wholes
 from models.cut.tiles import even_spans, map_size
 from models.cut.units import Network
 from models.graph.graph import COLS, ROWS, Graph
 from models.operators import splits_along
+from models.tensors.arrays import Floats, Ints
 from models.tensors.boxes import Box
 
 
@@ -34,7 +35,7 @@ from models.tensors.boxes import Box
 class _Planned:
     """A run of splittable blocks before its sweep, and its part of the quantities."""
 
-    run: Run
+    run: BlockRun
     lowest_cols: Sequence[Mark]
     chosen: slice
 
@@ -201,7 +202,7 @@ def _planned(network: Network, geometry: Geometry) -> Iterator[_Planned]:
         if len(stops) > 1:
             units = [network.units[a:b] for a, b in itertools.pairwise(boundaries[part])]
             yield _Planned(
-                Run(lowest, units, stops, geometry.sizes[part]),
+                BlockRun(lowest, units, stops, geometry.sizes[part]),
                 [max(lowest, each) for each in lowest_cols[part][1:]],
                 slice(bisect_left(nodes, stops[0]), bisect_left(nodes, stops[-1])),
             )

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from models.tensors.arrays import Ints
 from models.tensors.boxes import Box
-
-Ints = NDArray[np.int64]
-
 
 # The dimensions of a map; boxes with more need arrays with more.
 MAP_AXES = 4

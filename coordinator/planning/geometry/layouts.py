@@ -20,7 +20,7 @@ from models.cut.partial import partial_extent, partial_work, summed_input
 from models.cut.units import Network, Unit
 from models.graph.graph import CHANNELS, COLS, ROWS, Graph
 from models.operators.geometry import extent
-from models.operators.work import Work, works
+from models.operators.work import NodeWork, works
 from models.tensors.boxes import Box
 
 # Distinct tiles of a network that are cached, with what they read and compute, about 2 KB each.
@@ -57,11 +57,11 @@ class Configuration:
 class Computing:
     """What a tile computes, determined when first needed."""
 
-    def __init__(self, find: Callable[[], Sequence[Work]]) -> None:
+    def __init__(self, find: Callable[[], Sequence[NodeWork]]) -> None:
         self._find = find
 
     @cached_property
-    def works(self) -> tuple[Work, ...]:
+    def works(self) -> tuple[NodeWork, ...]:
         """The work of every node."""
         return tuple(self._find())
 
@@ -82,7 +82,7 @@ class UnitTile:
         return UnitTile(boxes, reads, self.computing, self.part)
 
     @property
-    def work(self) -> tuple[Work, ...]:
+    def work(self) -> tuple[NodeWork, ...]:
         """The work of every node."""
         return self.computing.works
 

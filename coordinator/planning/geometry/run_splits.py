@@ -11,8 +11,9 @@ import numpy as np
 from coordinator.planning.geometry.axes import Axis
 from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.splits import Growth, Quantity, Splits
-from coordinator.planning.geometry.sweeps import AxisSweep, Floats, Ints, Run
+from coordinator.planning.geometry.sweeps import AxisSweep, BlockRun
 from models.graph.graph import COLS, ROWS, Graph
+from models.tensors.arrays import Floats, Ints
 
 # Of what was computed so much is kept: a coordinator may have 1 GB for everything.
 _MOST_BYTES = 100_000_000
@@ -27,7 +28,7 @@ class RunSplits:
     def __init__(
         self,
         graph: Graph,
-        run: Run,
+        run: BlockRun,
         lowest_cols: Sequence[Mark],
         quantities: Sequence[Quantity],
         first_group: int,

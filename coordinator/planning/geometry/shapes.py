@@ -13,7 +13,7 @@ from models.cut.tiles import MapTile, even_spans, on_map, places, weighted_spans
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TileShape:
     """`bands[i]` tiles side by side in the i-th band of rows."""
 
     bands: tuple[int, ...]
@@ -53,14 +53,16 @@ class Shape:
         )
 
 
-def grids_of(count: int) -> tuple[Shape, ...]:
+def grids_of(count: int) -> tuple[TileShape, ...]:
     """Every grid of `count` tiles, from one column to one row."""
-    return tuple(Shape((count // rows,) * rows) for rows in range(count, 0, -1) if not count % rows)
+    return tuple(
+        TileShape((count // rows,) * rows) for rows in range(count, 0, -1) if not count % rows
+    )
 
 
-def shapes_of(count: int) -> tuple[Shape, ...]:
+def shapes_of(count: int) -> tuple[TileShape, ...]:
     """`count` tiles in any number of bands, as evenly as possible; strips first."""
     return tuple(
-        Shape(tuple(len(span) for span in even_spans(count, bands)))
+        TileShape(tuple(len(span) for span in even_spans(count, bands)))
         for bands in range(count, 0, -1)
     )

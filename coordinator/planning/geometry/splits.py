@@ -9,8 +9,8 @@ import numpy as np
 
 from coordinator.planning.geometry.axes import Positions
 from coordinator.planning.geometry.marks import Mark
-from coordinator.planning.geometry.sweeps import Floats, Ints
 from models.cut.tiles import MapTile, grain
+from models.tensors.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)

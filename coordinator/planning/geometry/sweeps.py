@@ -22,15 +22,14 @@ from coordinator.planning.geometry.marks import Mark
 from models.cut.tiles import grain, places, scaled_mark
 from models.cut.units import Unit
 from models.graph.graph import ROWS, Graph, Node
+from models.tensors.arrays import Ints
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 # Marks what is not needed at all.
 NOTHING = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BlockRun:
     """Blocks between marks `lowest` and `highest`: the units after each mark but the last, the
     first node after each mark, and the rows and columns of the map at each.
     """
@@ -62,7 +61,7 @@ class AxisSweep:
     outputs, with the first end before which it is computed, and the first that it does not cross.
     """
 
-    def __init__(self, graph: Graph, run: Run, axis: Axis) -> None:
+    def __init__(self, graph: Graph, run: BlockRun, axis: Axis) -> None:
         self.graph, self.run, self.axis = graph, run, axis
         self.sizes = [size[axis.which - ROWS] for size in run.sizes[1:]]
         # The positions of the k-th end start at `offsets[k]`.

@@ -13,15 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coordinator.planning.geometry.marks import Mark
 from models.cut.units import Network, Unit, block_outputs
 from models.cut.worked import Worked, unit_worked
-from models.operators.work import Work
+from models.operators.work import NodeWork
+from models.tensors.arrays import Floats
 from models.tensors.boxes import Box
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +45,7 @@ class WholeSweep:
     """
 
     def __init__(self, network: Network, boundaries: Sequence[int], end: Mark) -> None:
-        self.node_works: dict[int, Work] = {}
+        self.node_works: dict[int, NodeWork] = {}
         self.computed: dict[int, Box] = {}
         self.reads: dict[int, tuple[Box | None, ...]] = {}
         self.demands: dict[str, Box] = {}

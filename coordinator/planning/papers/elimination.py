@@ -21,7 +21,7 @@ from coordinator.costs.devices import Cluster
 from coordinator.planning.baseline import fastest_first, shares_of
 from coordinator.planning.geometry.layouts import Layout
 from coordinator.planning.memory import Need, holds, overfilled, too_little_memory
-from coordinator.planning.papers.layered import Wire, compute_s, unit_graph
+from coordinator.planning.papers.layered import LayerWire, compute_s, unit_graph
 from coordinator.planning.papers.min_sum_elimination import CostGraph, Edge, Strategy, find_strategy
 from coordinator.planning.papers.unit_plan import alone_plan, plan_of
 from coordinator.tasks.plan import Plan
@@ -75,7 +75,7 @@ class Layers:
         alike = {id(each.shared): each.shared for each in self.layouts}
         alike_s = {key: compute_s(layouts, self.devices) for key, layouts in alike.items()}
         self.node_s = [alike_s[id(each.shared)].copy() for each in self.layouts]
-        wire = Wire.of(self.devices)
+        wire = LayerWire.of(self.devices)
         moved = {(id(each.sent), id(each.received)): each for each in units.transfers}
         moved_s = {key: each.seconds(wire) for key, each in moved.items()}
         self.edges = tuple(

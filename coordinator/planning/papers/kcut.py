@@ -16,8 +16,8 @@ from coordinator.costs.devices import Cluster
 from coordinator.planning.baseline import fastest_first, shares_of
 from coordinator.planning.geometry.layouts import Configuration, Layout, Layouts
 from coordinator.planning.memory import overfilled, too_little_memory
-from coordinator.planning.papers.kcut_search import Cuts, k_cut
-from coordinator.planning.papers.layered import UnitGraph, Wire, compute_s
+from coordinator.planning.papers.kcut_search import CutTable, k_cut
+from coordinator.planning.papers.layered import LayerWire, UnitGraph, compute_s
 from coordinator.planning.papers.unit_cut import Setting
 from coordinator.planning.papers.unit_flow import UnitFlow
 from coordinator.planning.papers.unit_plan import alone_plan, plan_of
@@ -61,7 +61,7 @@ class _Search:
     def __init__(self, network: Network, ranked: Cluster) -> None:
         self.network, self.cluster = network, ranked
         self._flow = UnitFlow.of(Setting.of(network))
-        self._known: Cuts = {}
+        self._known: CutTable = {}
 
     def plans(self, count: int) -> Iterator[Plan]:
         """Plans for the first `count` devices; later ones balance memory."""
@@ -94,6 +94,6 @@ class _Search:
         devices = self.cluster.devices
         every = [*map(Layouts.only, layouts)]
         graph = UnitGraph.of(self.network, every, len(devices), credit=True)
-        wire = Wire.of(devices)
+        wire = LayerWire.of(devices)
         moved_s = sum(float(each.seconds(wire)[0, 0]) for each in graph.transfers)
         return float(compute_s(layouts, devices).sum()) + moved_s

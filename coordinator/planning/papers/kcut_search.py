@@ -19,7 +19,6 @@ from math import fsum
 from typing import Protocol, Self, TypeVar
 
 from coordinator.planning.papers.minsum import (
-    Floats,
     Table,
     TooWideError,
     descend,
@@ -27,6 +26,7 @@ from coordinator.planning.papers.minsum import (
     minimise,
     total_of,
 )
+from models.tensors.arrays import Floats
 
 # If a level has more states than this, another order is tried: 1 MB of float64.
 _LEVEL_ENTRIES = 125_000
@@ -85,11 +85,11 @@ class Group:
 
 # The cheapest cut of a tile graph, by its id and the shares of its parts. The graph is stored with
 # it, so that its id cannot be reused.
-Cuts = dict[tuple[int, tuple[float, ...]], tuple[Dataflow, float, tuple[int, ...]]]
+CutTable = dict[tuple[int, tuple[float, ...]], tuple[Dataflow, float, tuple[int, ...]]]
 
 
 def k_cut(
-    flow: Flow, weights: Sequence[float], start: int = 0, known: Cuts | None = None
+    flow: Flow, weights: Sequence[float], start: int = 0, known: CutTable | None = None
 ) -> tuple[Group, list[Flow]]:
     """Cuts the devices in halves by number, each with a share in proportion to its weights, until
     each device is alone [Algorithm 1]; returns the cuts, and the tile graph of every device. Cuts

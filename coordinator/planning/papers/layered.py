@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 
 from coordinator.costs.affine import Costs
 from coordinator.costs.devices import Device
-from coordinator.planning.geometry.box_arrays import MAP_AXES, Ints, common, stacked, volumes
+from coordinator.planning.geometry.box_arrays import MAP_AXES, common, stacked, volumes
 from coordinator.planning.geometry.layouts import Layout, Layouts, UnitTile, divider_of
 from models.cut.units import Network
+from models.tensors.arrays import Floats, Ints
 from models.tensors.boxes import Box
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,14 +42,14 @@ class LayoutBoxes:
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class LayerWire:
     """The cost of transferring one tensor: seconds per byte and per message of each device."""
 
     byte_s: Floats
     message_s: Floats
 
     @classmethod
-    def of(cls, devices: Sequence[Device]) -> Wire:
+    def of(cls, devices: Sequence[Device]) -> LayerWire:
         """The links of the devices, in order."""
         return cls(
             np.array([device.link.byte_s for device in devices]),
@@ -118,7 +117,7 @@ class Transfers:
     sent: Ints
     received: Ints
 
-    def seconds(self, wire: Wire) -> Floats:
+    def seconds(self, wire: LayerWire) -> Floats:
         """t_x of the tensor, [layout of its maker, layout of its reader]."""
         return wire.seconds(self.sent) + wire.seconds(self.received)
 

@@ -19,15 +19,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coordinator.planning.papers.minsum import (
-    Floats,
-    Ints,
-    Table,
-    TooWideError,
-    descend,
-    greedy_order,
-    minimise,
-)
+from coordinator.planning.papers.minsum import Table, TooWideError, descend, greedy_order, minimise
+from models.tensors.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,10 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from models.tensors.arrays import Floats, Ints
 
 # Entries of the widest table that is joined: 64 MB of float64.
 MAX_ENTRIES = 8_000_000

@@ -19,13 +19,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.planning.geometry.box_arrays import MAP_AXES, Ints, common, stacked, volumes
+from coordinator.planning.geometry.box_arrays import MAP_AXES, common, stacked, volumes
 from coordinator.planning.geometry.layouts import Divider, UnitTile, divider_of
 from coordinator.planning.geometry.partition import channel_step, cut_span, owned_boxes
-from coordinator.planning.papers.layered import Floats, makers
+from coordinator.planning.papers.layered import makers
 from models.cut.partial import summed_input
 from models.cut.units import Network
 from models.graph.graph import CHANNELS, ROWS
+from models.tensors.arrays import Floats, Ints
 from models.tensors.boxes import Box, Span
 
 # Tilings of a tensor and forms of a unit: its channels, rows, columns (1, 2, 3), and these.

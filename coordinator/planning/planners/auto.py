@@ -27,7 +27,7 @@ from coordinator.planning.memory import larger_than_a_device
 from coordinator.planning.placing import within_memory
 from coordinator.planning.planners.branches import by_branches
 from coordinator.planning.planners.candidates import CANDIDATES, When
-from coordinator.planning.search.stages import Draft, Stages
+from coordinator.planning.search.stages import PlanDraft, Stages
 from coordinator.planning.search.tables import tables_of
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.planning.stage_groups import staged_in_groups
@@ -215,7 +215,7 @@ class _Candidates:
         """The candidates, the best first, without any that differs from a better one only in its
         barriers.
         """
-        found: dict[Draft, _Candidate] = {}
+        found: dict[PlanDraft, _Candidate] = {}
         for each in sorted(self.found, key=lambda each: each.latency_s):
             draft = self.stages.without_barriers(self.stages.of_plan(each.plan))
             found.setdefault(draft, each)

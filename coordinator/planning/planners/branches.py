@@ -19,10 +19,10 @@ from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.geometry.layouts import divider_of
 from coordinator.planning.memory import overfilled
 from coordinator.planning.planners.fused import fused
-from coordinator.planning.search.heft import Task, longest_s, placement
+from coordinator.planning.search.heft import HeftTask, longest_s, placement
 from coordinator.planning.search.stages import Stages
 from coordinator.planning.search.tables import tables_of
-from coordinator.tasks.plan import Block, Exchange, Plan, Tile, tile_extent
+from coordinator.tasks.plan import Block, ExchangeMode, Plan, Tile, tile_extent
 from models.cut.units import Network
 from models.tensors.boxes import Box
 from protos.wire.facts import DeviceId
@@ -130,11 +130,11 @@ class _Search:
         )
         return replace(plan, notes=(note,))
 
-    def _tasks(self, start: int, stop: int) -> tuple[list[Task], list[float]]:
+    def _tasks(self, start: int, stop: int) -> tuple[list[HeftTask], list[float]]:
         """Units [start, stop), each whole, and the earliest times of what they read from others."""
         divider, devices = divider_of(self.network), self.cluster.devices
         makers: dict[str, int] = {}
-        tasks: list[Task] = []
+        tasks: list[HeftTask] = []
         begins_s: list[float] = []
         for index, unit in enumerate(self.network.units[start:stop]):
             tile = divider.whole(unit)
@@ -148,7 +148,7 @@ class _Search:
                     given += size
                     begin_s = max(begin_s, self._earliest_s.get(name, 0.0))
             ready_s = [each.link.transfer_s(given) for each in devices]
-            tasks.append(Task(self._seconds[start + index], ready_s, reads))
+            tasks.append(HeftTask(self._seconds[start + index], ready_s, reads))
             begins_s.append(begin_s)
             makers.update(dict.fromkeys(tile.boxes, index))
         return tasks, begins_s
@@ -212,14 +212,14 @@ class _Blocks:
         block = Block(start, stop, (tile,), barrier=False)
         reads = tile_extent(self.network, block, tile).inputs.keys()
         passed = direct and reads & self._made and not reads & self._sums
-        exchange: Exchange = "peer" if passed else "host"
+        exchange: ExchangeMode = "peer" if passed else "host"
         self.blocks.append(replace(block, exchange=exchange))
         self._made.update(names)
 
 
 def _free(block: Block) -> Block:
     """The block without its barrier, reading its inputs from wherever they are."""
-    exchange: Exchange = "host" if block.exchange == "none" else block.exchange
+    exchange: ExchangeMode = "host" if block.exchange == "none" else block.exchange
     if exchange == block.exchange and not block.barrier:
         return block
     return replace(block, barrier=False, exchange=exchange)

@@ -22,7 +22,7 @@ from coordinator.planning.search.forms import Forms
 from coordinator.planning.search.improve import Cost, Search, is_better
 from coordinator.planning.search.moves import borders, cuts, devices, shapes
 from coordinator.planning.search.slots import Slots
-from coordinator.planning.search.stages import Draft, Stages
+from coordinator.planning.search.stages import PlanDraft, Stages
 from coordinator.planning.search.tables import tables_of
 from coordinator.tasks.plan import Plan
 from models.cut.units import Network
@@ -62,8 +62,8 @@ class _Fused:
 
     def plan(self) -> Plan:
         """The best of the improved drafts, by the simulator itself."""
-        pool: dict[Draft, Cost] = {}
-        slots_of: dict[Draft, Slots] = {}
+        pool: dict[PlanDraft, Cost] = {}
+        slots_of: dict[PlanDraft, Slots] = {}
         for slots in self.starts.all():
             self._add(pool, slots_of, slots)
         if not pool:
@@ -94,10 +94,12 @@ class _Fused:
             if self.search.left <= 0 or not is_better(best, before, _WORTHWHILE):
                 return slots
 
-    def _add(self, pool: dict[Draft, Cost], slots_of: dict[Draft, Slots], slots: Slots) -> None:
+    def _add(
+        self, pool: dict[PlanDraft, Cost], slots_of: dict[PlanDraft, Slots], slots: Slots
+    ) -> None:
         draft = self.search.draft(slots)
         if draft is not None and draft not in pool:
             pool[draft], slots_of[draft] = self.search.cost(draft), slots
 
-    def _plan(self, draft: Draft) -> Plan:
+    def _plan(self, draft: PlanDraft) -> Plan:
         return finished("fused", self.stages.blocks(draft), self.network, self.cluster)

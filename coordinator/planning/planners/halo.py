@@ -54,7 +54,7 @@ from coordinator.planning.search.peer_moves import (
     united,
     with_turn,
 )
-from coordinator.planning.search.slots import Form, How, Slot, Slots, put
+from coordinator.planning.search.slots import How, Slot, SlotForm, Slots, put
 from coordinator.planning.search.stages import Stages
 from coordinator.planning.search.subsets import counts_of
 from coordinator.planning.search.tables import Tables
@@ -152,7 +152,7 @@ class _Halo:
 
     def _start(self, count: int) -> Slots:
         """An exchange wherever one is needed, over the `count` fastest devices."""
-        divided, alone = self._on(count), Form(())
+        divided, alone = self._on(count), SlotForm(())
         slots = [
             Slot(start, end, divided if unit.is_divisible else alone, peers=True)
             for (start, end), unit in zip(
@@ -161,11 +161,11 @@ class _Halo:
         ]
         return tuple(self._without_idle_cuts(slots))
 
-    def _on(self, count: int) -> Form:
+    def _on(self, count: int) -> SlotForm:
         """Rows on the fastest devices, in the cluster's order, so that a device keeps its position
         when others are dropped.
         """
-        return Form(tuple(sorted(self._ranking[:count])), "rows")
+        return SlotForm(tuple(sorted(self._ranking[:count])), "rows")
 
     def _improved(self, slots: Slots) -> Slots:
         search, best = self.search, self._cost(slots)
@@ -314,10 +314,10 @@ class _Halo:
         if not index or slot.end != slot.start + 1 or slot.start not in self.forms.connected:
             return
         before = slots[index - 1].form.devices
-        stays = Form(before, "in place")
+        stays = SlotForm(before, "in place")
         hows: tuple[How, ...] = ("outputs", "inputs")
         others = [
-            Form(self._on(count).devices, how)
+            SlotForm(self._on(count).devices, how)
             for count in dict.fromkeys((len(self.cluster.devices), len(before)))
             for how in hows
         ]
@@ -339,7 +339,7 @@ class _Halo:
     def _slices(self, slots: Slots, index: int) -> Iterator[Slots]:
         slot = slots[index]
         for count in dict.fromkeys((len(self.cluster.devices), len(slot.form.devices))):
-            form = Form(self._on(count).devices, "channels")
+            form = SlotForm(self._on(count).devices, "channels")
             for cut in self._marks[slot.start : slot.end][::-1]:
                 rows = (replace(slot, end=cut),) if cut > slot.start else ()
                 edges = itertools.pairwise(self._marks[cut : slot.end + 1])

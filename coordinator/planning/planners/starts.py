@@ -14,15 +14,15 @@ import numpy as np
 
 from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.shapes import shapes_of
-from coordinator.planning.geometry.sweeps import Floats
 from coordinator.planning.papers.aofl import options_by_count
 from coordinator.planning.search.connected import DividedUnit, divided
 from coordinator.planning.search.cuts import best_cuts, cheapest
 from coordinator.planning.search.options import Option, Tiled, alone, strips, tiled
-from coordinator.planning.search.slots import Form, Slot, Slots
+from coordinator.planning.search.slots import Slot, SlotForm, Slots
 from coordinator.planning.search.subsets import subsets_of
 from coordinator.planning.search.tables import Rank, Tables
 from models.cut.units import Network
+from models.tensors.arrays import Floats
 from protos.wire.facts import DeviceId
 
 Costing = Callable[[Option], Floats]
@@ -75,7 +75,7 @@ class Starts:
         first, last = self.tables.marks[0], self.tables.last
         for d, device in enumerate(self.tables.devices):
             if self.tables.fits[d, first, last]:
-                yield (Slot(first, last, Form((self.places[device.id],))),)
+                yield (Slot(first, last, SlotForm((self.places[device.id],))),)
 
     def at_most(self, count: int, serial: bool) -> Iterator[Slots]:
         """The draft with at most `count` devices in any block, if there is one. `serial`: transfers
@@ -101,12 +101,12 @@ class Starts:
         shares = tuple((self.places[device.id], part) for device, part in option.shares(start, end))
         devices = tuple(d for d, _ in shares)
         if len(devices) == 1:
-            return Slot(start, end, Form(devices))
+            return Slot(start, end, SlotForm(devices))
         if isinstance(option, DividedUnit):
-            return Slot(start, end, Form(devices, "inputs" if option.sums else "outputs"))
-        form = Form(devices)
+            return Slot(start, end, SlotForm(devices, "inputs" if option.sums else "outputs"))
+        form = SlotForm(devices)
         if isinstance(option, Tiled) and len(devices) == option.shape.count:
-            form = Form(devices, "bands", option.shape)
+            form = SlotForm(devices, "bands", option.shape)
         return Slot(start, end, form, shares=shares)
 
 
@@ -114,6 +114,6 @@ def _in_place(slots: Slots) -> Iterator[Slots]:
     """The first divided fully connected layer, over the rows that its devices already have."""
     for index, slot in enumerate(slots):
         if index and slot.form.how in ("inputs", "outputs"):
-            there = Form(slots[index - 1].form.devices, "in place")
+            there = SlotForm(slots[index - 1].form.devices, "in place")
             yield (*slots[:index], replace(slot, form=there, shares=None), *slots[index + 1 :])
             return

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from models.tensors.arrays import Floats, Ints
+
 # [k, d]: whether subset k has device d.
 Members = NDArray[np.bool_]
 

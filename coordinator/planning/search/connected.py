@@ -21,13 +21,13 @@ from coordinator.planning.geometry.blocks import Geometry
 from coordinator.planning.geometry.layouts import Configuration, UnitTile, divider_of
 from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.partition import cut_span
-from coordinator.planning.geometry.sweeps import Floats
 from coordinator.planning.memory import holds
-from coordinator.planning.search.options import Shares
+from coordinator.planning.search.options import DeviceShares
 from coordinator.planning.search.tables import Rank, Tables
 from models.cut.partial import summed_input
 from models.cut.units import Network, Unit
 from models.graph.graph import CHANNELS, ROWS
+from models.tensors.arrays import Floats
 from models.tensors.boxes import Box, Span
 
 
@@ -35,12 +35,12 @@ from models.tensors.boxes import Box, Span
 class DividedUnit:
     """One unit divided over devices, by output channels or (`sums`) by input."""
 
-    tiles: Shares
+    tiles: DeviceShares
     sums: bool
     seconds: Floats
     finish_s: Floats
 
-    def shares(self, start: Mark, end: Mark) -> Shares:
+    def shares(self, start: Mark, end: Mark) -> DeviceShares:
         """The devices and their tiles."""
         return self.tiles
 

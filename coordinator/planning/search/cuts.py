@@ -14,8 +14,8 @@ from operator import attrgetter
 import numpy as np
 
 from coordinator.planning.geometry.marks import Mark
-from coordinator.planning.geometry.sweeps import Floats
 from coordinator.planning.search.options import Option
+from models.tensors.arrays import Floats
 
 Cuts = tuple[tuple[Mark, Mark], ...]
 

@@ -17,8 +17,8 @@ from coordinator.planning.search.connected import (
     single_units,
     where_tiles_lie,
 )
-from coordinator.planning.search.loads import Shares
-from coordinator.planning.search.slots import Form, Slot
+from coordinator.planning.search.loads import TileShares
+from coordinator.planning.search.slots import Slot, SlotForm
 from coordinator.planning.search.stages import Stage, Stages
 from models.cut.tiles import MapTile, grain, on_map, places, spans_of, weighted_spans
 from models.graph.graph import CHANNELS
@@ -58,7 +58,7 @@ class Forms:
         direct = (slot.peers or stays) and slot.start > 0 and not self.cluster.apart
         return self.stages.stage(slot.start, slot.end, shares, barrier=slot.barrier, direct=direct)
 
-    def _shares(self, start: Mark, end: Mark, form: Form, before: Stage | None) -> Shares:
+    def _shares(self, start: Mark, end: Mark, form: SlotForm, before: Stage | None) -> TileShares:
         if not form.devices:
             return self._best_alone(start, end)
         splits = self.geometry.splits[end]
@@ -72,7 +72,7 @@ class Forms:
             return self._connected(start, form, before)
         return self._map_tiles(start, end, form)
 
-    def _map_tiles(self, start: Mark, end: Mark, form: Form) -> Shares:
+    def _map_tiles(self, start: Mark, end: Mark, form: SlotForm) -> TileShares:
         splits = self.geometry.splits[end]
         if splits is None or start < splits.lowest:
             return ()
@@ -85,14 +85,14 @@ class Forms:
         tiles = form.shape.tiles(splits.height, splits.width, [float(each) for each in weights])
         return _full(form.devices, tiles)
 
-    def _best_alone(self, start: Mark, end: Mark) -> Shares:
+    def _best_alone(self, start: Mark, end: Mark) -> TileShares:
         share = self.stages.loads.whole(start, end)
         every = tuple((d, share) for d in range(len(self.cluster.devices)))
         loads = self.stages.loads.of(start, end, every).tiles
         best = min(range(len(every)), key=lambda d: loads[d].compute_s)
         return (every[best],)
 
-    def _rows(self, end: Mark, form: Form) -> Shares:
+    def _rows(self, end: Mark, form: SlotForm) -> TileShares:
         height, _ = self.geometry.sizes[end]
         spans = weighted_spans(places(height), [self.rates[d] for d in form.devices])
         if form.turn:
@@ -101,7 +101,7 @@ class Forms:
         return tuple(self._with_edges(end, form, spans))
 
     def _with_edges(
-        self, end: Mark, form: Form, spans: Iterable[Span]
+        self, end: Mark, form: SlotForm, spans: Iterable[Span]
     ) -> Iterator[tuple[int, MapTile]]:
         """Strips between these places of the map, with the edges that a form has."""
         height, width = self.geometry.sizes[end]
@@ -112,7 +112,7 @@ class Forms:
             for piece in _edges_first(span, top, bottom):
                 yield d, MapTile(piece, Span(0, width))
 
-    def _connected(self, start: Mark, form: Form, before: Stage | None) -> Shares:
+    def _connected(self, start: Mark, form: SlotForm, before: Stage | None) -> TileShares:
         network, unit = self.stages.network, self.connected[start]
         if form.how == "in place":
             rows = _rows_of(before) if before is not None else {}
@@ -127,7 +127,7 @@ class Forms:
                 return tuple(zip(form.devices, found, strict=True))
         return ()
 
-    def _slices(self, start: Mark, end: Mark, form: Form) -> Shares:
+    def _slices(self, start: Mark, end: Mark, form: SlotForm) -> TileShares:
         divider, unit = divider_of(self.stages.network), self._units.get(start)
         if unit is None or end != start + 1 or CHANNELS not in divider.splits(unit):
             return ()
@@ -138,7 +138,7 @@ class Forms:
 
     # ------------------------------------------------------------ strips
 
-    def _strips(self, start: Mark, end: Mark, form: Form) -> Shares:
+    def _strips(self, start: Mark, end: Mark, form: SlotForm) -> TileShares:
         height, _ = self.geometry.sizes[end]
         lines = [self._lines_of(start, end, d) for d in form.devices]
         in_turn = form.how == "in turn" and self.serial
@@ -229,7 +229,7 @@ def _fill(lines: Sequence[_Lines], time_s: float, last: int, in_turn: bool) -> l
     return ends if place >= last else None
 
 
-def _full(devices: Sequence[int], tiles: Sequence[MapTile]) -> Shares:
+def _full(devices: Sequence[int], tiles: Sequence[MapTile]) -> TileShares:
     return tuple((d, t) for d, t in zip(devices, tiles, strict=True) if not t.is_empty)
 
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from itertools import permutations
 from statistics import fmean
 
-Transfer = Callable[[int, int, int], float]
+HeftTransfer = Callable[[int, int, int], float]
 """Seconds to transfer this many bytes from one processor to another."""
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class HeftTask:
     """Takes `seconds[p]` on processor p, not before `ready_s[p]`, when its other inputs have
     arrived. `reads`: bytes that it needs from earlier tasks, by their index.
     """
@@ -27,7 +27,7 @@ class Task:
     reads: Mapping[int, int]
 
 
-def longest_s(tasks: Sequence[Task], begins_s: Sequence[float] | None = None) -> float:
+def longest_s(tasks: Sequence[HeftTask], begins_s: Sequence[float] | None = None) -> float:
     """Seconds of the longest path, with each task on its best processor and not before its
     `begins_s`: a lower bound for all placements.
     """
@@ -38,7 +38,7 @@ def longest_s(tasks: Sequence[Task], begins_s: Sequence[float] | None = None) ->
     return max(ends, default=0.0)
 
 
-def placement(tasks: Sequence[Task], transfer_s: Transfer) -> list[int]:
+def placement(tasks: Sequence[HeftTask], transfer_s: HeftTransfer) -> list[int]:
     """The processor of each task; tasks come in topological order."""
     if not tasks:
         return []
@@ -61,7 +61,7 @@ def placement(tasks: Sequence[Task], transfer_s: Transfer) -> list[int]:
     return [placed[task][0] for task in range(len(tasks))]
 
 
-def _ranks(tasks: Sequence[Task], transfer_s: Transfer) -> list[float]:
+def _ranks(tasks: Sequence[HeftTask], transfer_s: HeftTransfer) -> list[float]:
     """Seconds from each task's start to the end of everything, on the average processor."""
     pairs = list(permutations(range(len(tasks[0].seconds)), 2))
     sizes = {size for task in tasks for size in task.reads.values()}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from coordinator.planning.search.forms import Forms
 from coordinator.planning.search.slots import Slots
-from coordinator.planning.search.stages import Draft, Stage
+from coordinator.planning.search.stages import PlanDraft, Stage
 
 Cost = tuple[float, float]
 # Proposes drafts that differ from the slots at an index.
@@ -33,7 +33,7 @@ class Search:
         self.forms, self.stages = forms, forms.stages
         self.left, self._by, self._allows = effort, by, allows
 
-    def draft(self, slots: Slots) -> Draft | None:
+    def draft(self, slots: Slots) -> PlanDraft | None:
         """The stages of these slots; None if a form cannot be used for its block."""
         found: list[Stage] = []
         for slot in slots:
@@ -47,7 +47,7 @@ class Search:
             return None
         return tuple(found)
 
-    def cost(self, draft: Draft) -> Cost:
+    def cost(self, draft: PlanDraft) -> Cost:
         """Bytes that exceed memory, then seconds; smaller is better."""
         before = self.stages.crowded
         seconds = self.stages.latency_s(draft)

@@ -12,21 +12,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from coordinator.costs.devices import Cluster
-from coordinator.planning.geometry.box_arrays import Ints, common, stacked
+from coordinator.planning.geometry.box_arrays import common, stacked
 from coordinator.planning.geometry.layouts import Computing, UnitTile, divider_of
 from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.splits import Splits
-from coordinator.planning.geometry.sweeps import Floats
 from coordinator.planning.search.tables import Rank, Tables
 from models.cut.tiles import MapTile
 from models.cut.units import Network
 from models.cut.worked import block_worked
 from models.graph.graph import COLS, ROWS
+from models.tensors.arrays import Floats, Ints
 from models.tensors.boxes import Box, Span
 
-Part = MapTile | UnitTile
+AnyTile = MapTile | UnitTile
 # Tiles by device, as an index into the cluster's.
-Shares = tuple[tuple[int, Part], ...]
+TileShares = tuple[tuple[int, AnyTile], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,14 +69,14 @@ class Loads:
         tensors = network.graph.tensors
         self._itemsize = {n: info.wire_itemsize * info.read_share for n, info in tensors.items()}
 
-    def whole(self, start: Mark, end: Mark) -> Part:
+    def whole(self, start: Mark, end: Mark) -> AnyTile:
         """The tile that is the whole block."""
         splits = self.geometry.splits[end]
         if splits is not None and start >= splits.lowest:
             return MapTile(Span(0, splits.height), Span(0, splits.width))
         return self._whole_tile(start, end)
 
-    def of(self, start: Mark, end: Mark, shares: Shares) -> BlockLoads:
+    def of(self, start: Mark, end: Mark, shares: TileShares) -> BlockLoads:
         """The loads of these tiles of the block between two marks."""
         key = (start, end, shares)
         found = self._loads.get(key)
@@ -242,7 +242,7 @@ class Loads:
             found = self._wholes[start, end] = tile
         return found
 
-    def live_bytes(self, between: tuple[Mark, Mark] | None, part: Part, load: TileLoad) -> float:
+    def live_bytes(self, between: tuple[Mark, Mark] | None, part: AnyTile, load: TileLoad) -> float:
         """Bytes that the task of a tile reads and yields, and that its largest node needs; tiles of
         maps are of a block between marks.
         """

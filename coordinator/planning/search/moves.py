@@ -8,8 +8,8 @@ from dataclasses import replace
 from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.shapes import shapes_of
 from coordinator.planning.search.improve import Search
-from coordinator.planning.search.loads import Shares
-from coordinator.planning.search.slots import Form, Slots, put
+from coordinator.planning.search.loads import TileShares
+from coordinator.planning.search.slots import SlotForm, Slots, put
 from models.cut.tiles import MapTile, grain
 from models.tensors.boxes import Span
 
@@ -60,7 +60,7 @@ def devices(search: Search, slots: Slots, index: int) -> Iterator[Slots]:
 def shapes(search: Search, slots: Slots, index: int) -> Iterator[Slots]:
     """Tries another form, or the block with its barrier set or lifted."""
     slot = slots[index]
-    forms: list[Form] = []
+    forms: list[SlotForm] = []
     if slot.start in search.forms.connected and slot.end == slot.start + 1:
         forms = [
             replace(slot.form, how="in place", shape=None),
@@ -121,7 +121,7 @@ def _with(slots: Slots, index: int, devices: tuple[int, ...]) -> Slots:
     return put(slots, index, replace(slot, form=form, shares=None))
 
 
-def _shifted(shares: Shares, place: int, rows: int) -> Shares | None:
+def _shifted(shares: TileShares, place: int, rows: int) -> TileShares | None:
     """Moves `rows` rows from one strip to the previous one; None if that empties a strip."""
     (d, one), (e, other) = shares[place : place + 2]
     if not isinstance(one, MapTile) or not isinstance(other, MapTile):

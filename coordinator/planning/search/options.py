@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 from coordinator.costs.devices import Device
 from coordinator.planning.geometry.layouts import UnitTile
 from coordinator.planning.geometry.marks import Mark
-from coordinator.planning.geometry.shapes import Shape, grids_of
+from coordinator.planning.geometry.shapes import TileShape, grids_of
 from coordinator.planning.geometry.splits import Splits
-from coordinator.planning.geometry.sweeps import Floats
-from coordinator.planning.search.balance import Ints, Members, TileCosts, balanced
+from coordinator.planning.search.balance import Members, TileCosts, balanced
 from coordinator.planning.search.tables import Rank, Tables
 from models.cut.tiles import MapTile, on_map, places
+from models.tensors.arrays import Floats, Ints
 from models.tensors.boxes import Span
 
 # Rows (times devices) of maps that are balanced together: 4 MB for each table of seconds.
 _MOST_LINES = 500_000
 
-Shares = tuple[tuple[Device, MapTile | UnitTile], ...]
+DeviceShares = tuple[tuple[Device, MapTile | UnitTile], ...]
 
 
 class Option(Protocol):
@@ -46,7 +46,7 @@ class Option(Protocol):
         """[i, e]: seconds until the last device finishes, if all transfers run at once."""
         ...
 
-    def shares(self, start: Mark, end: Mark) -> Shares:
+    def shares(self, start: Mark, end: Mark) -> DeviceShares:
         """Devices and their tiles of the block between two marks, without empty ones."""
         ...
 
@@ -64,7 +64,7 @@ class Untiled:
         """As `seconds`: one device's transfers follow each other in any case."""
         return self.seconds
 
-    def shares(self, start: Mark, end: Mark) -> Shares:
+    def shares(self, start: Mark, end: Mark) -> DeviceShares:
         """The device, with the whole map."""
         height, width = self.sizes[end]
         return ((self.device, MapTile(Span(0, height), Span(0, width))),)
@@ -77,13 +77,13 @@ class Tiled:
     """
 
     devices: Sequence[Device]
-    shape: Shape
+    shape: TileShape
     weights: Sequence[float] | None
     sizes: Sequence[tuple[int, int]]
     seconds: Floats
     finish_s: Floats
 
-    def shares(self, start: Mark, end: Mark) -> Shares:
+    def shares(self, start: Mark, end: Mark) -> DeviceShares:
         """The devices whose tile is not empty."""
         shares = zip(self.devices, self.tiles(end), strict=True)
         return tuple((device, tile) for device, tile in shares if not tile.is_empty)
@@ -107,7 +107,7 @@ class Strips:
     finish_s: Floats
     ends: NDArray[np.int16]
 
-    def shares(self, start: Mark, end: Mark) -> Shares:
+    def shares(self, start: Mark, end: Mark) -> DeviceShares:
         """The devices whose strip is not empty."""
         height, width = self.sizes[end]
         edges = [int(place) for place in self.ends[start, end]]
@@ -149,7 +149,7 @@ def _grids(tables: Tables, counts: Sequence[int]) -> list[list[Option]]:
 
 def tiled(
     tables: Tables,
-    placed: Sequence[tuple[Sequence[Rank], Shape]],
+    placed: Sequence[tuple[Sequence[Rank], TileShape]],
     weights: Sequence[float] | None,
 ) -> list[Option]:
     """Each shape on its devices (one per tile), in equal tiles or in proportion to `weights` by

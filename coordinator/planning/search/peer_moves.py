@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from coordinator.planning.geometry.marks import Mark
-from coordinator.planning.search.slots import SUMS, Form, How, Slot, Slots, put
+from coordinator.planning.search.slots import SUMS, How, Slot, SlotForm, Slots, put
 
 # By how many units an exchange is moved.
 _SHIFTS = (-1, 1, -2, 2)
@@ -76,7 +76,7 @@ def merged(slots: Slots, index: int) -> Iterator[Slots]:
 
 def united(slots: Slots, index: int) -> Iterator[Slots]:
     """Tries fusing the block with the next, if each is on one device."""
-    if index + 1 < len(slots) and slots[index].form == slots[index + 1].form == Form(()):
+    if index + 1 < len(slots) and slots[index].form == slots[index + 1].form == SlotForm(()):
         yield _fused(slots, index)
 
 

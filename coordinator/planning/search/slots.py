@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coordinator.planning.geometry.marks import Mark
-from coordinator.planning.geometry.shapes import Shape
-from coordinator.planning.search.loads import Shares
+from coordinator.planning.geometry.shapes import TileShape
+from coordinator.planning.search.loads import TileShares
 
 How = Literal["together", "in turn", "bands", "rows", "channels", "outputs", "inputs", "in place"]
 # Forms that yield partial sums, which the host adds up.
@@ -19,7 +19,7 @@ SUMS: tuple[How, ...] = ("in place", "inputs")
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class SlotForm:
     """Devices (indices into the cluster's, in the order of their tiles; none: the best one for the
     block) and how they share it.
 
@@ -34,7 +34,7 @@ class Form:
 
     devices: tuple[int, ...]
     how: How = "together"
-    shape: Shape | None = None
+    shape: TileShape | None = None
     edge_rows: int = 0
     turn: int = 0
 
@@ -47,9 +47,9 @@ class Slot:
 
     start: Mark
     end: Mark
-    form: Form
+    form: SlotForm
     barrier: bool = False
-    shares: Shares | None = None
+    shares: TileShares | None = None
     peers: bool = False
 
 

@@ -15,10 +15,10 @@ from coordinator.costs.devices import Cluster
 from coordinator.planning.finish import block_of
 from coordinator.planning.geometry.layouts import Computing, UnitTile
 from coordinator.planning.geometry.marks import Mark
-from coordinator.planning.search.loads import BlockLoads, Loads, Shares, TileLoad
+from coordinator.planning.search.loads import BlockLoads, Loads, TileLoad, TileShares
 from coordinator.planning.search.tables import Tables
 from coordinator.planning.simulate.media import Machines
-from coordinator.planning.simulate.pipeline import REQUEST, Read, Step, latency_s
+from coordinator.planning.simulate.pipeline import REQUEST, PipelineTask, TensorRead, latency_s
 from coordinator.tasks.plan import Block, Plan, Tile, tile_extent, tile_works
 from models.cut.units import Network
 from models.tensors.memory import needed_bytes
@@ -32,7 +32,7 @@ class Stage:
 
     units: range
     between: tuple[Mark, Mark] | None
-    shares: Shares
+    shares: TileShares
     block: BlockLoads
     barrier: bool = False
     direct: bool = False
@@ -69,7 +69,7 @@ class _Held:
     yielded: float
 
 
-Draft = tuple[Stage, ...]
+PlanDraft = tuple[Stage, ...]
 # A tensor: (tile, bytes) of its makers, whether these are partial sums, its place among outputs.
 _Piece = tuple[str, tuple[tuple[int, int], ...], bool, int]
 
@@ -86,20 +86,26 @@ class Stages:
         self.loads = Loads(network, cluster, tables)
         self._machines = Machines(cluster)
         self._stages: dict[object, Stage] = {}
-        self._known_tiles: dict[object, tuple[Shares, BlockLoads]] = {}
+        self._known_tiles: dict[object, tuple[TileShares, BlockLoads]] = {}
         self._blocks_met: dict[int, tuple[Block, Stage]] = {}
         self._pieces: dict[tuple[Stage, Stage], list[list[_Piece]]] = {}
         # Tasks that would have taken as long to simulate as messages beyond the usual few did.
         self.crowded = 0
-        self._costs: dict[Draft, float] = {}
+        self._costs: dict[PlanDraft, float] = {}
         self._held: dict[Stage, list[tuple[int, _Held]]] = {}
-        self._known: dict[object, Sequence[Step]] = {}
+        self._known: dict[object, Sequence[PipelineTask]] = {}
         self._capped = any(device.memory_bytes for device in cluster.devices)
         self._outputs = frozenset(network.graph.results)
         self._places = {device.id: d for d, device in enumerate(cluster.devices)}
 
     def stage(
-        self, start: Mark, end: Mark, shares: Shares, *, barrier: bool = False, direct: bool = False
+        self,
+        start: Mark,
+        end: Mark,
+        shares: TileShares,
+        *,
+        barrier: bool = False,
+        direct: bool = False,
     ) -> Stage:
         """The stage with these tiles; the same object for the same arguments."""
         key = (start, end, shares, barrier, direct)
@@ -115,7 +121,7 @@ class Stages:
         between = made.between or (made.units,)
         return self._stages.setdefault((*between, made.shares, made.barrier, made.direct), made)
 
-    def of_plan(self, plan: Plan) -> Draft:
+    def of_plan(self, plan: Plan) -> PlanDraft:
         """A plan as a draft: its stages may lie between any units, and their tiles themselves
         determine what they read and compute.
         """
@@ -142,11 +148,11 @@ class Stages:
         units = range(block.start, block.stop)
         return self._only(Stage(units, None, *known, block.barrier, block.exchange == "peer"))
 
-    def without_barriers(self, draft: Draft) -> Draft:
+    def without_barriers(self, draft: PlanDraft) -> PlanDraft:
         """The same tiles without barriers."""
         return tuple(self._only(replace(each, barrier=False)) for each in draft)
 
-    def blocks(self, draft: Draft) -> list[Block]:
+    def blocks(self, draft: PlanDraft) -> list[Block]:
         """The blocks of a draft, as a plan has them."""
         devices = self.cluster.devices
         return [
@@ -161,7 +167,7 @@ class Stages:
             for stage in draft
         ]
 
-    def latency_s(self, draft: Draft) -> float:
+    def latency_s(self, draft: PlanDraft) -> float:
         """The event simulator's prediction for a draft, by the rules of `pipeline`."""
         found = self._costs.get(draft)
         if found is None:
@@ -173,7 +179,7 @@ class Stages:
             found = self._costs[draft] = latency_s(steps, self._machines)
         return found
 
-    def earliest_s(self, draft: Draft) -> dict[str, float]:
+    def earliest_s(self, draft: PlanDraft) -> dict[str, float]:
         """The earliest seconds at which each tensor can be complete, if no task or message has to
         wait.
         """
@@ -189,13 +195,13 @@ class Stages:
             found.update((name, last) for name in stage.outputs)
         return found
 
-    def overflow_bytes(self, draft: Draft) -> float:
+    def overflow_bytes(self, draft: PlanDraft) -> float:
         """Bytes that a draft needs beyond the memory of its devices, summed: weights and programs
         of all stages, and the activations of the largest task [memory.Need].
         """
         return sum(self.overflows(draft).values()) if self._capped else 0.0
 
-    def overflows(self, draft: Draft) -> dict[int, float]:
+    def overflows(self, draft: PlanDraft) -> dict[int, float]:
         """The same by device, for devices with too little memory."""
         held: dict[int, list[_Held]] = {}
         for stage in draft:
@@ -231,8 +237,8 @@ class Stages:
 
     # ------------------------------------------------------------ steps
 
-    def _all_steps(self, draft: Draft) -> list[Sequence[Step]]:
-        blocks: list[Sequence[Step]] = []
+    def _all_steps(self, draft: PlanDraft) -> list[Sequence[PipelineTask]]:
+        blocks: list[Sequence[PipelineTask]] = []
         made: dict[str, tuple[Stage, int]] = {}
         offset = 0
         for stage in draft:
@@ -246,7 +252,7 @@ class Stages:
             offset += len(stage.loads)
         return blocks
 
-    def _steps(self, stage: Stage, sources: Sequence[tuple[Stage, int]]) -> list[Step]:
+    def _steps(self, stage: Stage, sources: Sequence[tuple[Stage, int]]) -> list[PipelineTask]:
         """A stage's tasks, given the stages that compute its tensors and the first task of each,
         relative to its own first task.
         """
@@ -257,12 +263,12 @@ class Stages:
                 for name, pieces, sums, place in self._passed(source, stage)[tile]:
                     found.add(name)
                     moved = tuple((first + k, size) for k, size in pieces)
-                    reads.append(Read(load.read_bytes[name], moved, sums, place))
+                    reads.append(TensorRead(load.read_bytes[name], moved, sums, place))
             for name, size in load.read_bytes.items():
                 if name not in found:
-                    reads.append(Read(size, ((REQUEST, size),)))
+                    reads.append(TensorRead(size, ((REQUEST, size),)))
             steps.append(
-                Step(
+                PipelineTask(
                     d,
                     load.compute_s,
                     tuple((load.own_bytes.get(name, 0), last) for name, last in outputs),

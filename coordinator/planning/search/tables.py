@@ -22,10 +22,10 @@ from coordinator.costs.devices import Cluster, Device
 from coordinator.planning.geometry.blocks import Geometry, geometry_of
 from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.splits import Splits
-from coordinator.planning.geometry.sweeps import Floats
 from coordinator.planning.memory import relaid_room_of, weight_room_bytes
 from models.cut.tiles import MapTile
 from models.cut.units import Network
+from models.tensors.arrays import Floats
 from protos.errors import Infeasible
 
 # A device's place in AOFL's order, that of `Tables.devices`; else devices are numbered as in the

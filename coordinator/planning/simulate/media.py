@@ -17,7 +17,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush, heapreplace
 from itertools import count
 
-from coordinator.costs.devices import Cluster, Endpoint, Link
+from coordinator.costs.devices import Cluster, EndpointOverhead, Link
 
 # `happens(what)` is called when the event occurs.
 Happens = Callable[..., None]
@@ -76,7 +76,7 @@ class Machines:
         return links, tuple(wires), tuple(shared)
 
 
-def _end(endpoint: Endpoint) -> _End:
+def _end(endpoint: EndpointOverhead) -> _End:
     return endpoint.message_s, endpoint.byte_s
 
 

@@ -22,7 +22,7 @@ _Parts = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class TensorRead:
     """One tensor of a task's input. `pieces` are (task that computes it, bytes), where tasks are
     counted from the first of the reader's block, so below 0; it is their `place`-th output. If
     `summed`, every piece is a partial sum of the whole, which is sent once, when all of them are
@@ -36,7 +36,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PipelineTask:
     """One task of a block. `outputs` are (bytes, whether they are a network output) by place.
     `direct`: it gets the outputs of other tasks from their devices, not through the host.
     """
@@ -44,12 +44,12 @@ class Step:
     device: int
     compute_s: float
     outputs: tuple[tuple[int, bool], ...]
-    reads: tuple[Read, ...]
+    reads: tuple[TensorRead, ...]
     barrier: bool = False
     direct: bool = False
 
 
-def latency_s(blocks: Sequence[Sequence[Step]], machines: Machines) -> float:
+def latency_s(blocks: Sequence[Sequence[PipelineTask]], machines: Machines) -> float:
     """Seconds from the request until its answer is at the host."""
     return _Run(blocks, machines).run()
 
@@ -57,7 +57,7 @@ def latency_s(blocks: Sequence[Sequence[Step]], machines: Machines) -> float:
 class _Run:
     """One request."""
 
-    def __init__(self, blocks: Sequence[Sequence[Step]], machines: Machines) -> None:
+    def __init__(self, blocks: Sequence[Sequence[PipelineTask]], machines: Machines) -> None:
         self.steps = steps = [step for block in blocks for step in block]
         self.block_of = [index for index, block in enumerate(blocks) for _ in block]
         self.answering = frozenset(
@@ -90,7 +90,7 @@ class _Run:
             if len(each) > 1:
                 each.sort()
 
-    def _wire(self, k: int, first: int, step: Step) -> None:
+    def _wire(self, k: int, first: int, step: PipelineTask) -> None:
         onward = self.routes if step.direct else self.readers
         missing = 0
         for read in step.reads:

@@ -37,7 +37,7 @@ from models.tensors.boxes import Box
 from protos.wire.facts import DeviceId
 
 _REQUEST = RequestId("simulated")
-Kind = Literal["scatter", "compute", "gather", "halo"]
+ActivityKind = Literal["scatter", "compute", "gather", "halo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Activity:
     lasts from its sending until it was read.
     """
 
-    kind: Kind
+    kind: ActivityKind
     device: DeviceId
     task: int
     start_s: float
@@ -97,7 +97,7 @@ _Parts = list[tuple[int, int]]
 class _Message:
     """Boxes in transit to tasks, sent at `start_s` for or by a task on a device."""
 
-    kind: Kind
+    kind: ActivityKind
     device: DeviceId
     tasks: tuple[int, ...]
     start_s: float
@@ -115,7 +115,7 @@ class _Request:
         self._places = {device.id: d for d, device in enumerate(cluster.devices)}
         self._tiles = [(block, tile) for block in graph.plan.blocks for tile in block.tiles]
         self._waiting: dict[int, _Arrival] = {}
-        self._bytes: Counter[Kind] = Counter()
+        self._bytes: Counter[ActivityKind] = Counter()
         self._ended = False
 
     def run(self) -> Simulation:
@@ -169,7 +169,7 @@ class _Request:
         return arrival
 
     def _message(
-        self, kind: Kind, d: int, tasks: tuple[int, ...], parts: _Parts, size: int
+        self, kind: ActivityKind, d: int, tasks: tuple[int, ...], parts: _Parts, size: int
     ) -> _Message:
         self._bytes[kind] += size
         return _Message(kind, self.cluster.devices[d].id, tasks, self.media.now, parts)
@@ -232,7 +232,9 @@ class _Request:
     def _news(self, finished: Finished) -> None:
         self._do(self.scheduler.step(finished))
 
-    def _note(self, kind: Kind, device: DeviceId, tasks: Sequence[int], start_s: float) -> None:
+    def _note(
+        self, kind: ActivityKind, device: DeviceId, tasks: Sequence[int], start_s: float
+    ) -> None:
         self.activities += (Activity(kind, device, task, start_s, self.media.now) for task in tasks)
 
     def _compute_s(self, task: int, d: int) -> float:

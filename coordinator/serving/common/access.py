@@ -22,7 +22,7 @@ from coordinator.serving.common.codings import PLAIN, content_coding
 from coordinator.serving.common.intake import BODY, Body, BodyKind
 from coordinator.serving.common.keys import Key, Keys, NoKey, NotAllowed, Role
 from coordinator.serving.common.origins import require_own_page
-from coordinator.serving.common.rates import Rates, neighbourhood
+from coordinator.serving.common.rates import RateLimiter, neighbourhood
 from coordinator.settings import CoordinatorSettings
 from protos.errors import ImbrexError
 
@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AccessRule:
     """What a route requires: a key of this role, if there are keys; `in_form`: the key may come in
     a form's field `api_key`. `body` is what it takes; routes that may have one (POST, PUT) have to
     say it.
@@ -45,7 +45,7 @@ class Rule:
     in_form: bool = False
     body: BodyKind | None = None
 
-    def taking(self, body: BodyKind) -> Rule:
+    def taking(self, body: BodyKind) -> AccessRule:
         """The same rule for a route with such a body."""
         return replace(self, body=body)
 
@@ -56,15 +56,15 @@ class Rule:
 
 
 # Orchestrators and clients call these before they are given a key; they reveal nothing else.
-open_to_all = Rule(None)
-asks = Rule(Role.INFER)
-asks_by_form = Rule(Role.INFER, in_form=True)
-orders = Rule(Role.ADMIN)
+open_to_all = AccessRule(None)
+asks = AccessRule(Role.INFER)
+asks_by_form = AccessRule(Role.INFER, in_form=True)
+orders = AccessRule(Role.ADMIN)
 
 
-def rule_of(endpoint: object) -> Rule | None:
+def rule_of(endpoint: object) -> AccessRule | None:
     """The rule that a route's function declares."""
-    rule: Rule | None = getattr(endpoint, _RULE, None)
+    rule: AccessRule | None = getattr(endpoint, _RULE, None)
     return rule
 
 
@@ -75,7 +75,7 @@ class Access:
         self, keys: Keys, per_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.keys = keys
-        self._rates = Rates(per_s)
+        self._rates = RateLimiter(per_s)
         self._clock = clock
 
     def admit(self, shown: str | None, role: Role, host: str, *, counted: bool = True) -> str:

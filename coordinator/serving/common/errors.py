@@ -5,7 +5,7 @@ The native interface answers
     {"error": {"code": "not_found", "message": "...", "cause": "...", "cure": "..."}}
 
 `code` is for programs; `message` joins cause and cure for people. Other interfaces have the form
-that their clients expect: a `Shape` for all paths with one of their prefixes.
+that their clients expect: a `ErrorFormat` for all paths with one of their prefixes.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Fault:
         return f"{self.cause.rstrip('.')}. {self.cure}"
 
 
-Shape = Callable[[Fault], Response]
+ErrorFormat = Callable[[Fault], Response]
 
 
 def own_shape(fault: Fault) -> Response:
@@ -154,7 +154,7 @@ def fault_of(error: ImbrexError) -> Fault:
     return Fault(status, error.code, error.cause, error.cure, headers)
 
 
-def add_error_handlers(app: FastAPI, shapes: Mapping[str, Shape]) -> None:
+def add_error_handlers(app: FastAPI, shapes: Mapping[str, ErrorFormat]) -> None:
     """Gives every error, including the framework's, the form of its path: that of the longest
     matching prefix in `shapes`, otherwise the native one.
     """

@@ -26,7 +26,7 @@ from models.tensors.selection import NO_SELECTION
 from models.vision.detection import Detector
 from models.vision.drawing import annotated
 from models.vision.placement import Placement
-from models.vision.predictions import Prediction, Tensor, predictions
+from models.vision.predictions import RawOutput, VisionPrediction, predictions
 from models.vision.preprocess import decode_image, image_to_tensor
 from protos.errors import BadRequest
 
@@ -129,21 +129,21 @@ def asked_of(body: bytes, served: ServedModel) -> RequestInput:
     return RequestInput({form.name: tensor}, body, placement)
 
 
-def found_by(served: ServedModel, asked: RequestInput, answer: Answer) -> list[Prediction]:
+def found_by(served: ServedModel, asked: RequestInput, answer: Answer) -> list[VisionPrediction]:
     """What the model found, best first; the raw outputs if no picture was sent.
 
     Raises:
         NotFiniteAnswer: as `predictions`; it is counted.
     """
     if served.sidecar is None or asked.placement is None:
-        return [Tensor(name, output) for name, output in answer.outputs.items()]
+        return [RawOutput(name, output) for name, output in answer.outputs.items()]
     with served.sightings.reading():
         found = predictions(served.sidecar, answer.outputs, asked.placement)
     served.sightings.note(anything=bool(found))
     return found
 
 
-def drawn(picture: bytes, seen: list[Prediction], kind: str) -> bytes:
+def drawn(picture: bytes, seen: list[VisionPrediction], kind: str) -> bytes:
     """The annotated picture as a file of the type `kind` (PNG or JPEG)."""
     file, marked = BytesIO(), annotated(decode_image(picture), seen)
     if kind == names.JPEG:

@@ -26,7 +26,7 @@ class TooManyRequests(Overloaded):
     code: ClassVar[str] = "too_many_requests"
 
 
-class Rates:
+class RateLimiter:
     """Buckets by caller; with `per_s` 0 there is no limit."""
 
     def __init__(self, per_s: float) -> None:

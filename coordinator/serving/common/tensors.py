@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Mapping
 from io import BytesIO
 from typing import IO
 
@@ -17,9 +16,8 @@ from numpy.lib import format as npy
 
 from models.graph.graph import Graph
 from models.graph.shapes import TensorInfo
+from models.tensors.arrays import Arrays
 from protos.errors import BadRequest
-
-Arrays = Mapping[str, np.ndarray]
 
 _SUFFIX = ".npy"
 # Members of an archive: a model has a few inputs. A header takes a hundred bytes.

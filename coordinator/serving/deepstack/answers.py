@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 
 from coordinator.answers import Answer
 from coordinator.serving.common.errors import Fault
-from models.vision.detection import Detection
+from models.vision.detection import DetectedBox
 
 
 class _Said(BaseModel):
@@ -29,7 +29,7 @@ class _Said(BaseModel):
     code: int
 
 
-class Refusal(_Said):
+class DeepStackError(_Said):
     """An error."""
 
     error: str
@@ -53,7 +53,7 @@ class Custom(_ByUs):
     command: str
 
 
-class Seen(BaseModel):
+class DeepStackPrediction(BaseModel):
     """One object, in pixels of the sent picture."""
 
     confidence: float
@@ -69,7 +69,7 @@ class Detected(_ByUs):
 
     message: str = Field(examples=["Found 2 objects"])
     count: int
-    predictions: list[Seen]
+    predictions: list[DeepStackPrediction]
     duration: float
     processMs: int  # noqa: N815
     inferenceMs: int  # noqa: N815
@@ -82,10 +82,10 @@ class Detected(_ByUs):
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"description": "The request is invalid, or not permitted.", "model": Refusal},
+    "4XX": {"description": "The request is invalid, or not permitted.", "model": DeepStackError},
     "5XX": {
         "description": "Temporarily unavailable, or no detector is configured.",
-        "model": Refusal,
+        "model": DeepStackError,
     },
 }
 MODULE = {"moduleId": "imbrex", "moduleName": "imbrex"}
@@ -107,7 +107,7 @@ def shape(fault: Fault) -> Response:
     return JSONResponse(body, fault.status, fault.headers)
 
 
-def rows(seen: Sequence[Detection], least: float) -> list[dict[str, Any]]:
+def rows(seen: Sequence[DetectedBox], least: float) -> list[dict[str, Any]]:
     """Detections of at least this confidence, in pixels of the sent picture, best first."""
     return [_row(each) for each in seen if each.score >= least]
 
@@ -144,7 +144,7 @@ def document(
     }
 
 
-def _row(each: Detection) -> dict[str, Any]:
+def _row(each: DetectedBox) -> dict[str, Any]:
     x_min, y_min, x_max, y_max = (round(edge) for edge in each.box)
     return {
         "confidence": round(float(each.score), 6),

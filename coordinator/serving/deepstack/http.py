@@ -35,7 +35,7 @@ from coordinator.serving.deepstack.answers import (
     document,
     rows,
 )
-from models.vision.detection import Detection
+from models.vision.detection import DetectedBox
 from protos.errors import BadConfiguration, BadRequest
 
 MIN_CONFIDENCE = 0.4
@@ -124,7 +124,7 @@ async def _answer(
     read = partial(asked_of, picture, served)
     asked, answer, _ = await answered(coordinator, served, read, raw=False)
     seen = await asyncio.to_thread(found_by, served, asked, answer)
-    listed = rows([each for each in seen if isinstance(each, Detection)], least)
+    listed = rows([each for each in seen if isinstance(each, DetectedBox)], least)
     command = "detect" if coco else "custom"
     taken_s = time.perf_counter() - started_s
     told = document(as_coco(listed) if coco else listed, answer, command, taken_s)

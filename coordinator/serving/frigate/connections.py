@@ -9,7 +9,7 @@ import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
 
-class Connections:
+class DetectorConnections:
     """The messages of one socket that are being answered, by connection. A detector that has given
     up closes its connection; whoever is still there would wait behind its picture.
     """

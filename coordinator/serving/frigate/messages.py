@@ -55,7 +55,7 @@ class DetectionRequest:
     model_type: ModelType
 
 
-Message: TypeAlias = ModelWanted | ModelSent | DetectionRequest
+DetectorMessage: TypeAlias = ModelWanted | ModelSent | DetectionRequest
 
 
 class _Header(BaseModel):
@@ -71,7 +71,7 @@ class _Header(BaseModel):
     model_type: ModelType = "yologeneric"
 
 
-def read(frames: Sequence[bytes]) -> Message:
+def read(frames: Sequence[bytes]) -> DetectorMessage:
     """The message of these frames.
 
     Raises:

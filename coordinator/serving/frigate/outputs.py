@@ -16,12 +16,12 @@ from models.tensors.boxes import Span
 from models.tensors.selection import NO_SELECTION, Selection, Selections
 from models.vision.class_scores import softmax
 from models.vision.detection import Candidates, best, iou, likeliest, numbered, suppressed
-from models.vision.head import Shapes, Size
+from models.vision.head import OutputShapes, PictureSize
 from models.vision.yolox import YoloX
 from protos.errors import BadRequest
 
 Array = NDArray[np.float32]
-Outputs = Sequence[np.ndarray]
+OutputArrays = Sequence[np.ndarray]
 
 LEAST_SCORE = 0.4
 MOST_OVERLAP = 0.4
@@ -36,7 +36,7 @@ _GRIDS = (
 _YOLOX = YoloX("yolox", (8, 16, 32), LEAST_SCORE, MOST_OVERLAP)
 
 
-def rows_of(kind: ModelType, outputs: Outputs, size: Size) -> Array:
+def rows_of(kind: ModelType, outputs: OutputArrays, size: PictureSize) -> Array:
     """(n, 6) rows, best first, at most 20, of a model whose input has `size` (height, width).
 
     Raises:
@@ -65,7 +65,7 @@ def rows_of(kind: ModelType, outputs: Outputs, size: Size) -> Array:
     return rows
 
 
-def selections_of(kind: ModelType, shapes: Shapes) -> Selections:
+def selections_of(kind: ModelType, shapes: OutputShapes) -> Selections:
     """What `rows_of` looks at of outputs of these shapes, where that is not everything."""
     if len(shapes) != 1:
         return NO_SELECTION
@@ -77,7 +77,7 @@ def selections_of(kind: ModelType, shapes: Shapes) -> Selections:
     return NO_SELECTION
 
 
-def _yologeneric(outputs: Outputs, size: Size) -> Candidates:
+def _yologeneric(outputs: OutputArrays, size: PictureSize) -> Candidates:
     """(1, 4 + classes, boxes), or with these two exchanged: centre, width and height in pixels,
     then scores. Or the grids of YOLOv4 and YOLOv7.
     """
@@ -89,7 +89,7 @@ def _yologeneric(outputs: Outputs, size: Size) -> Candidates:
     return likeliest(rows[:, 0:2], rows[:, 2:4], rows[:, 4:])
 
 
-def _grids(outputs: Outputs, size: Size) -> Candidates:
+def _grids(outputs: OutputArrays, size: PictureSize) -> Candidates:
     """(1, 3 x (5 + classes), rows, columns) for each stride, with Sigmoid [YOLOv4]."""
     found = []
     for raw, stride, anchors in zip(outputs, (8, 16, 32), _GRIDS, strict=True):
@@ -107,13 +107,13 @@ def _grids(outputs: Outputs, size: Size) -> Candidates:
     return likeliest(centres, sides, scores)
 
 
-def _yolox(outputs: Outputs, size: Size) -> Candidates:
+def _yolox(outputs: OutputArrays, size: PictureSize) -> Candidates:
     """(1, cells, 5 + classes), undecoded."""
     (raw,) = outputs
     return _YOLOX.candidates({"output": raw}, raw.shape[-1] - 5, size)
 
 
-def _yolonas(outputs: Outputs, size: Size) -> Candidates:
+def _yolonas(outputs: OutputArrays, size: PictureSize) -> Candidates:
     """(boxes, 7) after suppression: picture, x_min, y_min, x_max, y_max in pixels, score, class."""
     del size
     rows = _two(outputs[0].reshape(-1, outputs[0].shape[-1]), columns=7)
@@ -121,7 +121,7 @@ def _yolonas(outputs: Outputs, size: Size) -> Candidates:
     return _candidates(rows[:, 1:5], rows[:, 6], rows[:, 5])
 
 
-def _rfdetr(outputs: Outputs, size: Size) -> Candidates:
+def _rfdetr(outputs: OutputArrays, size: PictureSize) -> Candidates:
     """Boxes (1, n, 4) as shares of the input, and logits (1, n, 1 + classes): the first is none."""
     boxes, logits = _two(outputs[0][0], columns=4), _two(outputs[1][0])
     shares = softmax(logits)[:, 1:]
@@ -130,14 +130,14 @@ def _rfdetr(outputs: Outputs, size: Size) -> Candidates:
     return likeliest(pixels[:, 0:2], pixels[:, 2:4], shares)
 
 
-def _dfine(outputs: Outputs, size: Size) -> Candidates:
+def _dfine(outputs: OutputArrays, size: PictureSize) -> Candidates:
     """Labels (1, n), boxes (1, n, 4) from corner to corner in pixels, scores (1, n)."""
     del size
     labels, boxes, scores = outputs
     return _candidates(_two(boxes[0], columns=4), labels[0], scores[0])
 
 
-def _ssd(outputs: Outputs, size: Size) -> Candidates:
+def _ssd(outputs: OutputArrays, size: PictureSize) -> Candidates:
     """(1, 1, n, 7): picture, class, score, x_min, y_min, x_max, y_max as shares of the input; or
     TensorFlow's boxes (1, n, 4) from y_min on, classes (1, n), scores (1, n), count.
     """
@@ -151,7 +151,7 @@ def _ssd(outputs: Outputs, size: Size) -> Candidates:
     return _candidates(_two(boxes, columns=4)[:, [1, 0, 3, 2]] * scale, classes, scores)
 
 
-_KINDS: Mapping[ModelType, Callable[[Outputs, Size], Candidates]] = {
+_KINDS: Mapping[ModelType, Callable[[OutputArrays, PictureSize], Candidates]] = {
     "ssd": _ssd,
     "yolox": _yolox,
     "yolonas": _yolonas,

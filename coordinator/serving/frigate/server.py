@@ -17,13 +17,13 @@ import zmq.asyncio
 from coordinator.answers import ServedModel
 from coordinator.doctor.frigate import InTime
 from coordinator.serving.frigate import messages
-from coordinator.serving.frigate.connections import Connections
+from coordinator.serving.frigate.connections import DetectorConnections
 from coordinator.serving.frigate.messages import DetectionRequest, ModelSent, ModelWanted
 from coordinator.serving.frigate.model_folder import ModelFolder
 from coordinator.serving.frigate.outputs import rows_of, selections_of
 from models.graph.graph import Graph
 from models.graph.sizes import layout_of
-from models.vision.head import Size
+from models.vision.head import PictureSize
 from protos.errors import BadConfiguration, BadRequest, ImbrexError
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class FrigateServer:
         return task
 
     async def _serve(self, socket: zmq.asyncio.Socket) -> None:
-        connections = Connections(socket)
+        connections = DetectorConnections(socket)
         self._start(connections.follow())
         while True:
             await self._free.acquire()
@@ -230,7 +230,7 @@ async def _received(socket: zmq.asyncio.Socket) -> tuple[int, list[bytes]]:
     return int(first.get(zmq.SRCFD)), parts
 
 
-def _feeds(graph: Graph, tensor: np.ndarray) -> tuple[dict[str, np.ndarray], Size]:
+def _feeds(graph: Graph, tensor: np.ndarray) -> tuple[dict[str, np.ndarray], PictureSize]:
     """The network's inputs for a picture, and the picture's (height, width).
 
     Raises:

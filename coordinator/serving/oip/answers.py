@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class Refusal(BaseModel):
+class ErrorResponse(BaseModel):
     """An error."""
 
     error: str = Field(examples=["there is no model 'digit'. Known models: digits, vgg16"])
@@ -31,7 +31,7 @@ class ModelReady(BaseModel):
     ready: bool
 
 
-class TensorInfo(BaseModel):
+class TensorMetadata(BaseModel):
     """A tensor of a model."""
 
     name: str
@@ -39,14 +39,14 @@ class TensorInfo(BaseModel):
     shape: list[int] = Field(examples=[[1, 3, 416, 416]])
 
 
-class Model(BaseModel):
+class ModelMetadata(BaseModel):
     """A model's versions and tensors."""
 
     name: str
     versions: list[str]
     platform: str
-    inputs: list[TensorInfo]
-    outputs: list[TensorInfo]
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
 
 
 class ConfigTensor(BaseModel):
@@ -57,7 +57,7 @@ class ConfigTensor(BaseModel):
     dims: list[int]
 
 
-class Config(BaseModel):
+class ModelConfig(BaseModel):
     """A model's configuration, as Triton describes it."""
 
     name: str
@@ -111,13 +111,13 @@ class Counted(BaseModel):
     batch_stats: list[Batch]
 
 
-class Statistics(BaseModel):
+class ModelStatistics(BaseModel):
     """Counts of one model, or of all."""
 
     model_stats: list[Counted]
 
 
-class Row(BaseModel):
+class RepositoryEntry(BaseModel):
     """A model of the repository; without a state if it is not loaded."""
 
     name: str
@@ -126,18 +126,18 @@ class Row(BaseModel):
     reason: str | None = None
 
 
-class Done(BaseModel):
+class EmptyResponse(BaseModel):
     """An empty answer to a successful request."""
 
 
-class OutputTensor(TensorInfo):
+class OutputTensor(TensorMetadata):
     """An output; its data is here, or after the JSON with a parameter `binary_data_size`."""
 
     data: list[Any] | None = None
     parameters: dict[str, Any] | None = None
 
 
-class Inference(BaseModel):
+class InferenceResponse(BaseModel):
     """The requested outputs, in the requested order."""
 
     model_config = ConfigDict(protected_namespaces=())
@@ -148,6 +148,6 @@ class Inference(BaseModel):
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"description": "The request is invalid, or not permitted.", "model": Refusal},
-    "5XX": {"description": "Temporarily unavailable, or not supported.", "model": Refusal},
+    "4XX": {"description": "The request is invalid, or not permitted.", "model": ErrorResponse},
+    "5XX": {"description": "Temporarily unavailable, or not supported.", "model": ErrorResponse},
 }

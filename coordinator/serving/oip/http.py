@@ -19,17 +19,17 @@ from coordinator.serving.common.intake import BodyKind
 from coordinator.serving.common.repeats import Repeats, RequestKey
 from coordinator.serving.oip.answers import (
     ERRORS,
-    Config,
-    Done,
-    Inference,
-    Model,
+    EmptyResponse,
+    InferenceResponse,
+    ModelConfig,
+    ModelMetadata,
     ModelReady,
-    Row,
+    ModelStatistics,
+    RepositoryEntry,
     Server,
-    Statistics,
 )
 from coordinator.serving.oip.json_form import read_json, read_request, split, write_answer
-from coordinator.serving.oip.service import Service
+from coordinator.serving.oip.service import InferenceService
 from protos.errors import Unsupported
 
 PREFIX = "/v2"
@@ -50,7 +50,7 @@ _SAME = frozenset(
     }
 )
 
-router = APIRouter(prefix=PREFIX, responses=ERRORS, tags=["Open Inference Protocol"])
+router = APIRouter(prefix=PREFIX, responses=ERRORS, tags=["Open InferenceResponse Protocol"])
 HIDDEN: dict[str, Any] = {"include_in_schema": False}
 # Fields without a value are left out.
 AS_SET: dict[str, Any] = {"response_model_exclude_unset": True}
@@ -58,7 +58,7 @@ EMPTY: dict[str, Any] = {"response_class": Response}
 _PICTURE = {"name": "image", "datatype": "FP32", "shape": [1, 3, 2, 2], "data": [0.0] * 12}
 _FILE = {"schema": {"type": "string", "format": "binary"}}
 INFER: dict[str, Any] = {
-    "response_model": Inference,
+    "response_model": InferenceResponse,
     "responses": {
         int(HTTPStatus.OK): {
             "description": "The outputs; those requested as binary data follow the JSON, "
@@ -91,12 +91,12 @@ def shape(fault: Fault) -> Response:
     return JSONResponse({"error": fault.message}, status, fault.headers)
 
 
-def _service(request: Request) -> Service:
-    service: Service = request.app.state.oip
+def _service(request: Request) -> InferenceService:
+    service: InferenceService = request.app.state.oip
     return service
 
 
-Asked = Annotated[Service, Depends(_service)]
+AskedService = Annotated[InferenceService, Depends(_service)]
 
 
 # ---------------------------------------------------------------- health and metadata
@@ -105,7 +105,7 @@ Asked = Annotated[Service, Depends(_service)]
 @router.get("")
 @router.get("/", include_in_schema=False)
 @asks
-async def server(service: Asked) -> Server:
+async def server(service: AskedService) -> Server:
     """Describes this server."""
     return Server(**service.server())
 
@@ -119,7 +119,7 @@ async def live() -> Response:
 
 @router.get("/health/ready", **EMPTY)
 @open_to_all
-async def ready(service: Asked) -> Response:
+async def ready(service: AskedService) -> Response:
     """Tells whether every configured model is ready; an empty 400 if not."""
     return Response(status_code=HTTPStatus.OK if service.ready() else HTTPStatus.BAD_REQUEST)
 
@@ -127,7 +127,7 @@ async def ready(service: Asked) -> Response:
 @router.get(MODEL + "/ready", **READY)
 @router.get(VERSION + "/ready", **READY)
 @asks
-async def model_ready(service: Asked, name: str, version: str = "") -> Response:
+async def model_ready(service: AskedService, name: str, version: str = "") -> Response:
     """Tells whether a model is ready; an empty 400 if not."""
     if not service.model_ready(name, version):
         return Response(status_code=HTTPStatus.BAD_REQUEST)
@@ -138,27 +138,27 @@ async def model_ready(service: Asked, name: str, version: str = "") -> Response:
 @router.get(MODEL + "/stats")
 @router.get(VERSION + "/stats")
 @asks
-async def stats(service: Asked, name: str = "", version: str = "") -> Statistics:
+async def stats(service: AskedService, name: str = "", version: str = "") -> ModelStatistics:
     """Counts of a model, or of all, since the start."""
-    return Statistics.model_validate({"model_stats": service.counts(name, version)})
+    return ModelStatistics.model_validate({"model_stats": service.counts(name, version)})
 
 
 @router.get(MODEL)
 @router.get(VERSION)
 @asks
-async def model(service: Asked, name: str, version: str = "") -> Model:
+async def model(service: AskedService, name: str, version: str = "") -> ModelMetadata:
     """A model's versions and tensors."""
     service.require_loaded(name, version)
-    return Model(**await service.metadata(name, version))
+    return ModelMetadata(**await service.metadata(name, version))
 
 
 @router.get(MODEL + "/config")
 @router.get(VERSION + "/config")
 @asks
-async def config(service: Asked, name: str, version: str = "") -> Config:
+async def config(service: AskedService, name: str, version: str = "") -> ModelConfig:
     """A model's configuration."""
     service.require_loaded(name, version)
-    return Config(**await service.config(name, version))
+    return ModelConfig(**await service.config(name, version))
 
 
 # ---------------------------------------------------------------- inference
@@ -168,7 +168,7 @@ async def config(service: Asked, name: str, version: str = "") -> Config:
 @router.post(VERSION + "/infer", **INFER)
 @asks.taking(BodyKind.DATA)
 async def infer(
-    service: Asked, request: Request, name: str, version: str = "", key: RequestKey = None
+    service: AskedService, request: Request, name: str, version: str = "", key: RequestKey = None
 ) -> Response:
     """Computes the outputs for input tensors."""
     body = await bodies.read_body(request)
@@ -179,7 +179,7 @@ async def infer(
 
 
 async def _inferred(
-    service: Service, request: Request, name: str, version: str, body: bytes
+    service: InferenceService, request: Request, name: str, version: str, body: bytes
 ) -> Response:
     settings = service.coordinator.settings
     parts = split(body, request.headers.get(HEADER_LENGTH), settings.max_json_bytes)
@@ -217,31 +217,39 @@ def _coded(body: bytes, coding: str) -> bytes:
 @router.post("/repository/index", openapi_extra=_OBJECT, **AS_SET)
 @router.post("/repository/{repository}/index", openapi_extra=_OBJECT, **AS_SET)
 @asks.taking(BodyKind.JSON)
-async def index(service: Asked, request: Request, repository: str = "") -> list[Row]:
+async def index(
+    service: AskedService, request: Request, repository: str = ""
+) -> list[RepositoryEntry]:
     """Lists all available models. There is one repository, whatever its name."""
     document = await _document(request)
-    return [Row(**each) for each in service.index(only_ready=document.get("ready") is True)]
+    return [
+        RepositoryEntry(**each) for each in service.index(only_ready=document.get("ready") is True)
+    ]
 
 
 @router.post("/repository/models/{name}/load", openapi_extra=_OBJECT)
 @router.post("/repository/{repository}/models/{name}/load", openapi_extra=_OBJECT)
 @orders.taking(BodyKind.JSON)
-async def load(service: Asked, request: Request, name: str, repository: str = "") -> Done:
+async def load(
+    service: AskedService, request: Request, name: str, repository: str = ""
+) -> EmptyResponse:
     """Loads a model, or loads it again; answers when it is ready."""
     document = await _document(request)
     parameters = document.get("parameters")
     await service.load(name, parameters if isinstance(parameters, dict) else {})
-    return Done()
+    return EmptyResponse()
 
 
 @router.post("/repository/models/{name}/unload", openapi_extra=_OBJECT)
 @router.post("/repository/{repository}/models/{name}/unload", openapi_extra=_OBJECT)
 @orders.taking(BodyKind.JSON)
-async def unload(service: Asked, request: Request, name: str, repository: str = "") -> Done:
+async def unload(
+    service: AskedService, request: Request, name: str, repository: str = ""
+) -> EmptyResponse:
     """Unloads a model until it is loaded again."""
     await _document(request)
     service.unload(name)
-    return Done()
+    return EmptyResponse()
 
 
 async def _document(request: Request) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import unquote
 
 import grpc
@@ -19,7 +19,7 @@ from starlette.datastructures import Headers
 
 from coordinator.serving.common.access import (
     Access,
-    Rule,
+    AccessRule,
     asks,
     open_to_all,
     orders,
@@ -32,7 +32,8 @@ from coordinator.serving.common.keys import NoKey, NotAllowed
 from coordinator.serving.common.places import Place, Places
 from coordinator.serving.oip.bounds import require_bounded, require_small
 from protos.errors import BadRequest, ImbrexError
-from protos.rpc.gates import Gate, Handler
+from protos.rpc.gates import Gate, RpcHandler
+from protos.rpc.serving import Context
 from protos.status import abort, fail
 
 SERVICE = "inference.GRPCInferenceService"
@@ -48,7 +49,6 @@ _WITH_TENSORS = frozenset({f"/{SERVICE}/ModelInfer", _STREAM})
 # Calls with an empty request; so is that of health, which is answered alike for every service.
 _EMPTY = frozenset(f"/{SERVICE}/{name}" for name in ("ServerLive", "ServerReady", "ServerMetadata"))
 
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 log = structlog.get_logger(__name__)
 
 
@@ -69,7 +69,7 @@ class Reading(Gate):
         self._messages = Places(BODIES_HELD * self.most_bytes, MOST_BODIES, floor)
         self._streams = Places(MOST_STREAMS, MOST_STREAMS, 0.0)
 
-    def guarded(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
+    def guarded(self, handler: RpcHandler, details: grpc.HandlerCallDetails) -> RpcHandler:
         """The method, wrapped so that gRPC reads nothing before it runs."""
         method, rule = details.method, _rule(handler, details.method)
         if method in _EMPTY or method.startswith(_HEALTH):
@@ -78,7 +78,7 @@ class Reading(Gate):
             return self._stream(handler, method, rule)
         return self._single(handler, method, rule)
 
-    def _unread(self, handler: Any, method: str, rule: Rule) -> Handler:
+    def _unread(self, handler: Any, method: str, rule: AccessRule) -> RpcHandler:
         parse = handler.request_deserializer or bytes
         if handler.response_streaming:
 
@@ -94,7 +94,7 @@ class Reading(Gate):
 
         return grpc.stream_unary_rpc_method_handler(single, None, handler.response_serializer)
 
-    def _single(self, handler: Any, method: str, rule: Rule) -> Handler:
+    def _single(self, handler: Any, method: str, rule: AccessRule) -> RpcHandler:
         async def call(_messages: Any, context: Context) -> Any:
             caller = await self._admit(context, method, rule)
             place: Place | None = None
@@ -114,7 +114,7 @@ class Reading(Gate):
 
         return grpc.stream_unary_rpc_method_handler(call, None, handler.response_serializer)
 
-    def _stream(self, handler: Any, method: str, rule: Rule) -> Handler:
+    def _stream(self, handler: Any, method: str, rule: AccessRule) -> RpcHandler:
         async def parsed(context: Context) -> AsyncIterator[Any]:
             while (data := await _next(context)) is not None:
                 try:
@@ -136,7 +136,7 @@ class Reading(Gate):
 
         return grpc.stream_stream_rpc_method_handler(call, None, handler.response_serializer)
 
-    async def _admit(self, context: Context, method: str, rule: Rule) -> str:
+    async def _admit(self, context: Context, method: str, rule: AccessRule) -> str:
         """The caller's name; ends the call if the caller is refused."""
         sent = {key: str(value) for key, value in context.invocation_metadata() or ()}
         shown, host = shown_key(Headers(sent)), host_of(context.peer())
@@ -207,7 +207,7 @@ class Reading(Gate):
             self._messages.free(place)
 
 
-def _rule(handler: Any, method: str) -> Rule:
+def _rule(handler: Any, method: str) -> AccessRule:
     """The rule of a call; gRPC's own services change nothing."""
     if method.startswith(_HEALTH):
         return open_to_all

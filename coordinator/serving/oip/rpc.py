@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -19,7 +19,7 @@ from coordinator.serving.common.access import Access, asks, open_to_all, orders,
 from coordinator.serving.oip.messages import read_request, write_answer
 from coordinator.serving.oip.reading import SERVICE, Reading, host_of
 from coordinator.serving.oip.request import InferRequest
-from coordinator.serving.oip.service import Service
+from coordinator.serving.oip.service import InferenceService
 from coordinator.settings import CoordinatorSettings
 from models.graph.graph import Graph
 from protos import inference_pb2 as pb
@@ -27,6 +27,7 @@ from protos import inference_pb2_grpc
 from protos.daemon.ports import listen
 from protos.errors import ImbrexError, NotFound
 from protos.rpc.channels import SERVER_OPTIONS
+from protos.rpc.serving import Context
 from protos.status import fail
 
 # Time for calls in flight to finish.
@@ -46,7 +47,6 @@ _FLOW = (
     ("grpc.server_handshake_timeout_ms", 10_000),
 )
 
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
@@ -54,7 +54,9 @@ log = structlog.get_logger(__name__)
 class RpcServer:
     """The protocol's server, on its own port."""
 
-    def __init__(self, service: Service, access: Access, settings: CoordinatorSettings) -> None:
+    def __init__(
+        self, service: InferenceService, access: Access, settings: CoordinatorSettings
+    ) -> None:
         reading = Reading(
             access,
             settings.max_body_bytes,
@@ -113,9 +115,9 @@ class RpcServer:
 
 
 class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
-    """The calls by their published names; `Service` does the work."""
+    """The calls by their published names; `InferenceService` does the work."""
 
-    def __init__(self, service: Service, access: Access) -> None:
+    def __init__(self, service: InferenceService, access: Access) -> None:
         self._service = service
         self._access = access
 

@@ -18,7 +18,7 @@ from protos.errors import NotFound, Unavailable, Unsupported
 if TYPE_CHECKING:
     from coordinator.service import Coordinator
 
-Reading = Callable[[Graph], InferRequest]
+RequestReader = Callable[[Graph], InferRequest]
 
 PLATFORM = "onnx_onnxv1"
 EXTENSIONS = (
@@ -30,7 +30,7 @@ EXTENSIONS = (
 )
 
 
-class Service:
+class InferenceService:
     """The protocol's operations on one coordinator. Raises errors of `protos.errors`."""
 
     def __init__(self, coordinator: Coordinator) -> None:
@@ -113,7 +113,7 @@ class Service:
 
     # ------------------------------------------------------------ inference
 
-    async def infer(self, name: str, version: str, read: Reading) -> InferAnswer:
+    async def infer(self, name: str, version: str, read: RequestReader) -> InferAnswer:
         """One request, which is read when its turn has come.
 
         Raises:

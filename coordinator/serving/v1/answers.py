@@ -11,8 +11,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from coordinator.answers import DeviceStatus, ModelStatus
+from models.vision.placement import Corners
 
-Corners = tuple[float, float, float, float]
 ProfileState = Literal["unmeasured", "waiting", "measuring", "measured", "failed"]
 
 

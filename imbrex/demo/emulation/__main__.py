@@ -15,8 +15,7 @@ import uvloop
 
 from coordinator.daemon import run as run_coordinator
 from coordinator.devices.children import follow_parent
-from coordinator.devices.host_worker import WORKER
-from coordinator.devices.host_worker import Hardware as CoordinatorHardware
+from coordinator.devices.host_worker import WORKER, HostHardware
 from coordinator.settings import CoordinatorSettings
 from imbrex.demo.emulation.link import SlowEndpoint
 from imbrex.demo.emulation.settings import Emulation, command, load_emulation
@@ -68,7 +67,7 @@ def main() -> int:
     settings_of_all = CoordinatorSettings.load(said.config)
     log_to_stderr(as_json=settings_of_all.log == "json")
     own_worker = (*command(file), *WORKER)
-    hardware = CoordinatorHardware(endpoint(emulation), own_worker)
+    hardware = HostHardware(endpoint(emulation), own_worker)
     uvloop.run(run_coordinator(settings_of_all, hardware))
     return 0
 

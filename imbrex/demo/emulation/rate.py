@@ -29,7 +29,7 @@ GFLOP = 40.09 * (SIDE / 256) ** 2
 # A millisecond of one core.
 _CHANNELS, _ROWS = 64, 40
 
-Run: TypeAlias = Callable[[], object]
+Workload: TypeAlias = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Core:
     reference_s: float
 
 
-def reference() -> Run:
+def reference() -> Workload:
     """A convolution of about a millisecond, in the calling thread."""
     net = NetworkBuilder("reference", seed=0)
     x = net.input("map", (1, _CHANNELS, _ROWS, _ROWS))
@@ -62,7 +62,7 @@ def measured_core(runs: int) -> Core:
     return Core(GFLOP / (statistics.median(shares) * least_s), least_s)
 
 
-def warm_s(run: Run, clock: Callable[[], float]) -> float:
+def warm_s(run: Workload, clock: Callable[[], float]) -> float:
     """Seconds of a run with warm caches."""
     run()
     begun_s = clock()
@@ -75,7 +75,7 @@ def share(before_s: float, seconds: float, after_s: float) -> float:
     return 2 * seconds / (before_s + after_s)
 
 
-def _run(model: ModelProto) -> Run:
+def _run(model: ModelProto) -> Workload:
     chosen = ort.SessionOptions()
     chosen.intra_op_num_threads = 1
     session = make_session(model.SerializeToString(), chosen, (BLOCKED_LAYOUT,))

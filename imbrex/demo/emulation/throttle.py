@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import TypeVar
 
-from imbrex.demo.emulation.rate import Run, reference, share, warm_s
+from imbrex.demo.emulation.rate import Workload, reference, share, warm_s
 from imbrex.demo.emulation.settings import Emulation
 from imbrex.demo.emulation.turns import Turns
 from worker.compute.compute import REAL, Begin, Clock, Throttle
@@ -95,7 +95,7 @@ class EmulatedThrottle(Throttle):
             self._turns.close()
 
     @cached_property
-    def _reference(self) -> Run:
+    def _reference(self) -> Workload:
         return reference()
 
     def _turn(self) -> AbstractContextManager[None]:

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.planning.search.heft import Task, longest_s, placement
+from coordinator.planning.search.heft import HeftTask, longest_s, placement
 
 
 def free(source: int, target: int, size: int) -> float:
@@ -16,11 +16,11 @@ def by_size(source: int, target: int, size: int) -> float:
     return float(size)
 
 
-def task(*seconds: float, reads: dict[int, int] | None = None) -> Task:
-    return Task(seconds, [0.0] * len(seconds), reads or {})
+def task(*seconds: float, reads: dict[int, int] | None = None) -> HeftTask:
+    return HeftTask(seconds, [0.0] * len(seconds), reads or {})
 
 
-def end_s(tasks: list[Task], placed: list[int]) -> float:
+def end_s(tasks: list[HeftTask], placed: list[int]) -> float:
     """When all tasks are done, in the order in which they are given."""
     free_s = [0.0] * len(tasks[0].seconds)
     ends: list[float] = []
@@ -58,7 +58,7 @@ def test_what_costs_more_to_send_than_to_compute_is_not_sent() -> None:
 
 
 def test_what_comes_from_elsewhere_is_waited_for() -> None:
-    near = Task([3, 3], [0, 9], {})
+    near = HeftTask([3, 3], [0, 9], {})
     assert placement([near, near], free) == [0, 0]
 
 
