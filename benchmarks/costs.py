@@ -24,7 +24,7 @@ import onnxruntime as ort
 from benchmarks.lab.pictures import short_name
 from benchmarks.report import command_line, emit
 from coordinator.costs.regression import DeviceProfile, RegressionCosts, errors
-from coordinator.costs.sampling import Sampling
+from coordinator.costs.sample_choice import Sampling
 from models.catalogue import catalogue
 from models.cut.cutter import cut
 from models.cut.program import BlobSource, Program

@@ -40,7 +40,7 @@ from coordinator.doctor.frigate import TIMEOUT_S
 from coordinator.serving.frigate.outputs import rows_of
 from imbrex.demo.cluster import ClusterForm, DemoCluster
 from imbrex.demo.likeness import likeness
-from imbrex.demo.measure import wait_until_profiled
+from imbrex.demo.measurement import wait_until_profiled
 from models.run.reference import WholeModel
 from models.zoo.yolov8 import yolov8n_maps
 from tests.serving.frigate_detector import Detector

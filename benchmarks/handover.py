@@ -30,8 +30,8 @@ from coordinator.planning.cluster_file import parse_cluster
 from coordinator.planning.planners.halo import halo
 from coordinator.requests.messages import task_item
 from coordinator.tasks.events import Assign, Cancelled, Joined, RequestId, Submitted
-from coordinator.tasks.graph import outline_plan
 from coordinator.tasks.scheduler import Scheduler
+from coordinator.tasks.task_graph import outline_plan
 from models.catalogue import catalogue
 from models.catalogue.loading import network_of
 from models.cut.program import Program

@@ -16,8 +16,8 @@ from typing import Any
 from benchmarks.lab.pictures import for_pictures
 from benchmarks.lab.tables import between_marks
 from benchmarks.report import ROOT, provenance
-from coordinator.planning.baseline import whole_works
 from coordinator.planning.planners.auto import auto
+from coordinator.planning.single_device import whole_works
 from imbrex.cli.chart import speedup_svg
 from imbrex.demo.emulation.clusters import cluster_of, cluster_text
 from imbrex.demo.emulation.presets import load_kind

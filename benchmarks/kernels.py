@@ -29,8 +29,8 @@ from benchmarks.int8 import quantised
 from benchmarks.report import command_line, emit
 from coordinator.planning.planners.auto import auto
 from coordinator.planning.planners.single import single
-from coordinator.tasks.graph import compile_plan
 from coordinator.tasks.plan import Plan
+from coordinator.tasks.task_graph import compile_plan
 from imbrex.demo.emulation.clusters import cluster_of
 from imbrex.demo.emulation.presets import load_kind
 from models.catalogue import catalogue

@@ -26,7 +26,7 @@ from coordinator.library.loaded import Loaded
 from coordinator.planning.planners.propose import propose
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
-from coordinator.tasks.graph import TaskGraph, compile_plan
+from coordinator.tasks.task_graph import TaskGraph, compile_plan
 from models.run.quantised_inputs import as_they_travel
 from models.run.reference import random_inputs
 from protos.errors import Infeasible

@@ -19,7 +19,7 @@ from PIL import Image
 from coordinator.devices import children
 from imbrex.demo.cluster import ClusterForm, DemoCluster
 from imbrex.demo.likeness import likeness
-from imbrex.demo.measure import wait_until_profiled
+from imbrex.demo.measurement import wait_until_profiled
 from models.digits.examples import examples
 from protos.errors import Unavailable
 from tests.serving.browser import browser

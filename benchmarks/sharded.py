@@ -36,10 +36,10 @@ from benchmarks.clients import asking
 from benchmarks.report import command_line, emit
 from coordinator.devices import children
 from coordinator.library.naming import public_name
-from coordinator.planning.baseline import computing_s
 from coordinator.planning.groups import service
 from coordinator.planning.planners.auto import auto
 from coordinator.planning.planners.propose import propose
+from coordinator.planning.single_device import computing_s
 from coordinator.serving.common.tensors import write_tensors
 from imbrex import Client, ImbrexError
 from imbrex.demo.emulation.clusters import cluster_of

@@ -21,7 +21,7 @@ from benchmarks.members import make_members
 from benchmarks.store import free_port
 from coordinator.devices import children
 from coordinator.serving.common.keys import Keys, Role
-from coordinator.trust.state import LocalState
+from coordinator.trust.cluster_state import LocalState
 
 START_S = 120.0
 PACE = 0.3

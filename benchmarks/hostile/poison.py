@@ -21,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 from benchmarks.hostile.attacks import MODELS, Happened, Target, attack
 from models.catalogue.installed import Store
 from models.onnx_file.importer import load_graph
-from models.vision.usual import About, described
+from models.vision.model_families import About, described
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 

@@ -14,7 +14,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from benchmarks.pair.processes import START_S, Member, Pair
 from coordinator.several.shared_store import SharedStore, open_store
 from coordinator.trust import roster
-from coordinator.trust.state import DEVICES, LocalState
+from coordinator.trust.cluster_state import DEVICES, LocalState
 from coordinator.trust.trust import Certified, Trust
 from models.catalogue.installed import MODEL_FILE, Store
 from models.digits import MODEL

@@ -17,7 +17,7 @@ from coordinator.audit.job import ReceivedOutput
 from coordinator.requests.flight import Flight
 from coordinator.requests.messages import output_message
 from coordinator.tasks.events import RequestId
-from coordinator.tasks.graph import TaskGraph, TaskInput, TaskOutput
+from coordinator.tasks.task_graph import TaskGraph, TaskInput, TaskOutput
 from models.check.tolerance import ACROSS
 from models.cut.program import BlobSource, Program
 from models.onnx_file.mapped import location_of

@@ -23,7 +23,7 @@ from coordinator.audit.job import OutputDifference, ReceivedOutput, relative
 from coordinator.audit.verdict import Verdict
 from coordinator.devices.outbox import Sender
 from coordinator.tasks.events import RequestId
-from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.task_graph import TaskGraph
 from models.check.tolerance import PLAIN
 from models.cut.cutter import cut
 from models.cut.program import BlobSource, Program

@@ -13,7 +13,7 @@ from coordinator.audit.arbiter import Arbiter
 from coordinator.audit.collector import Collector
 from coordinator.audit.exam import ExamTransport, entrance, of_task, tasks_to_try
 from coordinator.audit.verdict import Verdict
-from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.task_graph import TaskGraph
 from models.check.tolerance import PLAIN
 from protos.errors import ImbrexError
 from protos.wire.facts import DeviceId, Facts

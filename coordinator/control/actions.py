@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from coordinator.control.choice import Choice
 from coordinator.control.events import Ticket, Work
 from coordinator.planning.groups import Grouping
-from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import Plan
+from coordinator.tasks.task_graph import TaskGraph
 from protos.errors import ImbrexError
 from protos.wire.facts import DeviceId
 

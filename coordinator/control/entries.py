@@ -10,8 +10,8 @@ from coordinator.control import actions
 from coordinator.control.actions import Action
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.control.events import Ticket, Work
-from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import MadeFor, Plan
+from coordinator.tasks.task_graph import TaskGraph
 from protos.errors import ImbrexError
 from protos.wire.facts import DeviceId
 

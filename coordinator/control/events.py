@@ -13,8 +13,8 @@ from typing import NewType
 from coordinator.control.choice import Choice
 from coordinator.control.switching import Observed
 from coordinator.planning.groups import Grouping
-from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import Plan
+from coordinator.tasks.task_graph import TaskGraph
 from protos.errors import ImbrexError
 from protos.wire.facts import DeviceId
 

@@ -19,13 +19,13 @@ from coordinator.answers import LoadStatus
 from coordinator.control import actions, events
 from coordinator.control.actions import Action
 from coordinator.control.events import Event, Ticket, Work
+from coordinator.control.group_choice import DeviceGroup, starts
 from coordinator.control.load import Load
 from coordinator.control.machine import ControlMachine
 from coordinator.control.plans import Plans
-from coordinator.control.turns import DeviceGroup, starts
 from coordinator.planning.groups import Grouping, ServiceTimes
 from coordinator.settings import Objective
-from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.task_graph import TaskGraph
 from protos.wire.facts import DeviceId
 
 # The least gain for which another grouping is taken; a switch costs only its preparation.

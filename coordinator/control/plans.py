@@ -34,8 +34,8 @@ from coordinator.control.entries import CONSIDERED, DRIFT, PERIOD, Making, Model
 from coordinator.control.events import Event, Work
 from coordinator.control.machine import ControlMachine
 from coordinator.control.switching import Switching
-from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import MadeFor, Plan
+from coordinator.tasks.task_graph import TaskGraph
 from protos.errors import ImbrexError, NotFound, TooLittleMemory, Unavailable
 from protos.wire.facts import DeviceId
 

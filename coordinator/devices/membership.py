@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
+from coordinator.devices.addresses import FIRST_RETRY_S, IDLE, RETRIED, Peer, PeerState
 from coordinator.devices.events import (
     Action,
     AddressProblem,
@@ -41,7 +42,6 @@ from coordinator.devices.events import (
     Tick,
     Withdrawn,
 )
-from coordinator.devices.peers import FIRST_RETRY_S, IDLE, RETRIED, Peer, PeerState
 from protos.wire.facts import DeviceId
 
 # Planning time grows with the square of the devices, and a home has far fewer.

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import structlog
 
+from coordinator.devices.addresses import Peer, seconds_ago
 from coordinator.devices.connection import Connection, ItemSink
 from coordinator.devices.discovery import Discovery
 from coordinator.devices.events import (
@@ -31,7 +32,6 @@ from coordinator.devices.events import (
     Withdrawn,
 )
 from coordinator.devices.membership import MAX_DEVICES, DeviceTable
-from coordinator.devices.peers import Peer, seconds_ago
 from coordinator.trust.trust import Trust
 from protos.errors import (
     BadConfiguration,

@@ -13,10 +13,10 @@ from dataclasses import replace
 from importlib.metadata import version
 
 from coordinator.answers import Check, Diagnosis, Finding
+from coordinator.devices.addresses import RETRIED, PeerState, seconds_ago
 from coordinator.devices.connection import Connection
 from coordinator.devices.discovery import Heard, hear
 from coordinator.devices.events import AddressSource
-from coordinator.devices.peers import RETRIED, PeerState, seconds_ago
 from coordinator.devices.pool import Pool
 from coordinator.doctor import machines, networks
 from coordinator.doctor.checks import checks

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from coordinator.costs.devices import Device
 from coordinator.measuring.measured import DeviceMeasurements
-from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.task_graph import TaskGraph
 from models.cut.program import Program
 from models.tensors.boxes import Box
 from models.tensors.memory import needed_bytes

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from coordinator.costs.links import Transfer
-from coordinator.tasks.graph import TaskGraph, TaskSpec
+from coordinator.tasks.task_graph import TaskGraph, TaskSpec
 from coordinator.tasks.timeline import TaskTimes
 from protos.wire.facts import DeviceId
 

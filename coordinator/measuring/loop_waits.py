@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.costs.devices import Link
-from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.task_graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes
 from protos.wire.facts import DeviceId
 

@@ -18,7 +18,7 @@ from coordinator.costs.regression import DeviceProfile, RegressionCosts
 from coordinator.devices.connection import Connection
 from coordinator.measuring.lone_transfers import lone_transfers
 from coordinator.measuring.loop_waits import LEAST_MESSAGE_S, Waits, message_waits, task_waits
-from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.task_graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes
 from protos.wire.facts import DeviceId, Facts
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from coordinator.costs.devices import Cluster, Device
-from coordinator.planning.baseline import best_alone, bytes_of, whole_works
 from coordinator.planning.geometry.layouts import UnitTile
 from coordinator.planning.legal import check_plan
 from coordinator.planning.simulate.simulator import simulate
+from coordinator.planning.single_device import best_alone, bytes_of, whole_works
 from coordinator.tasks.plan import (
     Block,
     ExchangeMode,

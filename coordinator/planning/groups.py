@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from coordinator.costs.devices import Cluster, Device
-from coordinator.planning.limited import parted
 from coordinator.planning.simulate.simulator import simulate
+from coordinator.planning.whole_network_devices import parted
 from coordinator.tasks.plan import Plan, TrafficBytes
 from models.cut.units import Network
 from protos.wire.facts import DeviceId

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from coordinator.costs.devices import Cluster
-from coordinator.planning.memory import overfilled
-from coordinator.tasks.graph import outline_plan
+from coordinator.planning.plan_memory import overfilled
 from coordinator.tasks.plan import Block, Plan, Tile, tile_extent
+from coordinator.tasks.task_graph import outline_plan
 from models.cut.partial import summed_input
 from models.cut.units import Network
 from models.cut.whole import NetworkKey

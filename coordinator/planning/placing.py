@@ -21,9 +21,10 @@ from functools import cache
 
 from coordinator.costs.devices import Cluster, Planner
 from coordinator.planning.finish import finished
+from coordinator.planning.free_memory import Room, Rooms
 from coordinator.planning.geometry.layouts import Configuration, UnitTile, divider_of
 from coordinator.planning.legal import check_plan
-from coordinator.planning.memory import (
+from coordinator.planning.plan_memory import (
     Need,
     holds_tile,
     larger_than_a_device,
@@ -35,7 +36,6 @@ from coordinator.planning.memory import (
     weight_room_bytes,
     weights_of,
 )
-from coordinator.planning.rooms import Room, Rooms
 from coordinator.planning.stage_groups import LEVELS, staged_in_groups
 from coordinator.tasks.plan import Block, Plan, Tile
 from models.cut.units import Network

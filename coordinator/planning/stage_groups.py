@@ -15,7 +15,7 @@ from dataclasses import replace
 from coordinator.costs.devices import Cluster, Device, Planner
 from coordinator.planning.finish import finished
 from coordinator.planning.groups import divided
-from coordinator.planning.memory import holds_tile, overfilled, weights_of
+from coordinator.planning.plan_memory import holds_tile, overfilled, weights_of
 from coordinator.tasks.plan import Block, ExchangeMode, Plan
 from models.cut.units import Network
 from protos.errors import Infeasible

@@ -48,8 +48,8 @@ from coordinator.tasks.events import (
     Submitted,
     Tick,
 )
-from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.scheduler import Scheduler
+from coordinator.tasks.task_graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes, Timeline
 from models.graph.shapes import TensorInfo
 from models.tensors.arrays import is_finite

@@ -9,8 +9,8 @@ import numpy as np
 
 from coordinator.answers import Answer
 from coordinator.tasks.events import RequestId
-from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import TrafficBytes
+from coordinator.tasks.task_graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes, Timeline
 from models.run.answering import answer
 from models.tensors.boxes import Box

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from weakref import WeakKeyDictionary
 
-from coordinator.tasks.graph import TaskGraph, compile_plan
+from coordinator.tasks.task_graph import TaskGraph, compile_plan
 from models.cut.units import Network, divide
 from models.run.quantised_inputs import as_they_travel
 from models.tensors.arrays import Arrays

@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from coordinator.tasks.events import Assign, Resend, Send
-from coordinator.tasks.graph import TaskGraph, TaskOutput, TaskSpec
 from coordinator.tasks.runs import RequestRun
+from coordinator.tasks.task_graph import TaskGraph, TaskOutput, TaskSpec
 from models.tensors.boxes import Box
 from models.tensors.selection import NO_SELECTION, Selection, Selections, fitting
 from protos import imbrex_pb2 as pb

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from coordinator.requests.journal import Ended
-from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.task_graph import TaskGraph
 
 # What is learnt from a request waits until its interface has sent the answer (`settle`). Interfaces
 # that do not say so have sent it by then: it takes a few milliseconds to encode.

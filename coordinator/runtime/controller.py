@@ -29,8 +29,8 @@ from coordinator.costs.devices import Cluster
 from coordinator.runtime.plan_making import PlanMaker
 from coordinator.runtime.stepping import Stepper
 from coordinator.settings import CoordinatorSettings
-from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import Plan
+from coordinator.tasks.task_graph import TaskGraph
 from protos.errors import ImbrexError
 from protos.wire.facts import DeviceId
 

@@ -47,11 +47,11 @@ from coordinator.runtime.profiler import Profiler
 from coordinator.runtime.statuses import Statuses
 from coordinator.runtime.withheld_list import WithheldList
 from coordinator.settings import CoordinatorSettings
-from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.task_graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes
-from coordinator.trust.enrolment import Enrolment
+from coordinator.trust.cluster_state import ClusterState
+from coordinator.trust.enrolment_server import Enrolment
 from coordinator.trust.roster import Member
-from coordinator.trust.state import ClusterState
 from coordinator.trust.trust import Trust
 from protos.errors import ImbrexError, Unavailable
 from protos.wire.facts import DeviceId, Facts

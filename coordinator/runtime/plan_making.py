@@ -20,13 +20,13 @@ from coordinator.costs.devices import Cluster, Planner, fastest
 from coordinator.devices.outbox import Preparer
 from coordinator.library.loaded import Library, Loaded
 from coordinator.planning.groups import Grouping, counts, divided, grouping
-from coordinator.planning.limited import parted, without_others
-from coordinator.planning.mistakes import BrokenPlanner, name_of
 from coordinator.planning.planners.propose import propose
+from coordinator.planning.plugin_errors import BrokenPlanner, name_of
 from coordinator.planning.simulate.simulator import simulate
+from coordinator.planning.whole_network_devices import parted, without_others
 from coordinator.settings import Objective
-from coordinator.tasks.graph import TaskGraph, compile_plan
 from coordinator.tasks.plan import Plan
+from coordinator.tasks.task_graph import TaskGraph, compile_plan
 from models.cut.units import Network
 from models.tensors.precision import Wire
 from protos.errors import ImbrexError, Infeasible

@@ -9,8 +9,8 @@ from importlib.metadata import entry_points
 from typing import Any, cast
 
 from coordinator.costs.devices import Planner
-from coordinator.planning.mistakes import raised_at
 from coordinator.planning.planners.strategies import STRATEGIES
+from coordinator.planning.plugin_errors import raised_at
 from protos.errors import BadConfiguration, BadRequest, NotFound
 
 ENTRY_POINTS = "imbrex.planners"

@@ -18,13 +18,13 @@ from coordinator.control.measurements import Kinds
 from coordinator.costs.devices import EndpointOverhead
 from coordinator.costs.profile_json import parse_profile, save_profile
 from coordinator.costs.regression import DeviceProfile
+from coordinator.costs.sample_choice import Sampling
 from coordinator.costs.samples import Sample
-from coordinator.costs.sampling import Sampling
 from coordinator.devices.connection import Connection
 from coordinator.devices.programs import program_message
 from coordinator.runtime.stepping import Stepper
+from coordinator.trust.cluster_state import PROFILES, ClusterState
 from coordinator.trust.json_files import Entries
-from coordinator.trust.state import PROFILES, ClusterState
 from protos import imbrex_pb2 as pb
 from protos.daemon.files import write_atomically
 from protos.errors import ImbrexError, LostWorker

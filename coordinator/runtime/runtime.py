@@ -29,8 +29,8 @@ from coordinator.runtime.withdrawal import Withdrawal
 from coordinator.settings import CoordinatorSettings
 from coordinator.several.follower import follower_of
 from coordinator.tasks.events import RequestId
-from coordinator.tasks.graph import TaskGraph
-from coordinator.trust.state import open_state
+from coordinator.tasks.task_graph import TaskGraph
+from coordinator.trust.cluster_state import open_state
 from protos import imbrex_pb2 as pb
 from protos.wire.facts import DeviceId
 

@@ -13,8 +13,8 @@ from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.controller import Controller
 from coordinator.runtime.live import LiveCluster
 from coordinator.runtime.served import Served
-from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import Plan
+from coordinator.tasks.task_graph import TaskGraph
 from models.cut.units import Network
 from protos.errors import NotFound, Unavailable
 

@@ -11,9 +11,9 @@ from coordinator.answers import DeviceStatus
 from coordinator.audit.examiner import Examiner
 from coordinator.control.withheld import Apart, Withheld
 from coordinator.costs.devices import Device
+from coordinator.devices.addresses import SILENT, Peer, PeerState, seconds_ago
 from coordinator.devices.connection import Connection
 from coordinator.devices.peer_reachability import Reach
-from coordinator.devices.peers import SILENT, Peer, PeerState, seconds_ago
 from coordinator.devices.pool import Pool
 from coordinator.doctor.examine import MOST_STRANGERS
 from coordinator.measuring.measured import DeviceMeasurements

@@ -9,10 +9,7 @@ from pathlib import Path
 import structlog
 
 from coordinator.trust.authority import JOINED_FILE, Authority
-from coordinator.trust.json_files import Entries, changing, read_entries
-from coordinator.trust.nats_store import StoreAddress
-from coordinator.trust.replicated import Replicated, record
-from coordinator.trust.state import (
+from coordinator.trust.cluster_state import (
     DEFAULTS,
     DOCUMENTS,
     FOLDER,
@@ -21,6 +18,9 @@ from coordinator.trust.state import (
     LocalState,
     open_state,
 )
+from coordinator.trust.json_files import Entries, changing, read_entries
+from coordinator.trust.nats_store import StoreAddress
+from coordinator.trust.replicated import Replicated, record
 from coordinator.trust.trust import Trust, own_name
 from protos.errors import BadConfiguration, ImbrexError
 from protos.rpc.enrolment import enrol_coordinator

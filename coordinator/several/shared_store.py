@@ -15,8 +15,8 @@ from pathlib import Path
 from coordinator.several import listed
 from coordinator.several.listed import ListedFile, ListedFiles
 from coordinator.trust.authority import Authority
+from coordinator.trust.cluster_state import COORDINATORS, DEFAULTS, MODELS, ClusterState, open_state
 from coordinator.trust.json_files import Entries
-from coordinator.trust.state import COORDINATORS, DEFAULTS, MODELS, ClusterState, open_state
 from coordinator.trust.trust import own_name
 from models.catalogue.installed import NAME, VARIABLE, Store
 from models.vision.head import VisionTask

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.task_graph import TaskGraph
 from protos.wire.facts import DeviceId
 
 # Predictions err by tens of percent and throttling halves speed; three times the time is a fault.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NewType
 
-from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.task_graph import TaskGraph
 from models.tensors.boxes import Box
 from protos.errors import ImbrexError
 from protos.wire.facts import DeviceId

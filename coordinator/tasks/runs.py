@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from coordinator.tasks.graph import TaskGraph, TaskInput, TaskOutput, TaskSpec
+from coordinator.tasks.task_graph import TaskGraph, TaskInput, TaskOutput, TaskSpec
 from models.tensors.boxes import Box
 from protos.wire.facts import DeviceId
 

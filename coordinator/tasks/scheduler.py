@@ -55,12 +55,12 @@ from coordinator.tasks.events import (
     Submitted,
     Tick,
 )
-from coordinator.tasks.judge import Judge, Objection, disproved
-from coordinator.tasks.placement import place
+from coordinator.tasks.overdue import OverdueWatch
 from coordinator.tasks.recovery import recover
+from coordinator.tasks.result_check import Judge, Objection, disproved
 from coordinator.tasks.runs import Attempt, RequestRun, TaskPhase, TaskRun
 from coordinator.tasks.suspicion import Suspicion, at_fault
-from coordinator.tasks.watch import OverdueWatch
+from coordinator.tasks.task_placement import place
 from protos.errors import ImbrexError, LostWorker, PeerViolation
 from protos.wire.facts import DeviceId
 

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from coordinator.trust.state import FOLDER
+from coordinator.trust.cluster_state import FOLDER
 from protos.daemon.files import give_to_owner_of, write_atomically
 from protos.errors import BadConfiguration, BadRequest
 from protos.trust.identity import (

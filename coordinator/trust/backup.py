@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from coordinator.trust.authority import Authority
-from coordinator.trust.state import FOLDER
+from coordinator.trust.cluster_state import FOLDER
 from protos.daemon.files import give_to_owner_of, write_atomically
 from protos.errors import BadConfiguration, BadRequest
 

@@ -31,10 +31,10 @@ from nats.js.errors import (
 )
 from nats.js.kv import KeyValue
 
+from coordinator.trust.cluster_state import DOCUMENTS, FOLDER, STATE_FILE, LocalState
 from coordinator.trust.json_files import Entries, changing, read_entries
 from coordinator.trust.nats_store import CALL_S, KEY, MEETING_S, StoreAddress, StoreConnection
 from coordinator.trust.shared_value import MOST_BYTES, Shared, dumped, parsed
-from coordinator.trust.state import DOCUMENTS, FOLDER, STATE_FILE, LocalState
 from protos.daemon.files import write_atomically
 from protos.errors import BadRequest, ImbrexError, Infeasible, PeerViolation, Unavailable
 from protos.trust.identity import now_utc

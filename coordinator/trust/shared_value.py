@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from coordinator.trust.json_files import Entries
-from coordinator.trust.state import (
+from coordinator.trust.cluster_state import (
     COORDINATORS,
     DEFAULTS,
     DEVICES,
@@ -21,6 +20,7 @@ from coordinator.trust.state import (
     PROFILES,
     QUARANTINED,
 )
+from coordinator.trust.json_files import Entries
 from protos.errors import PeerViolation
 from protos.trust.identity import fingerprint
 

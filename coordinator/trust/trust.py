@@ -14,10 +14,7 @@ from typing import Self
 import structlog
 
 from coordinator.trust.authority import JOINED_FILE, Authority
-from coordinator.trust.invitations import VALID_FOR, Invitations, use_up
-from coordinator.trust.json_files import Entries, read_entries
-from coordinator.trust.roster import Member, Roster, admit, admit_signer
-from coordinator.trust.state import (
+from coordinator.trust.cluster_state import (
     COORDINATORS,
     DEVICES,
     FOLDER,
@@ -26,6 +23,9 @@ from coordinator.trust.state import (
     ClusterState,
     open_state,
 )
+from coordinator.trust.invitations import VALID_FOR, Invitations, use_up
+from coordinator.trust.json_files import Entries, read_entries
+from coordinator.trust.roster import Member, Roster, admit, admit_signer
 from protos.daemon.files import write_atomically
 from protos.errors import BadConfiguration, BadRequest, ImbrexError, Infeasible, Unavailable
 from protos.rpc.channels import HOST, Caller

@@ -25,10 +25,10 @@ from models.vision.head import VisionTask
 from models.vision.heads import TASKS
 from models.vision.image_input import Resize
 from models.vision.label_file import labels_of
+from models.vision.model_families import PIXELS, About, described, head_for, takes_pictures
 from models.vision.predictions import OutputMismatch, check_outputs
 from models.vision.sidecar import LABELLESS, Assumable, Sidecar, sidecar_path
 from models.vision.sidecar import load as load_sidecar
-from models.vision.usual import PIXELS, About, described, head_for, takes_pictures
 from models.vision.yolov2 import YoloV2
 from models.vision.yolov3 import YoloV3
 from protos.daemon.documents import Problem

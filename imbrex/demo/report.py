@@ -13,7 +13,7 @@ from rich.text import Text
 
 from imbrex import terminal
 from imbrex.demo.likeness import Likeness
-from imbrex.demo.measure import PlanRun, all_right, labels
+from imbrex.demo.measurement import PlanRun, all_right, labels
 from imbrex.demo.question import Question
 from models.check.tolerance import STATISTICS, told
 from models.run.reference import Comparison

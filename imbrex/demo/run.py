@@ -21,7 +21,7 @@ from imbrex import terminal
 from imbrex.calls import plain, read_file
 from imbrex.demo.cluster import WORKER, ClusterForm, DemoCluster
 from imbrex.demo.likeness import Likeness, likeness
-from imbrex.demo.measure import curve, measure, wait_until_profiled
+from imbrex.demo.measurement import curve, measure, wait_until_profiled
 from imbrex.demo.progress import Progress, shown_progress
 from imbrex.demo.question import Question, prepare
 from imbrex.demo.report import DemoResult, show

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from imbrex.watch.frames import Frame
+from imbrex.watch.video_frames import Frame
 from protos.errors import BadRequest, NotFound
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif"})

@@ -22,7 +22,7 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from PIL import Image
 
-from imbrex.watch.frames import Frame
+from imbrex.watch.video_frames import Frame
 from protos.daemon.urls import shown
 from protos.errors import BadRequest, Unavailable
 

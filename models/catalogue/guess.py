@@ -18,8 +18,7 @@ from models.graph.graph import Graph
 from models.graph.sizes import LARGEST_SIDE, Size
 from models.tensors.arrays import Shape
 from models.vision.head import VisionTask
-from models.vision.sidecar import Assumable, Sidecar
-from models.vision.usual import (
+from models.vision.model_families import (
     PARTS,
     About,
     Labels,
@@ -35,6 +34,7 @@ from models.vision.usual import (
     takes_bytes,
     takes_pictures,
 )
+from models.vision.sidecar import Assumable, Sidecar
 from models.vision.yolox import YoloX
 from protos.daemon.documents import Problem
 

@@ -10,7 +10,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto
 
 from models.check.check import Blocking
-from models.check.half import round_to_half
+from models.check.fp16_rounding import round_to_half
 from models.cut.cutter import CutTile, cut
 from models.cut.program import BlobSource
 from models.cut.units import Network

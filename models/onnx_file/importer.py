@@ -34,7 +34,7 @@ from models.rewrite import (
 )
 from models.rewrite.draft import Draft, op_of
 from models.rewrite.fold import fold_constants
-from models.rewrite.tail import VALUE_SHAPED, part
+from models.rewrite.unplannable import VALUE_SHAPED, part
 from models.tensors.windows import (
     Window,
     explicit_windows,

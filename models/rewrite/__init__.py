@@ -4,10 +4,10 @@ Each rule keeps what the network computes (to rounding, where sums are taken in 
 Splits are compared to the answer of the original model.
 """
 
-from models.rewrite.arrange import arranged
-from models.rewrite.ending import ending
+from models.rewrite.arrangements import arranged
+from models.rewrite.detector_ends import ending
 from models.rewrite.narrow import dequantised_shapes
-from models.rewrite.roll import rolled
+from models.rewrite.rolls import rolled
 from models.rewrite.rows import row_axes
 from models.rewrite.rules import simplified
 from models.rewrite.sampled import by_heads

@@ -16,7 +16,7 @@ from models.graph.runtime_shapes import NodeShapes
 from models.graph.shapes import TensorInfo, infer_node, info_of
 from models.graph.soundness import outer_names, reads, without_unread
 from models.operators.pointwise import BROADCASTING
-from models.rewrite.branches import taken_branch
+from models.rewrite.taken_branch import taken_branch
 
 # Folding must not blow up a model, nor take long: nodes stay that would make it larger by more than
 # this, or by more than all of them may, and when so much has been computed.

@@ -15,8 +15,8 @@ from models.graph.soundness import is_newer, reads
 from models.operators import REDUCING, TABLE
 from models.operators.fitting import fitting
 from models.rewrite.draft import Draft, attributes_of, op_of
-from models.rewrite.fused import RULES as FUSED
-from models.rewrite.fused import integer_products
+from models.rewrite.fused_nodes import RULES as FUSED
+from models.rewrite.fused_nodes import integer_products
 from models.rewrite.narrow import narrow_between
 from models.rewrite.normalise import RULES as NORMALISATIONS
 from models.rewrite.products import attention, einsum, multi_head, self_attention

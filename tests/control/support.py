@@ -17,8 +17,8 @@ from coordinator.control.events import (
 )
 from coordinator.control.plans import Plans
 from coordinator.planning.groups import Grouping, ServiceTimes
-from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.plan import Block, Plan, Tile
+from coordinator.tasks.task_graph import TaskGraph
 from models.cut.program import Program
 from protos.wire.facts import DeviceId
 from tests.requests import sketches

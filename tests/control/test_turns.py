@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from coordinator.control.group_choice import DeviceGroup, starts
 from coordinator.control.load import ARRIVALS_S, OUTSTANDING_S, Load
-from coordinator.control.turns import DeviceGroup, starts
 from coordinator.planning.groups import ServiceTimes
 
 

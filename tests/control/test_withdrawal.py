@@ -10,7 +10,7 @@ from coordinator.control.withheld import Withheld
 from coordinator.runtime import withdrawal
 from coordinator.runtime.withdrawal import Withdrawal
 from coordinator.runtime.withheld_list import WithheldList
-from coordinator.trust.state import LocalState
+from coordinator.trust.cluster_state import LocalState
 from protos.errors import NotFound, Unavailable
 from protos.wire.facts import DeviceId
 from tests.waiting import until

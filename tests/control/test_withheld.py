@@ -16,7 +16,7 @@ from coordinator.control.events import (
 from coordinator.control.quarantine import FIRST_S, STRIKES
 from coordinator.control.withheld import PATIENCE_S, Withheld
 from coordinator.runtime.withheld_list import MOST_QUARANTINED, WithheldList
-from coordinator.trust.state import LocalState
+from coordinator.trust.cluster_state import LocalState
 from protos.errors import BadConfiguration
 from protos.wire.facts import DeviceId
 

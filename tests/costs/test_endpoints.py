@@ -14,8 +14,8 @@ from coordinator.costs.regression import DeviceProfile, LayerRegression
 from coordinator.measuring.loop_waits import message_waits, task_waits
 from coordinator.planning.planners.halo import halo
 from coordinator.planning.simulate.simulator import simulate
-from coordinator.tasks.graph import outline_plan
 from coordinator.tasks.plan import Block, Plan, Tile
+from coordinator.tasks.task_graph import outline_plan
 from coordinator.tasks.timeline import TaskTimes
 from models.tensors.boxes import Box
 from protos.errors import BadRequest

@@ -8,8 +8,8 @@ import onnxruntime as ort
 import pytest
 
 from coordinator.costs.regression import kind_of
+from coordinator.costs.sample_choice import COUNTS, Sampling
 from coordinator.costs.samples import DRAWS, Sample, draw
-from coordinator.costs.sampling import COUNTS, Sampling
 from models.operators import TABLE
 
 

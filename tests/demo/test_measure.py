@@ -3,7 +3,7 @@
 import pytest
 
 from imbrex.demo.cluster import ClusterForm
-from imbrex.demo.measure import is_for_all
+from imbrex.demo.measurement import is_for_all
 
 
 @pytest.mark.parametrize(

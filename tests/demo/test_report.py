@@ -10,7 +10,7 @@ from rich.console import Console
 from imbrex.demo.emulation.presets import load_kind
 from imbrex.demo.emulation.rate import Core
 from imbrex.demo.likeness import KINDS, told
-from imbrex.demo.measure import PlanRun
+from imbrex.demo.measurement import PlanRun
 from imbrex.demo.question import Question
 from imbrex.demo.report import DemoResult, show
 from imbrex.demo.run import kept

@@ -18,8 +18,8 @@ import yaml
 from typer.main import get_command
 
 from coordinator.trust.authority import JOINED_FILE
+from coordinator.trust.cluster_state import FOLDER, STATE_FILE
 from coordinator.trust.nats_store import StoreAddress
-from coordinator.trust.state import FOLDER, STATE_FILE
 from imbrex.cli.app import app
 from tests.deploy.rendering import EXAMPLE, configurations, read, templates
 from tests.deploy.rendering import rendered as template

@@ -16,7 +16,7 @@ from coordinator.costs.sketch import ProgramBuilder
 from coordinator.devices.pings import Observation, Probe
 from coordinator.measuring import measured as module
 from coordinator.measuring.measured import TYPICAL_BYTES, DeviceMeasurements
-from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.task_graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes
 from protos.wire.facts import DeviceId
 from tests.planning.clusters import device

@@ -2,6 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.devices.addresses import (
+    FIRST_RETRY_S,
+    LAST_RETRY_S,
+    REFUSED_RETRY_S,
+    RETRIED,
+    PeerState,
+)
 from coordinator.devices.events import (
     AddressProblem,
     Close,
@@ -16,13 +23,6 @@ from coordinator.devices.events import (
     Withdrawn,
 )
 from coordinator.devices.membership import FORGET_AFTER_S, STABLE_S, DeviceTable
-from coordinator.devices.peers import (
-    FIRST_RETRY_S,
-    LAST_RETRY_S,
-    REFUSED_RETRY_S,
-    RETRIED,
-    PeerState,
-)
 
 A, B, C = "10.0.0.1:8470", "10.0.0.2:8470", "10.0.0.3:8470"
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from coordinator.devices.addresses import PeerState
 from coordinator.devices.connection import LOST_AFTER_S, PING_INTERVAL_S, QUEUE_MESSAGES
-from coordinator.devices.peers import PeerState
 from coordinator.trust.trust import Trust
 from imbrex.demo.emulation.settings import command
 from protos import imbrex_pb2 as pb

@@ -8,7 +8,7 @@ import pytest
 from coordinator.costs.devices import EndpointOverhead
 from coordinator.devices.connection import Connection
 from coordinator.runtime.profiler import Profiler
-from coordinator.trust.state import PROFILES, LocalState
+from coordinator.trust.cluster_state import PROFILES, LocalState
 from coordinator.trust.trust import Trust
 from tests.devices.support import worker_process
 from tests.waiting import until

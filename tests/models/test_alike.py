@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from models.cut.alike import Likenesses
+from models.cut.alike_units import Likenesses
 from models.cut.units import Network, divide
 from models.onnx_file.builder import NetworkBuilder as Builder
 from models.onnx_file.builder import NetworkTensor, square

@@ -14,7 +14,7 @@ from coordinator.planning.papers.lw import lw
 from coordinator.planning.planners.auto import auto
 from coordinator.planning.planners.halo import halo
 from coordinator.planning.planners.single import single
-from coordinator.tasks.graph import outline_plan
+from coordinator.tasks.task_graph import outline_plan
 from models.cut.units import divide
 from models.graph.ending import Ending
 from models.graph.graph import Graph

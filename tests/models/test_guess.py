@@ -13,10 +13,10 @@ from models.onnx_file.importer import load_graph
 from models.vision.class_map import ClassMap
 from models.vision.class_scores import ClassScores
 from models.vision.head import VisionTask
+from models.vision.model_families import PIXELS, About, described, head_for, image_input
 from models.vision.predictions import wanted_shapes
 from models.vision.rtdetr import RtDetr
 from models.vision.ssd import Ssd
-from models.vision.usual import PIXELS, About, described, head_for, image_input
 from models.vision.yolo_boxes import YoloBoxes
 from models.vision.yolo_parts import YoloPose, YoloRotated, YoloSegments
 from models.vision.yolov2 import YoloV2

@@ -23,6 +23,7 @@ from models.run.reference import EQUAL, ProgramRunner, WholeModel, compare
 from models.tensors.boxes import Box, Span
 from models.tensors.wire import Coded, Pixels
 from models.vision.image_input import ImageInput
+from models.vision.model_families import About, described, takes_pictures
 from models.vision.pixels import (
     as_pixels,
     as_values,
@@ -34,7 +35,6 @@ from models.vision.pixels import (
 )
 from models.vision.preprocess import image_to_tensor
 from models.vision.sidecar import Sidecar, dump, parse
-from models.vision.usual import About, described, takes_pictures
 from tests.models.model_files import halved
 from tests.models.networks import Sketch
 

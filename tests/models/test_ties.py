@@ -9,7 +9,7 @@ from onnx import numpy_helper
 
 from models.check.agreement import reference_of
 from models.check.check import fused
-from models.check.ties import entering, given, with_own
+from models.check.ranked_outputs import entering, given, with_own
 from models.cut.program import BlobSource
 from models.cut.tiles import grid
 from models.cut.units import divide

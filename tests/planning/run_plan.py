@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import onnx
 
-from coordinator.tasks.graph import compile_plan
 from coordinator.tasks.plan import Plan
+from coordinator.tasks.task_graph import compile_plan
 from models.cut.program import BlobSource
 from models.cut.units import Network
 from models.run.answering import answer

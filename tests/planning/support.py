@@ -9,7 +9,7 @@ from onnx import ModelProto
 
 from coordinator.costs.devices import Cluster, Device, EndpointOverhead, Link
 from coordinator.costs.rates import RateCosts
-from coordinator.planning.search.options import Option
+from coordinator.planning.search.division_options import Option
 from coordinator.planning.search.tables import Tables
 from coordinator.tasks.plan import Plan
 from models.catalogue import catalogue

@@ -12,9 +12,9 @@ from coordinator.costs.rates import RateCosts
 from coordinator.planning.legal import check_plan
 from coordinator.planning.planners.halo import halo
 from coordinator.planning.search import peer_moves
-from coordinator.planning.search.forms import Forms
+from coordinator.planning.search.block_costs import Stages
+from coordinator.planning.search.block_tiles import Forms
 from coordinator.planning.search.slots import Slot, SlotForm, Slots
-from coordinator.planning.search.stages import Stages
 from coordinator.planning.search.tables import tables_of
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.planning.search.forms import Forms
+from coordinator.planning.search.block_costs import Stages
+from coordinator.planning.search.block_tiles import Forms
 from coordinator.planning.search.improve import Search
 from coordinator.planning.search.peer_moves import united
 from coordinator.planning.search.slots import Slot, SlotForm, Slots
-from coordinator.planning.search.stages import Stages
 from coordinator.planning.search.tables import tables_of
 from tests.planning.support import cluster, small
 

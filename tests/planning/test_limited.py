@@ -7,10 +7,10 @@ import pytest
 from coordinator.costs.devices import Cluster
 from coordinator.planning.groups import counts, divided
 from coordinator.planning.legal import IllegalPlan, check_plan
-from coordinator.planning.limited import without_others
 from coordinator.planning.planners.propose import propose
 from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.simulate.simulator import simulate
+from coordinator.planning.whole_network_devices import without_others
 from models.cut.whole import NetworkKey
 from protos.errors import Infeasible
 from protos.wire.limits import Limits

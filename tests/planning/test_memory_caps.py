@@ -7,11 +7,11 @@ import pytest
 
 from coordinator.costs.devices import Cluster
 from coordinator.planning.legal import check_plan
-from coordinator.planning.memory import needs
+from coordinator.planning.plan_memory import needs
 from coordinator.planning.planners.fused import fused
-from coordinator.planning.search.stages import Stages
+from coordinator.planning.search.block_costs import Stages
 from coordinator.runtime.planners import strategy
-from coordinator.tasks.graph import compile_plan
+from coordinator.tasks.task_graph import compile_plan
 from models.catalogue import catalogue
 from models.catalogue.loading import network_of
 from models.cut.program import BlobSource

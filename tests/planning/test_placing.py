@@ -12,8 +12,8 @@ from onnx import ModelProto
 from coordinator.costs.devices import Cluster
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.legal import IllegalPlan, check_plan
-from coordinator.planning.memory import needs, overfilled
 from coordinator.planning.placing import placed, within_memory
+from coordinator.planning.plan_memory import needs, overfilled
 from coordinator.planning.planners.propose import propose
 from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.tasks.plan import Block, Plan, Tile

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 from coordinator.planning.papers.aofl import aofl, options_by_count
 from coordinator.planning.papers.ofl import ofl
 from coordinator.planning.search.cuts import best_cuts, cheapest
-from coordinator.planning.search.options import alone, grids
+from coordinator.planning.search.division_options import alone, grids
 from coordinator.planning.search.tables import tables_of
 from models.cut.units import divide
 from models.onnx_file.importer import load_graph

@@ -12,8 +12,8 @@ from onnx import ModelProto
 
 from coordinator.costs.devices import Cluster, Device
 from coordinator.planning.legal import check_plan
-from coordinator.planning.memory import larger_than_a_device, overfilled
 from coordinator.planning.placing import placed, within_memory
+from coordinator.planning.plan_memory import larger_than_a_device, overfilled
 from coordinator.planning.planners.propose import propose
 from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.stage_groups import staged_in_groups

@@ -7,10 +7,10 @@ import pytest
 
 from coordinator.costs.devices import Cluster, EndpointOverhead, Link
 from coordinator.planning.finish import finished
-from coordinator.planning.geometry.shapes import shapes_of
+from coordinator.planning.geometry.tile_shapes import shapes_of
 from coordinator.planning.legal import check_plan
-from coordinator.planning.memory import needs
-from coordinator.planning.search.stages import PlanDraft, Stages
+from coordinator.planning.plan_memory import needs
+from coordinator.planning.search.block_costs import PlanDraft, Stages
 from coordinator.planning.search.tables import tables_of
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from coordinator.planning.geometry.blocks import geometry_of
-from coordinator.planning.geometry.shapes import shapes_of
+from coordinator.planning.geometry.tile_shapes import shapes_of
 from coordinator.planning.papers.aofl import options_by_count
-from coordinator.planning.search.options import grids, tiled
+from coordinator.planning.search.division_options import grids, tiled
 from coordinator.planning.search.tables import Tables, ranked, tables_of
 from models.cut.tiles import MapTile
 from models.cut.units import Network, divide

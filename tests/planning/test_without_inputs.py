@@ -6,10 +6,10 @@ import pytest
 
 from coordinator.planning.legal import check_plan
 from coordinator.planning.planners.strategies import STRATEGIES
-from coordinator.planning.search.stages import Stages
+from coordinator.planning.search.block_costs import Stages
 from coordinator.planning.search.tables import tables_of
 from coordinator.planning.simulate.simulator import simulate
-from coordinator.tasks.graph import outline_plan
+from coordinator.tasks.task_graph import outline_plan
 from models.cut.units import divide
 from models.onnx_file.importer import load_graph
 from tests.models.networks import with_prior

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from imbrex.demo.emulation.link import SlowEndpoint
+from imbrex.demo.emulation.emulated_link import SlowEndpoint
 from protos import imbrex_pb2 as pb
 from protos.wire.endpoint import Endpoint
 
@@ -48,8 +48,8 @@ class Coarse:
 
 async def test_describing_tasks_takes_time_that_other_items_do_not(monkeypatch):
     clock = Coarse()
-    monkeypatch.setattr("imbrex.demo.emulation.link.time", clock)
-    monkeypatch.setattr("imbrex.demo.emulation.link.asyncio", clock)
+    monkeypatch.setattr("imbrex.demo.emulation.emulated_link.time", clock)
+    monkeypatch.setattr("imbrex.demo.emulation.emulated_link.asyncio", clock)
     endpoint = SlowEndpoint(describe_s=0.02)
     await endpoint.handle(10, [pb.Item(ping=pb.Ping())])
     assert (endpoint.handled, clock.now_s) == (1, 0.0)
@@ -60,8 +60,8 @@ async def test_describing_tasks_takes_time_that_other_items_do_not(monkeypatch):
 @pytest.mark.parametrize("message_s", [0.0034, 0.0036, 0.0041])
 async def test_what_timers_are_early_or_late_does_not_add_up(monkeypatch, message_s):
     clock = Coarse()
-    monkeypatch.setattr("imbrex.demo.emulation.link.time", clock)
-    monkeypatch.setattr("imbrex.demo.emulation.link.asyncio", clock)
+    monkeypatch.setattr("imbrex.demo.emulation.emulated_link.time", clock)
+    monkeypatch.setattr("imbrex.demo.emulation.emulated_link.asyncio", clock)
     endpoint, taken_s, messages = SlowEndpoint(message_s=message_s), 0.0, 30
     for _ in range(messages):
         clock.now_s += 0.01  # the endpoint has been free for long

@@ -6,9 +6,16 @@ from dataclasses import replace
 
 from coordinator.tasks.deadlines import Expectations
 from coordinator.tasks.events import Action, Assign, Joined, Merge, Received, RequestId
-from coordinator.tasks.graph import InputPart, TaskGraph, TaskInput, TaskOutput, TaskSpec, routed
 from coordinator.tasks.plan import Plan, TrafficBytes
 from coordinator.tasks.scheduler import Scheduler
+from coordinator.tasks.task_graph import (
+    InputPart,
+    TaskGraph,
+    TaskInput,
+    TaskOutput,
+    TaskSpec,
+    routed,
+)
 from models.cut.program import BlobSource, Program
 from models.graph.shapes import TensorInfo
 from models.tensors.boxes import Box

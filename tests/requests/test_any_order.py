@@ -26,9 +26,9 @@ from coordinator.tasks.events import (
     ResultRefused,
     Tick,
 )
-from coordinator.tasks.graph import TaskGraph
-from coordinator.tasks.judge import Judge
+from coordinator.tasks.result_check import Judge
 from coordinator.tasks.scheduler import MAX_FAILURES, Scheduler
+from coordinator.tasks.task_graph import TaskGraph
 from models.tensors.boxes import Box
 from tests.requests.sketches import (
     HALVES,

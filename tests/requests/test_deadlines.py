@@ -15,8 +15,8 @@ from coordinator.tasks.events import (
     Submitted,
     Tick,
 )
-from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.scheduler import Scheduler
+from coordinator.tasks.task_graph import TaskGraph
 from protos.wire.facts import DeviceId
 from tests.requests.sketches import (
     HALVES,

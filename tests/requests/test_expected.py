@@ -7,7 +7,7 @@ import pytest
 from coordinator.costs.sketch import ProgramBuilder
 from coordinator.measuring.expected import LiveExpectations
 from coordinator.measuring.measured import DeviceMeasurements
-from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.task_graph import TaskGraph
 from models.cut.program import Program, WeightRef
 from models.tensors.memory import PROCESS_BYTES, PROGRAM_BYTES
 from tests.planning.clusters import device

@@ -24,8 +24,8 @@ from coordinator.tasks.events import (
     Send,
     Submitted,
 )
-from coordinator.tasks.graph import TaskGraph, TaskSpec
 from coordinator.tasks.scheduler import Scheduler
+from coordinator.tasks.task_graph import TaskGraph, TaskSpec
 from models.tensors.boxes import Box
 from protos.wire.facts import DeviceId
 from tests.requests.sketches import WIDTH

@@ -28,8 +28,8 @@ from coordinator.requests.journal import Ended, Journal
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.plan import Plan, TrafficBytes
 from coordinator.tasks.timeline import Timing
+from coordinator.trust.cluster_state import LocalState
 from coordinator.trust.roster import Member
-from coordinator.trust.state import LocalState
 from models.cut.units import Network, divide
 from models.onnx_file.builder import NetworkBuilder as Builder
 from models.onnx_file.builder import square

@@ -13,7 +13,7 @@ from coordinator.doctor.findings import LEAST_PICTURES, of_heads
 from models.catalogue.installed import Store
 from models.onnx_file.builder import NetworkBuilder, square
 from models.onnx_file.importer import load_graph
-from models.vision.usual import About, described, head_for
+from models.vision.model_families import About, described, head_for
 from tests.serving.in_place import picture
 from tests.serving.real import Real, running, started_workers
 

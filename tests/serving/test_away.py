@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from coordinator.devices.peers import seconds_ago
+from coordinator.devices.addresses import seconds_ago
 from tests.cli.run_cli import imbrex
 from tests.serving.processes import serving, wait
 from tests.serving.test_metrics import read

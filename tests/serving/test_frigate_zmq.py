@@ -18,7 +18,7 @@ from onnx import TensorProto
 
 from benchmarks.store import free_port
 from coordinator.serving.frigate import messages
-from coordinator.serving.frigate.connections import DetectorConnections
+from coordinator.serving.frigate.detector_connections import DetectorConnections
 from coordinator.serving.frigate.model_folder import MOST_MODELS, ModelFolder
 from coordinator.serving.frigate.outputs import rows_of, selections_of
 from coordinator.serving.frigate.server import MOST_PARTS, _feeds, _received

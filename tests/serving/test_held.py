@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from coordinator.devices import children
-from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.task_graph import TaskGraph
 from models.onnx_file.builder import NetworkBuilder, square
 from models.run.reference import WholeModel, compare
 from tests.serving.real import Real, running

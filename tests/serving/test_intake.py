@@ -21,7 +21,7 @@ from coordinator.serving.common.errors import SlowBody
 from coordinator.serving.common.intake import BODY, GUEST_BYTES, Body, Intake
 from coordinator.serving.common.keys import Keys, NoKey, Role
 from coordinator.serving.common.places import Places
-from coordinator.trust.state import LocalState
+from coordinator.trust.cluster_state import LocalState
 from protos.errors import Unavailable
 from tests.serving.in_place import LIMIT_BYTES, InPlace, picture
 

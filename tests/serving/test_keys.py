@@ -24,7 +24,7 @@ from coordinator.serving.oip.rpc import RpcServer
 from coordinator.serving.oip.service import InferenceService
 from coordinator.settings import CoordinatorSettings
 from coordinator.trust import json_files as ledger
-from coordinator.trust.state import LocalState
+from coordinator.trust.cluster_state import LocalState
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from protos.errors import BadConfiguration, BadRequest, Infeasible, NotFound

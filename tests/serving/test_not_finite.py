@@ -17,8 +17,8 @@ from coordinator.answers import ModelStatus
 from coordinator.doctor.findings import of_heads
 from coordinator.serving.common import names
 from models.onnx_file.importer import load_graph
+from models.vision.model_families import About, described, head_for
 from models.vision.sidecar import dump
-from models.vision.usual import About, described, head_for
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from tests.serving.frigate_detector import ZEROS, Detector

@@ -20,7 +20,7 @@ from coordinator.serving.oip import reading
 from coordinator.serving.oip.rpc import RpcServer
 from coordinator.serving.oip.service import InferenceService as Serving
 from coordinator.settings import CoordinatorSettings
-from coordinator.trust.state import LocalState
+from coordinator.trust.cluster_state import LocalState
 from models.run.reference import WholeModel, compare
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc

@@ -8,10 +8,10 @@ from fastapi import APIRouter
 
 from coordinator.serving import app as application
 from coordinator.serving.common.access import asks
+from coordinator.serving.common.app_state import TheCoordinator
 from coordinator.serving.common.keys import Keys, Role
-from coordinator.serving.common.state import TheCoordinator
 from coordinator.settings import CoordinatorSettings
-from coordinator.trust.state import LocalState
+from coordinator.trust.cluster_state import LocalState
 from tests.serving.in_place import InPlace
 
 toy = APIRouter()

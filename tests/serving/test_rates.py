@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from coordinator.serving.app import create_app
 from coordinator.serving.common.access import Access
 from coordinator.serving.common.keys import Keys, Role
-from coordinator.serving.common.rates import (
+from coordinator.serving.common.rate_limit import (
     BURST_S,
     MAX_CALLERS,
     RateLimiter,
@@ -23,7 +23,7 @@ from coordinator.serving.common.rates import (
 from coordinator.serving.oip.rpc import RpcServer
 from coordinator.serving.oip.service import InferenceService
 from coordinator.settings import CoordinatorSettings
-from coordinator.trust.state import LocalState
+from coordinator.trust.cluster_state import LocalState
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from protos.errors import BadRequest

@@ -21,7 +21,7 @@ from coordinator.serving.common.keys import Keys, Role
 from coordinator.serving.common.names import ID_HEADER
 from coordinator.serving.common.repeats import ENTRY_BYTES, KEPT_BYTES, LARGEST_BYTES, Repeats
 from coordinator.settings import CoordinatorSettings
-from coordinator.trust.state import LocalState
+from coordinator.trust.cluster_state import LocalState
 from imbrex.client import AsyncClient
 from protos.errors import Unavailable
 from tests.serving.in_place import InPlace, picture

@@ -12,7 +12,7 @@ from coordinator.several.listed import ListedFile, read
 from coordinator.several.shared_store import MARK, SERVED_BY, SharedStore, files_of, open_store
 from coordinator.several.survey import survey
 from coordinator.several.where import own_address, sources
-from coordinator.trust.state import COORDINATORS, DEFAULTS, MODELS, LocalState, open_state
+from coordinator.trust.cluster_state import COORDINATORS, DEFAULTS, MODELS, LocalState, open_state
 from coordinator.trust.trust import own_name
 from models.catalogue.installed import MODEL_FILE, Store
 from protos.errors import BadConfiguration, BadRequest, NotFound, Unavailable

@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from coordinator.trust.authority import Authority
+from coordinator.trust.cluster_state import FOLDER, INVITATIONS, LocalState
 from coordinator.trust.invitations import MAX_OPEN, Invitations, NotInvited, use_up
 from coordinator.trust.roster import Roster
-from coordinator.trust.state import FOLDER, INVITATIONS, LocalState
 from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration, BadRequest, Infeasible, NotFound, PeerViolation
 from protos.trust.identity import (

@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.serving.common.keys import Keys, Role
 from coordinator.trust.backup import backup, restore
-from coordinator.trust.state import LocalState
+from coordinator.trust.cluster_state import LocalState
 from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration, BadRequest
 from tests.cli.run_cli import imbrex

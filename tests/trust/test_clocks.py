@@ -11,8 +11,8 @@ import pytest
 from cryptography import x509
 
 from coordinator.devices import children
+from coordinator.devices.addresses import PeerState
 from coordinator.devices.handshake import Shaken, clock_problem, judged
-from coordinator.devices.peers import PeerState
 from imbrex.client import Client
 from protos.trust.identity import certificate_end, now_utc
 from tests.devices.support import watched_pool, worker_process

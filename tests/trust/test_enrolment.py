@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from structlog.testing import capture_logs
 
-from coordinator.trust.enrolment import Enrolment
+from coordinator.trust.enrolment_server import Enrolment
 from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration, BadRequest, PeerViolation, Unavailable
 from protos.rpc.channels import Caller
@@ -115,7 +115,7 @@ async def test_a_strange_device_id_is_refused(trust, address, device):
 
 async def test_another_protocol_is_named(trust, address, monkeypatch):
     spoken = SimpleNamespace(SPOKEN=Spoken(99))
-    monkeypatch.setattr("coordinator.trust.enrolment.versions", spoken)
+    monkeypatch.setattr("coordinator.trust.enrolment_server.versions", spoken)
     with pytest.raises(PeerViolation, match="this coordinator 98 and 99"):
         await enrol(trust.certified.invite(address), KITCHEN, "kitchen")
 

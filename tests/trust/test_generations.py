@@ -8,8 +8,8 @@ import pytest
 import structlog
 
 from coordinator.devices import connection
+from coordinator.trust.cluster_state import LocalState
 from coordinator.trust.roster import Roster
-from coordinator.trust.state import LocalState
 from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration
 from protos.trust.identity import keep_identity

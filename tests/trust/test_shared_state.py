@@ -11,10 +11,7 @@ from coordinator.serving.common.keys import Keys, Role
 from coordinator.several.joining import move
 from coordinator.trust import replicated
 from coordinator.trust.backup import backup, restore
-from coordinator.trust.nats_store import StoreAddress
-from coordinator.trust.replicated import Replicated, address_of, record
-from coordinator.trust.shared_value import MOST_BYTES, Shared, dumped, parsed
-from coordinator.trust.state import (
+from coordinator.trust.cluster_state import (
     COORDINATORS,
     DEVICES,
     DRAINED,
@@ -22,6 +19,9 @@ from coordinator.trust.state import (
     LocalState,
     open_state,
 )
+from coordinator.trust.nats_store import StoreAddress
+from coordinator.trust.replicated import Replicated, address_of, record
+from coordinator.trust.shared_value import MOST_BYTES, Shared, dumped, parsed
 from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration, BadRequest, Infeasible, PeerViolation, Unavailable
 from protos.trust.identity import keep_identity, now_utc

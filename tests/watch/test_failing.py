@@ -23,8 +23,8 @@ import paho.mqtt.client as paho
 import pytest
 
 from imbrex.watch import folder, stream
-from imbrex.watch.frames import Frame
 from imbrex.watch.mqtt import Broker, Publisher, _is_queued
+from imbrex.watch.video_frames import Frame
 from models.digits.examples import examples
 from protos.errors import BadRequest
 from tests.cli.run_cli import imbrex

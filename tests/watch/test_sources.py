@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 from imbrex.watch.folder import Folder
-from imbrex.watch.frames import Frame, FrameSource, Waiting
 from imbrex.watch.run import source_of
 from imbrex.watch.stream import Stream
+from imbrex.watch.video_frames import Frame, FrameSource, Waiting
 from models.vision.preprocess import decode_image
 from protos.daemon.urls import shown
 from protos.errors import BadRequest, ImbrexError, NotFound, Unavailable

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from coordinator.costs.devices import Cluster
-from coordinator.planning.memory import needs
+from coordinator.planning.plan_memory import needs
 from coordinator.planning.planners.fused import fused
 from coordinator.planning.planners.single import single
-from coordinator.tasks.graph import compile_plan
 from coordinator.tasks.plan import Plan
+from coordinator.tasks.task_graph import compile_plan
 from models.cut.program import BlobSource
 from models.cut.units import Network, divide
 from models.onnx_file.builder import NetworkBuilder as Builder

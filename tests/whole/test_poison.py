@@ -14,8 +14,8 @@ from benchmarks.workers import WorkerProcess, coordinated, running
 from coordinator.requests import driver
 from models.onnx_file.importer import load_graph
 from models.run.reference import WholeModel
+from models.vision.model_families import About, described
 from models.vision.sidecar import dump, sidecar_path
-from models.vision.usual import About, described
 from protos.errors import RequestAtFault
 from tests.models.test_pixels import taking
 from tests.waiting import until

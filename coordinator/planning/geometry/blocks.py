@@ -20,9 +20,9 @@ import numpy as np
 from coordinator.planning.geometry.axes import Axis
 from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.run_splits import RunSplits
+from coordinator.planning.geometry.single_device_blocks import WholeSweep, node_index, wholes
 from coordinator.planning.geometry.splits import Quantity, Splits
 from coordinator.planning.geometry.sweeps import BlockRun
-from coordinator.planning.geometry.wholes import WholeSweep, node_index, wholes
 from models.cut.tiles import even_spans, map_size
 from models.cut.units import Network
 from models.graph.graph import COLS, ROWS, Graph

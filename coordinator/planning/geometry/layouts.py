@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from coordinator.planning.geometry.partition import channel_step, cut_span, nested, owned_boxes
-from models.cut.alike import Likenesses
+from models.cut.alike_units import Likenesses
 from models.cut.partial import partial_extent, partial_work, summed_input
 from models.cut.units import Network, Unit
 from models.graph.graph import CHANNELS, COLS, ROWS, Graph

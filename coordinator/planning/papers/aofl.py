@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from coordinator.costs.devices import Cluster
 from coordinator.planning.search.balance import prefixes
 from coordinator.planning.search.decide import Decision, place, planned
+from coordinator.planning.search.division_options import Option, alone, grids, strips
 from coordinator.planning.search.explain import Growing, devices_left_out, why_this_many
-from coordinator.planning.search.options import Option, alone, grids, strips
 from coordinator.planning.search.subsets import counts_of
 from coordinator.planning.search.tables import Tables
 from coordinator.tasks.plan import Plan

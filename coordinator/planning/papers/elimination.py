@@ -18,12 +18,12 @@ from dataclasses import replace
 import numpy as np
 
 from coordinator.costs.devices import Cluster
-from coordinator.planning.baseline import fastest_first, shares_of
 from coordinator.planning.geometry.layouts import Layout
-from coordinator.planning.memory import Need, holds, overfilled, too_little_memory
 from coordinator.planning.papers.layered import LayerWire, compute_s, unit_graph
 from coordinator.planning.papers.min_sum_elimination import CostGraph, Edge, Strategy, find_strategy
 from coordinator.planning.papers.unit_plan import alone_plan, plan_of
+from coordinator.planning.plan_memory import Need, holds, overfilled, too_little_memory
+from coordinator.planning.single_device import fastest_first, shares_of
 from coordinator.tasks.plan import Plan
 from models.cut.units import Network
 from protos.wire.facts import DeviceId

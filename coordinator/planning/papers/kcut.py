@@ -13,14 +13,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from coordinator.costs.devices import Cluster
-from coordinator.planning.baseline import fastest_first, shares_of
 from coordinator.planning.geometry.layouts import Configuration, Layout, Layouts
-from coordinator.planning.memory import overfilled, too_little_memory
 from coordinator.planning.papers.kcut_search import CutTable, k_cut
 from coordinator.planning.papers.layered import LayerWire, UnitGraph, compute_s
 from coordinator.planning.papers.unit_cut import Setting
 from coordinator.planning.papers.unit_flow import UnitFlow
 from coordinator.planning.papers.unit_plan import alone_plan, plan_of
+from coordinator.planning.plan_memory import overfilled, too_little_memory
+from coordinator.planning.single_device import fastest_first, shares_of
 from coordinator.tasks.plan import Plan
 from models.cut.units import Network
 from models.tensors.memory import megabytes

@@ -17,7 +17,7 @@ from coordinator.costs.devices import Cluster
 from coordinator.planning.search.connected import channel_slices
 from coordinator.planning.search.cuts import cheapest
 from coordinator.planning.search.decide import Decision, planned
-from coordinator.planning.search.options import alone, grids
+from coordinator.planning.search.division_options import alone, grids
 from coordinator.planning.search.tables import Tables
 from coordinator.tasks.plan import Plan
 from models.cut.units import Network

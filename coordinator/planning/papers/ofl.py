@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from coordinator.costs.devices import Cluster
 from coordinator.planning.search.decide import Decision, place, planned
-from coordinator.planning.search.options import alone, grids
+from coordinator.planning.search.division_options import alone, grids
 from coordinator.planning.search.tables import Tables
 from coordinator.tasks.plan import Plan
 from models.cut.units import Network

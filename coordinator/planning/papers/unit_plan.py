@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from coordinator.costs.devices import Cluster
-from coordinator.planning.baseline import alone_s, best_alone, bytes_of, whole_works
 from coordinator.planning.finish import block_of, finished
 from coordinator.planning.geometry.layouts import Configuration, Layout, divider_of
+from coordinator.planning.single_device import alone_s, best_alone, bytes_of, whole_works
 from coordinator.tasks.plan import Block, Plan, Tile, TrafficBytes, tile_extent
 from models.cut.tiles import whole_map
 from models.cut.units import Network

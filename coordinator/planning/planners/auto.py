@@ -23,11 +23,11 @@ import numpy as np
 
 from coordinator.costs.corrections import block_error
 from coordinator.costs.devices import Cluster, fastest
-from coordinator.planning.memory import larger_than_a_device
 from coordinator.planning.placing import within_memory
+from coordinator.planning.plan_memory import larger_than_a_device
 from coordinator.planning.planners.branches import by_branches
 from coordinator.planning.planners.candidates import CANDIDATES, When
-from coordinator.planning.search.stages import PlanDraft, Stages
+from coordinator.planning.search.block_costs import PlanDraft, Stages
 from coordinator.planning.search.tables import tables_of
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.planning.stage_groups import staged_in_groups

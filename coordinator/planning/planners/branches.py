@@ -17,10 +17,10 @@ from itertools import groupby
 from coordinator.costs.devices import Cluster
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.geometry.layouts import divider_of
-from coordinator.planning.memory import overfilled
+from coordinator.planning.plan_memory import overfilled
 from coordinator.planning.planners.fused import fused
+from coordinator.planning.search.block_costs import Stages
 from coordinator.planning.search.heft import HeftTask, longest_s, placement
-from coordinator.planning.search.stages import Stages
 from coordinator.planning.search.tables import tables_of
 from coordinator.tasks.plan import Block, ExchangeMode, Plan, Tile, tile_extent
 from models.cut.units import Network

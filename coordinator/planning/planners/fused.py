@@ -14,15 +14,15 @@ from functools import partial
 
 from coordinator.costs.devices import Cluster
 from coordinator.planning.finish import finished
-from coordinator.planning.memory import overfilled, too_little_memory
+from coordinator.planning.plan_memory import overfilled, too_little_memory
 from coordinator.planning.planners.reasons import Reasons
 from coordinator.planning.planners.starts import Starts
+from coordinator.planning.search.block_costs import PlanDraft, Stages
+from coordinator.planning.search.block_tiles import Forms
 from coordinator.planning.search.decide import check_room, no_room
-from coordinator.planning.search.forms import Forms
 from coordinator.planning.search.improve import Cost, Search, is_better
 from coordinator.planning.search.moves import borders, cuts, devices, shapes
 from coordinator.planning.search.slots import Slots
-from coordinator.planning.search.stages import PlanDraft, Stages
 from coordinator.planning.search.tables import tables_of
 from coordinator.tasks.plan import Plan
 from models.cut.units import Network

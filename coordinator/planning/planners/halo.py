@@ -32,12 +32,12 @@ from dataclasses import replace
 from functools import partial
 
 from coordinator.costs.devices import Cluster
-from coordinator.planning.baseline import computing_s
 from coordinator.planning.finish import finished
 from coordinator.planning.geometry.blocks import geometry_of
 from coordinator.planning.planners.single import on_one
+from coordinator.planning.search.block_costs import Stages
+from coordinator.planning.search.block_tiles import Forms
 from coordinator.planning.search.decide import fitting
-from coordinator.planning.search.forms import Forms
 from coordinator.planning.search.improve import Cost, Search, is_better
 from coordinator.planning.search.peer_moves import (
     at_most,
@@ -55,9 +55,9 @@ from coordinator.planning.search.peer_moves import (
     with_turn,
 )
 from coordinator.planning.search.slots import How, Slot, SlotForm, Slots, put
-from coordinator.planning.search.stages import Stages
 from coordinator.planning.search.subsets import counts_of
 from coordinator.planning.search.tables import Tables
+from coordinator.planning.single_device import computing_s
 from coordinator.tasks.plan import Block, Plan
 from models.cut.tiles import places
 from models.cut.units import Network, Unit, groups_rows

@@ -8,12 +8,12 @@ from functools import partial
 from coordinator.costs.corrections import is_measured
 from coordinator.costs.devices import Cluster, Planner
 from coordinator.planning.legal import IllegalPlan, check_plan
-from coordinator.planning.limited import best_of
-from coordinator.planning.mistakes import broken, defined_at, guarded, is_ours
 from coordinator.planning.planners.auto import auto
 from coordinator.planning.planners.single import single
 from coordinator.planning.planners.spread import planned
+from coordinator.planning.plugin_errors import broken, defined_at, guarded, is_ours
 from coordinator.planning.simulate.simulator import simulate
+from coordinator.planning.whole_network_devices import best_of
 from coordinator.tasks.plan import MadeFor, Plan
 from models.cut.units import Network
 from models.tensors.precision import Wire

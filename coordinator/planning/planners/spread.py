@@ -20,9 +20,9 @@ from dataclasses import replace
 from coordinator.costs.affine import Costs
 from coordinator.costs.corrections import CorrectedCosts
 from coordinator.costs.devices import Cluster, Device, Planner
-from coordinator.planning.baseline import best_alone, everything
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.placing import placed, within_memory
+from coordinator.planning.single_device import best_alone, everything
 from coordinator.tasks.plan import Block, Plan, Tile, tile_works
 from models.cut.tiles import MapTile, even_spans, tile_boxes, whole_map
 from models.cut.units import Network

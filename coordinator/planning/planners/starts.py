@@ -13,11 +13,11 @@ from operator import attrgetter
 import numpy as np
 
 from coordinator.planning.geometry.marks import Mark
-from coordinator.planning.geometry.shapes import shapes_of
+from coordinator.planning.geometry.tile_shapes import shapes_of
 from coordinator.planning.papers.aofl import options_by_count
 from coordinator.planning.search.connected import DividedUnit, divided
 from coordinator.planning.search.cuts import best_cuts, cheapest
-from coordinator.planning.search.options import Option, Tiled, alone, strips, tiled
+from coordinator.planning.search.division_options import Option, Tiled, alone, strips, tiled
 from coordinator.planning.search.slots import Slot, SlotForm, Slots
 from coordinator.planning.search.subsets import subsets_of
 from coordinator.planning.search.tables import Rank, Tables

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from coordinator.costs.devices import Device
-from coordinator.planning.baseline import bytes_of
 from coordinator.planning.geometry.blocks import Geometry
 from coordinator.planning.geometry.layouts import Configuration, UnitTile, divider_of
 from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.partition import cut_span
-from coordinator.planning.memory import holds
-from coordinator.planning.search.options import DeviceShares
+from coordinator.planning.plan_memory import holds
+from coordinator.planning.search.division_options import DeviceShares
 from coordinator.planning.search.tables import Rank, Tables
+from coordinator.planning.single_device import bytes_of
 from models.cut.partial import summed_input
 from models.cut.units import Network, Unit
 from models.graph.graph import CHANNELS, ROWS

@@ -14,7 +14,7 @@ from operator import attrgetter
 import numpy as np
 
 from coordinator.planning.geometry.marks import Mark
-from coordinator.planning.search.options import Option
+from coordinator.planning.search.division_options import Option
 from models.tensors.arrays import Floats
 
 Cuts = tuple[tuple[Mark, Mark], ...]

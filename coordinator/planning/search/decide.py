@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from coordinator.costs.devices import Cluster, Device
 from coordinator.planning.finish import NOT_USED, block_of, finished, published
 from coordinator.planning.geometry.marks import Mark
-from coordinator.planning.memory import Need, overfilled, too_little_memory, weight_room_bytes
+from coordinator.planning.plan_memory import Need, overfilled, too_little_memory, weight_room_bytes
 from coordinator.planning.search.cuts import best_cuts, cheapest
-from coordinator.planning.search.options import Option
+from coordinator.planning.search.division_options import Option
 from coordinator.planning.search.tables import Tables, tables_of
 from coordinator.tasks.plan import Plan, Unused
 from models.cut.units import Network

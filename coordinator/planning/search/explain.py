@@ -10,7 +10,7 @@ import numpy as np
 
 from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.search.cuts import best_cuts, cheapest
-from coordinator.planning.search.options import Option
+from coordinator.planning.search.division_options import Option
 from coordinator.planning.search.tables import Tables
 from protos.wire.facts import DeviceId
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from coordinator.planning.search.forms import Forms
+from coordinator.planning.search.block_costs import PlanDraft, Stage
+from coordinator.planning.search.block_tiles import Forms
 from coordinator.planning.search.slots import Slots
-from coordinator.planning.search.stages import PlanDraft, Stage
 
 Cost = tuple[float, float]
 # Proposes drafts that differ from the slots at an index.

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from coordinator.planning.geometry.marks import Mark
-from coordinator.planning.geometry.shapes import shapes_of
+from coordinator.planning.geometry.tile_shapes import shapes_of
 from coordinator.planning.search.improve import Search
-from coordinator.planning.search.loads import TileShares
 from coordinator.planning.search.slots import SlotForm, Slots, put
+from coordinator.planning.search.tile_costs import TileShares
 from models.cut.tiles import MapTile, grain
 from models.tensors.boxes import Span
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coordinator.planning.geometry.marks import Mark
-from coordinator.planning.geometry.shapes import TileShape
-from coordinator.planning.search.loads import TileShares
+from coordinator.planning.geometry.tile_shapes import TileShape
+from coordinator.planning.search.tile_costs import TileShares
 
 How = Literal["together", "in turn", "bands", "rows", "channels", "outputs", "inputs", "in place"]
 # Forms that yield partial sums, which the host adds up.

@@ -22,7 +22,7 @@ from coordinator.costs.devices import Cluster, Device
 from coordinator.planning.geometry.blocks import Geometry, geometry_of
 from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.splits import Splits
-from coordinator.planning.memory import relaid_room_of, weight_room_bytes
+from coordinator.planning.plan_memory import relaid_room_of, weight_room_bytes
 from models.cut.tiles import MapTile
 from models.cut.units import Network
 from models.tensors.arrays import Floats

@@ -29,9 +29,9 @@ from coordinator.tasks.events import (
     Send,
     Submitted,
 )
-from coordinator.tasks.graph import TaskGraph, TaskSpec, outline_plan
 from coordinator.tasks.plan import Plan, TrafficBytes, tile_works
 from coordinator.tasks.scheduler import Scheduler
+from coordinator.tasks.task_graph import TaskGraph, TaskSpec, outline_plan
 from models.cut.units import Network
 from models.tensors.boxes import Box
 from protos.wire.facts import DeviceId

@@ -22,7 +22,7 @@ from coordinator.serving.common.codings import PLAIN, content_coding
 from coordinator.serving.common.intake import BODY, Body, BodyKind
 from coordinator.serving.common.keys import Key, Keys, NoKey, NotAllowed, Role
 from coordinator.serving.common.origins import require_own_page
-from coordinator.serving.common.rates import RateLimiter, neighbourhood
+from coordinator.serving.common.rate_limit import RateLimiter, neighbourhood
 from coordinator.settings import CoordinatorSettings
 from protos.errors import ImbrexError
 

@@ -25,7 +25,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from coordinator.serving.common.keys import NoKey, NotAllowed
-from coordinator.serving.common.rates import TooManyRequests
+from coordinator.serving.common.rate_limit import TooManyRequests
 from protos.errors import (
     BadConfiguration,
     BadRequest,

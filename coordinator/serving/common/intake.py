@@ -21,7 +21,7 @@ from coordinator.serving.common.errors import SlowBody
 from coordinator.serving.common.keys import NoKey
 from coordinator.serving.common.names import ID_HEADER
 from coordinator.serving.common.places import Place, Places
-from coordinator.serving.common.rates import neighbourhood
+from coordinator.serving.common.rate_limit import neighbourhood
 
 # Longest pause within a body: Wi-Fi in a far room pauses for seconds, but not for ten.
 IDLE_S = 10.0

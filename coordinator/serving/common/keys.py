@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
+from coordinator.trust.cluster_state import KEYS, ClusterState
 from coordinator.trust.json_files import Entries
-from coordinator.trust.state import KEYS, ClusterState
 from protos.errors import BadRequest, Infeasible, NotFound
 from protos.trust.identity import secret_hash
 

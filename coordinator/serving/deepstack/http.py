@@ -21,10 +21,10 @@ from coordinator.serving.common.access import (
     open_to_all,
     require_key_seen,
 )
+from coordinator.serving.common.app_state import TheCoordinator
 from coordinator.serving.common.forms import pictures_of, read_form
 from coordinator.serving.common.intake import BodyKind
 from coordinator.serving.common.pictures import answered, asked_of, at_least, found_by
-from coordinator.serving.common.state import TheCoordinator
 from coordinator.serving.deepstack.answers import (
     ERRORS,
     MODULE,

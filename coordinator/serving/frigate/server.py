@@ -17,7 +17,7 @@ import zmq.asyncio
 from coordinator.answers import ServedModel
 from coordinator.doctor.frigate import InTime
 from coordinator.serving.frigate import messages
-from coordinator.serving.frigate.connections import DetectorConnections
+from coordinator.serving.frigate.detector_connections import DetectorConnections
 from coordinator.serving.frigate.messages import DetectionRequest, ModelSent, ModelWanted
 from coordinator.serving.frigate.model_folder import ModelFolder
 from coordinator.serving.frigate.outputs import rows_of, selections_of

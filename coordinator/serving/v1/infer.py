@@ -16,6 +16,7 @@ from coordinator.answers import Answer, ServedModel
 from coordinator.control.choice import Choice
 from coordinator.serving.common import bodies, names
 from coordinator.serving.common.access import asks
+from coordinator.serving.common.app_state import ModelName, TheCoordinator
 from coordinator.serving.common.errors import NotAcceptable
 from coordinator.serving.common.forms import Form, pictures_of, read_form
 from coordinator.serving.common.intake import BodyKind
@@ -29,7 +30,6 @@ from coordinator.serving.common.pictures import (
     found_by,
 )
 from coordinator.serving.common.repeats import Repeats, RequestKey
-from coordinator.serving.common.state import ModelName, TheCoordinator
 from coordinator.serving.common.tensors import read_tensors, write_tensors
 from coordinator.serving.v1.answers import Inference, Inferences, Trace
 from coordinator.serving.v1.errors import ERRORS

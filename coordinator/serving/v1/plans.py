@@ -13,8 +13,8 @@ from coordinator.devices.membership import MAX_DEVICES
 from coordinator.planning.plan_json import PlanFile, plan_json
 from coordinator.serving.common import bodies
 from coordinator.serving.common.access import asks, orders
+from coordinator.serving.common.app_state import ModelName, TheCoordinator
 from coordinator.serving.common.intake import BodyKind
-from coordinator.serving.common.state import ModelName, TheCoordinator
 from coordinator.serving.v1.answers import Released
 from coordinator.serving.v1.errors import ERRORS
 from models.tensors.precision import Wire

@@ -17,7 +17,7 @@ from coordinator.daemon import run as run_coordinator
 from coordinator.devices.children import follow_parent
 from coordinator.devices.host_worker import WORKER, HostHardware
 from coordinator.settings import CoordinatorSettings
-from imbrex.demo.emulation.link import SlowEndpoint
+from imbrex.demo.emulation.emulated_link import SlowEndpoint
 from imbrex.demo.emulation.settings import Emulation, command, load_emulation
 from imbrex.demo.emulation.throttle import EmulatedThrottle
 from imbrex.described import find_planners_here

@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import TypeVar
 
+from imbrex.demo.emulation.core_turns import Turns
 from imbrex.demo.emulation.rate import Workload, reference, share, warm_s
 from imbrex.demo.emulation.settings import Emulation
-from imbrex.demo.emulation.turns import Turns
 from worker.compute.compute import REAL, Begin, Clock, Throttle
 from worker.engines.base import Ready
 

@@ -15,8 +15,8 @@ from coordinator.costs.devices import Cluster
 from coordinator.planning.finish import block_of
 from coordinator.planning.geometry.layouts import Computing, UnitTile
 from coordinator.planning.geometry.marks import Mark
-from coordinator.planning.search.loads import BlockLoads, Loads, TileLoad, TileShares
 from coordinator.planning.search.tables import Tables
+from coordinator.planning.search.tile_costs import BlockLoads, Loads, TileLoad, TileShares
 from coordinator.planning.simulate.media import Machines
 from coordinator.planning.simulate.pipeline import REQUEST, PipelineTask, TensorRead, latency_s
 from coordinator.tasks.plan import Block, Plan, Tile, tile_extent, tile_works

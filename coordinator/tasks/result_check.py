@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from weakref import WeakSet
 
 from coordinator.tasks.events import Received
-from coordinator.tasks.graph import TaskGraph
 from coordinator.tasks.runs import Attempt, RequestRun, TaskRun
+from coordinator.tasks.task_graph import TaskGraph
 from models.tensors.boxes import Box
 from protos.wire.facts import DeviceId
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from coordinator.costs.devices import Cluster, Device
-from coordinator.planning.baseline import best_alone
 from coordinator.planning.legal import IllegalPlan
+from coordinator.planning.single_device import best_alone
 from coordinator.tasks.plan import Plan, Unused
 from models.cut.units import Network
 from models.cut.whole import NetworkKey

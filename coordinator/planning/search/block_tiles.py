@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coordinator.planning.baseline import rates_of
 from coordinator.planning.geometry.layouts import Configuration, divider_of
 from coordinator.planning.geometry.marks import Mark
+from coordinator.planning.search.block_costs import Stage, Stages
 from coordinator.planning.search.connected import (
     connected_units,
     divisions,
     single_units,
     where_tiles_lie,
 )
-from coordinator.planning.search.loads import TileShares
 from coordinator.planning.search.slots import Slot, SlotForm
-from coordinator.planning.search.stages import Stage, Stages
+from coordinator.planning.search.tile_costs import TileShares
+from coordinator.planning.single_device import rates_of
 from models.cut.tiles import MapTile, grain, on_map, places, spans_of, weighted_spans
 from models.graph.graph import CHANNELS
 from models.tensors.boxes import Span

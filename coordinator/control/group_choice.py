@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from coordinator.planning.groups import ServiceTimes
-from coordinator.tasks.graph import TaskGraph
+from coordinator.tasks.task_graph import TaskGraph
 
 
 @dataclass(slots=True, eq=False)

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from coordinator.costs.devices import Device
 from coordinator.planning.geometry.layouts import UnitTile
 from coordinator.planning.geometry.marks import Mark
-from coordinator.planning.geometry.shapes import TileShape, grids_of
 from coordinator.planning.geometry.splits import Splits
+from coordinator.planning.geometry.tile_shapes import TileShape, grids_of
 from coordinator.planning.search.balance import Members, TileCosts, balanced
 from coordinator.planning.search.tables import Rank, Tables
 from models.cut.tiles import MapTile, on_map, places
