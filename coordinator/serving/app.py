@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from fastapi import Depends, FastAPI
 
 from coordinator.serving.common.access import Access, guard, rule_of
+from coordinator.serving.common.body import Intake
 from coordinator.serving.common.errors import add_error_handlers
 from coordinator.serving.common.headers import SecurityHeaders
-from coordinator.serving.common.intake import Intake
 from coordinator.serving.common.keys import Keys
 from coordinator.serving.common.names import DEEPSTACK
 from coordinator.serving.common.origins import HostNames, names_in

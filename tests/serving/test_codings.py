@@ -6,25 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fastapi import Request
 
-from coordinator.serving.common.bodies import read_body
+from coordinator.serving.common.body import Body, BodyKind, Intake
 from coordinator.serving.common.errors import BodyTooLarge, UnsupportedMediaType
-from coordinator.serving.common.intake import BODY, BodyKind
 from protos.errors import BadRequest
 
 LIMIT_BYTES = 1_000_000
 TEXT = np.random.default_rng(0).bytes(3_000)
-
-
-class Settled:
-    """Where the size of the whole body is told."""
-
-    kind, limit_bytes = BodyKind.DATA, LIMIT_BYTES
-    size_bytes = -1
-
-    def settle(self, size_bytes: int) -> None:
-        self.size_bytes = size_bytes
 
 
 async def unpacked(packed: bytes, coding: str, piece_bytes: int = 1 << 16) -> bytes:
@@ -41,13 +29,15 @@ async def unpacked(packed: bytes, coding: str, piece_bytes: int = 1 << 16) -> by
             "more_body": taken < len(pieces),
         }
 
-    settled = Settled()
-    scope = {"type": "http", "headers": [(b"content-encoding", coding.encode())], BODY: settled}
+    headers = [(b"content-encoding", coding.encode()), (b"content-length", b"%d" % len(packed))]
+    intake = Intake(None, LIMIT_BYTES, 0.0)  # type: ignore[arg-type]
+    body = Body(intake, {"type": "http", "headers": headers}, receive)  # type: ignore[arg-type]
+    body.kind, body.limit_bytes = BodyKind.DATA, LIMIT_BYTES
     try:
-        whole = await read_body(Request(scope, receive))
+        whole = await body.read()
     finally:
         assert taken >= len(pieces), "whoever still sends would see a broken connection"
-    assert settled.size_bytes == len(whole)
+    assert intake.large.held_bytes == len(whole)
     return whole
 
 

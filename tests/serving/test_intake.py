@@ -15,12 +15,10 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from coordinator.serving.app import create_app
-from coordinator.serving.common import intake as module
-from coordinator.serving.common import places as places_module
+from coordinator.serving.common import body as module
+from coordinator.serving.common.body import BODY, GUEST_BYTES, BodyMemory, Intake
 from coordinator.serving.common.errors import SlowBody
-from coordinator.serving.common.intake import BODY, GUEST_BYTES, Body, Intake
 from coordinator.serving.common.keys import Keys, NoKey, Role
-from coordinator.serving.common.places import Places
 from coordinator.trust.cluster_state import LocalState
 from protos.errors import Unavailable
 from tests.serving.in_place import LIMIT_BYTES, InPlace, picture
@@ -69,68 +67,68 @@ class Clock:
         return self.now
 
 
-def ended(ends: list[str], name: str):
-    return lambda: ends.append(name)
-
-
 async def test_one_caller_has_half_of_the_room() -> None:
-    places = Places(100, 8, FLOOR, wait_s=0.0)
+    memory = BodyMemory(100, 8, FLOOR, wait_s=0.0)
     for size in (30, 20):
-        await places.take("greedy", size, lambda: None)
+        await memory.reserve("greedy", size)
     with pytest.raises(Unavailable, match="2 bodies with 50 bytes"):
-        await places.take("greedy", 1, lambda: None)
-    taken = await places.take("other", 50, lambda: None)
+        await memory.reserve("greedy", 1)
+    taken = await memory.reserve("other", 50)
     with pytest.raises(Unavailable):
-        await places.take("third", 1, lambda: None)
-    places.settle(taken, 20)
-    await places.take("third", 30, lambda: None)
-    small = Places(1000, 4, FLOOR, wait_s=0.0)
+        await memory.reserve("third", 1)
+    taken.settle(20)
+    await memory.reserve("third", 30)
+    small = BodyMemory(1000, 4, FLOOR, wait_s=0.0)
     for _ in range(2):
-        await small.take("greedy", 1, lambda: None)
+        await small.reserve("greedy", 1)
     with pytest.raises(Unavailable):
-        await small.take("greedy", 1, lambda: None)
+        await small.reserve("greedy", 1)
 
 
 async def test_who_finds_no_room_waits_for_it() -> None:
-    places = Places(100, 8, FLOOR, wait_s=30.0)
-    first = await places.take("a", 50, lambda: None)
-    await places.take("b", 50, lambda: None)
-    waiting = asyncio.create_task(places.take("c", 40, lambda: None))
-    asyncio.get_running_loop().call_soon(places.free, first)
+    memory = BodyMemory(100, 8, FLOOR, wait_s=30.0)
+    first = await memory.reserve("a", 50)
+    await memory.reserve("b", 50)
+    waiting = asyncio.create_task(memory.reserve("c", 40))
+    asyncio.get_running_loop().call_soon(first.free)
     async with asyncio.timeout(10):
         assert (await waiting).size_bytes == 40
-    assert places.held_bytes == 90
+    assert memory.held_bytes == 90
 
 
 async def test_a_slow_sender_is_ended_only_when_somebody_waits_and_no_more_than_needed() -> None:
-    clock, ends = Clock(), list[str]()
-    places = Places(100, 8, FLOOR, wait_s=20.0, clock=clock)
+    clock = Clock()
+    memory = BodyMemory(100, 8, FLOOR, wait_s=20.0, clock=clock)
     names = {"a": 0, "b": 900, "c": 2000}  # bytes a second
-    made = {name: await places.take(name, 33, ended(ends, name)) for name in names}
+    reserved = {name: await memory.reserve(name, 33) for name in names}
+
+    def evicted() -> list[str]:
+        return [name for name, each in reserved.items() if each.evicted]
+
     for second in range(12):
         clock.now = float(second)
         for name, rate in names.items():
-            places.come(made[name], rate)
-    assert ends == []  # nobody waits
-    waiting = asyncio.create_task(places.take("d", 33, lambda: None))
+            reserved[name].come(rate)
+    assert evicted() == []  # nobody waits
+    waiting = asyncio.create_task(memory.reserve("d", 33))
     async with asyncio.timeout(10):
-        while not ends:
+        while not evicted():
             await asyncio.sleep(0)
-    assert ends == ["a"]  # the slowest; the other slow one may stay
-    places.free(made["a"])
+    assert evicted() == ["a"]  # the slowest; the other slow one may stay
+    reserved["a"].free()
     async with asyncio.timeout(10):
         await waiting
 
 
 async def test_a_sender_is_not_judged_before_the_window_is_over() -> None:
     clock = Clock()
-    places = Places(100, 8, FLOOR, wait_s=0.0, clock=clock)
-    place = await places.take("a", 100 // 2, lambda: None)
-    clock.now = places_module.WINDOW_S - 0.1
+    memory = BodyMemory(100, 8, FLOOR, wait_s=0.0, clock=clock)
+    place = await memory.reserve("a", 100 // 2)
+    clock.now = module.WINDOW_S - 0.1
     assert place.bytes_per_s(clock.now) == float("inf")
-    clock.now = places_module.WINDOW_S + 0.1
+    clock.now = module.WINDOW_S + 0.1
     assert place.bytes_per_s(clock.now) == 0.0
-    places.settle(place, 10)
+    place.settle(10)
     assert place.bytes_per_s(clock.now) == float("inf")
 
 
@@ -156,8 +154,7 @@ async def echo(request: Request) -> Response:
 
 
 async def as_guest(request: Request) -> Response:
-    body: Body = request.scope[BODY]
-    body.guest = True
+    request.scope[BODY].guest = True
     return await echo(request)
 
 
@@ -178,15 +175,15 @@ def to(around: Intake, host: str) -> httpx.AsyncClient:
 async def test_slow_senders_of_one_address_hold_nobody_up(around: Intake) -> None:
     """Those of the address itself are ended for its own next body, others wait for nothing."""
     clock = Clock()
-    around.large._clock = clock
+    around.large.clock = clock
     dripping = [Sender() for _ in range(2)]
     async with to(around, "10.0.0.1") as flood, to(around, "10.0.0.2") as other:
         slow = [asyncio.create_task(flood.post("/", content=each)) for each in dripping]
         async with asyncio.timeout(20):
-            while around.large.taken < 2:
+            while around.large.held_bodies < 2:
                 await asyncio.sleep(0)
             assert (await other.post("/", content=b"12345")).text == "5"
-            clock.now = places_module.WINDOW_S + 0.1
+            clock.now = module.WINDOW_S + 0.1
             assert (await flood.post("/", content=b"123")).text == "3"  # a small one has room
             own = Sender()
             own.pieces.put_nowait(b"1234")
@@ -197,7 +194,7 @@ async def test_slow_senders_of_one_address_hold_nobody_up(around: Intake) -> Non
         for each in slow:
             each.cancel()
         await asyncio.gather(*slow, return_exceptions=True)
-    assert (around.large.taken, around.large.held_bytes) == (0, 0)
+    assert (around.large.held_bodies, around.large.held_bytes) == (0, 0)
 
 
 async def test_a_guest_sends_little_and_takes_no_members_place(
@@ -208,12 +205,12 @@ async def test_a_guest_sends_little_and_takes_no_members_place(
     async with to(around, "10.0.0.1") as client:
         asking = asyncio.create_task(client.post("/guest", content=sender))
         async with asyncio.timeout(20):
-            while not around.guests.taken:
+            while not around.guests.held_bodies:
                 await asyncio.sleep(0)
-            assert (around.large.taken, around.guests.held_bytes) == (0, 1000)
+            assert (around.large.held_bodies, around.guests.held_bytes) == (0, 1000)
             sender.pieces.put_nowait(bytes(1001))
             assert (await asking).text == "no_key"
-    assert around.guests.taken == 0
+    assert around.guests.held_bodies == 0
 
 
 async def test_without_a_key_no_body_is_read_and_nobody_else_waits(tmp_path) -> None:

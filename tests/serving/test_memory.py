@@ -10,7 +10,7 @@ import psutil
 import pytest
 from PIL import Image
 
-from coordinator.serving.common.intake import BODIES_HELD
+from coordinator.serving.common.body import BODIES_HELD
 from coordinator.serving.common.pictures import AT_A_TIME
 from coordinator.settings import CoordinatorSettings
 from tests.serving.processes import serving

@@ -7,7 +7,7 @@ import asyncio
 import httpx
 import pytest
 
-from coordinator.serving.common.intake import Intake
+from coordinator.serving.common.body import Intake
 from protos.errors import BadRequest, Overloaded
 from tests.serving.in_place import InPlace, picture
 from tests.serving.real import running as running_coordinator
@@ -52,11 +52,11 @@ async def test_a_sender_that_goes_away_frees_what_is_computed_for_it() -> None:
     scope = {"type": "http", "headers": [(b"content-length", b"7")]}
     serving = asyncio.create_task(intake(scope, receive, send))
     await begun.wait()
-    assert (intake.small.taken, intake.small.held_bytes) == (1, 7)
+    assert (intake.small.held_bodies, intake.small.held_bytes) == (1, 7)
     left.set()
     await serving
     assert freed.is_set()
-    assert (intake.small.taken, intake.small.held_bytes) == (0, 0)
+    assert (intake.small.held_bodies, intake.small.held_bytes) == (0, 0)
 
 
 async def test_a_picture_takes_its_place_before_it_is_decoded(tmp_path, workers, model) -> None:

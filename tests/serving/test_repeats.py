@@ -16,7 +16,7 @@ from fastapi import Request, Response
 
 from coordinator.serving.app import create_app
 from coordinator.serving.common import repeats as module
-from coordinator.serving.common.intake import BODY, Body, Intake
+from coordinator.serving.common.body import BODY, Body, Intake
 from coordinator.serving.common.keys import Keys, Role
 from coordinator.serving.common.names import ID_HEADER
 from coordinator.serving.common.repeats import ENTRY_BYTES, KEPT_BYTES, LARGEST_BYTES, Repeats

@@ -18,8 +18,8 @@ import structlog
 from fastapi import Request
 from starlette.datastructures import Headers
 
-from coordinator.serving.common.codings import PLAIN, content_coding
-from coordinator.serving.common.intake import BODY, Body, BodyKind
+from coordinator.serving.common.body import BodyKind, body_of
+from coordinator.serving.common.content import PLAIN, content_coding
 from coordinator.serving.common.keys import Key, Keys, NoKey, NotAllowed, Role
 from coordinator.serving.common.origins import require_own_page
 from coordinator.serving.common.rate_limit import RateLimiter, neighbourhood
@@ -114,7 +114,7 @@ async def guard(request: Request) -> None:
         NoKey, NotAllowed, TooManyRequests: the caller is refused.
     """
     rule = rule_of(request.scope["endpoint"]) or orders
-    body: Body = request.scope[BODY]
+    body = body_of(request)
     body.kind = rule.body or BodyKind.NONE
     body.limit_bytes = _limit_bytes(body.kind, request.app.state.coordinator.settings)
     if body.kind is BodyKind.NONE and rule.role is not Role.ADMIN:
@@ -135,7 +135,7 @@ async def guard_form(request: Request, name: str, value: str) -> None:
     Raises:
         NoKey, NotAllowed, TooManyRequests: the caller is refused.
     """
-    body: Body = request.scope[BODY]
+    body = body_of(request)
     if body.guest and name == FORM_FIELD:
         await body.admit(_require(request, value, Role.INFER))
 
@@ -146,7 +146,7 @@ def require_key_seen(request: Request) -> None:
     Raises:
         NoKey: there was none.
     """
-    body: Body = request.scope[BODY]
+    body = body_of(request)
     if body.guest:
         _require(request, None, Role.INFER)
 

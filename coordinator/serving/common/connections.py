@@ -3,7 +3,7 @@ head.
 
 At either limit the new connection is accepted and an idle one is closed: a flood of connections
 only displaces itself, and a client with a request is served. What follows the head is up to the
-application (`coordinator.serving.common.intake`).
+application (`coordinator.serving.common.body`).
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from typing import Annotated, Any
 
 from fastapi import Header, Request, Response
 
+from coordinator.serving.common.body import body_of
 from coordinator.serving.common.errors import IdReused
-from coordinator.serving.common.intake import BODY, Body
 from coordinator.serving.common.names import ID_HEADER
 from protos.errors import BadRequest
 
@@ -83,7 +83,7 @@ class Repeats:
         """
         if id_ is None:
             return await compute()
-        body: Body = request.scope[BODY]
+        body = body_of(request)
         # Without keys, whoever has the id of a request may have its answer, through any proxy.
         caller = body.caller if body.caller.startswith("key ") else ""
         key = (caller, _checked(id_))

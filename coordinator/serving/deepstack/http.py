@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from coordinator.answers import ServedModel
-from coordinator.serving.common import bodies, names
+from coordinator.serving.common import names
 from coordinator.serving.common.access import (
     FORM_FIELD,
     asks,
@@ -22,8 +22,9 @@ from coordinator.serving.common.access import (
     require_key_seen,
 )
 from coordinator.serving.common.app_state import TheCoordinator
-from coordinator.serving.common.forms import pictures_of, read_form
-from coordinator.serving.common.intake import BodyKind
+from coordinator.serving.common.body import BodyKind, body_of
+from coordinator.serving.common.content import media_type, wrong_type
+from coordinator.serving.common.form import pictures_of, read_form
 from coordinator.serving.common.pictures import answered, asked_of, at_least, found_by
 from coordinator.serving.deepstack.answers import (
     ERRORS,
@@ -133,10 +134,10 @@ async def _answer(
 
 async def _form(request: Request) -> tuple[bytes, float]:
     """The picture and the least confidence from a form, after its caller was admitted."""
-    if bodies.media_type(request) != names.MULTIPART:
+    if media_type(request) != names.MULTIPART:
         require_key_seen(request)
-        raise bodies.wrong_type(bodies.media_type(request), (names.MULTIPART,))
-    form = await read_form(request, bodies.body_pieces(request), partial(guard_form, request))
+        raise wrong_type(media_type(request), (names.MULTIPART,))
+    form = await read_form(request, body_of(request).pieces(), partial(guard_form, request))
     require_key_seen(request)
     return pictures_of(form)[0], _least(form.fields.get("min_confidence", ""))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coordinator.serving.common.bodies import json_too_large
+from coordinator.serving.common.body import json_too_large
 from protos.errors import BadRequest
 
 # A model has a few inputs and outputs, and a request a few parameters.

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
-from coordinator.serving.common import bodies, names
+from coordinator.serving.common import names
 from coordinator.serving.common.access import asks, open_to_all, orders
+from coordinator.serving.common.body import BodyKind, body_of
 from coordinator.serving.common.errors import Fault
-from coordinator.serving.common.intake import BodyKind
 from coordinator.serving.common.repeats import Repeats, RequestKey
 from coordinator.serving.oip.answers import (
     ERRORS,
@@ -171,7 +171,7 @@ async def infer(
     service: AskedService, request: Request, name: str, version: str = "", key: RequestKey = None
 ) -> Response:
     """Computes the outputs for input tensors."""
-    body = await bodies.read_body(request)
+    body = await body_of(request).read()
     repeats: Repeats = request.app.state.repeats
     return await repeats.once(
         request, key, partial(_inferred, service, request, name, version, body)
@@ -253,7 +253,7 @@ async def unload(
 
 
 async def _document(request: Request) -> dict[str, Any]:
-    return read_json(await bodies.read_body(request))
+    return read_json(await body_of(request).read())
 
 
 # ---------------------------------------------------------------- Triton's unsupported extensions

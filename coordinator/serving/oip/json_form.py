@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.serving.common.bodies import json_too_large
+from coordinator.serving.common.body import json_too_large
 from coordinator.serving.oip.request import (
     LONGEST_ID,
     InferAnswer,

@@ -26,10 +26,15 @@ from coordinator.serving.common.access import (
     rule_of,
     shown_key,
 )
+from coordinator.serving.common.body import (
+    BODIES_HELD,
+    BODY_S,
+    MOST_BODIES,
+    BodyMemory,
+    Reservation,
+)
 from coordinator.serving.common.errors import SlowBody
-from coordinator.serving.common.intake import BODIES_HELD, BODY_S, MOST_BODIES
 from coordinator.serving.common.keys import NoKey, NotAllowed
-from coordinator.serving.common.places import Place, Places
 from coordinator.serving.oip.bounds import require_bounded, require_small
 from protos.errors import BadRequest, ImbrexError
 from protos.rpc.gates import Gate, RpcHandler
@@ -64,10 +69,10 @@ class Reading(Gate):
         self._access = access
         self._max_json_bytes = max_json_bytes
         # gRPC does not tell how much of a message has arrived: one that is not complete after the
-        # window of `Places` counts as slow.
+        # window of `BodyMemory` counts as slow.
         floor = float("inf") if floor_bytes_per_s else 0.0
-        self._messages = Places(BODIES_HELD * self.most_bytes, MOST_BODIES, floor)
-        self._streams = Places(MOST_STREAMS, MOST_STREAMS, 0.0)
+        self._messages = BodyMemory(BODIES_HELD * self.most_bytes, MOST_BODIES, floor)
+        self._streams = BodyMemory(MOST_STREAMS, MOST_STREAMS, 0.0)
 
     def guarded(self, handler: RpcHandler, details: grpc.HandlerCallDetails) -> RpcHandler:
         """The method, wrapped so that gRPC reads nothing before it runs."""
@@ -97,20 +102,21 @@ class Reading(Gate):
     def _single(self, handler: Any, method: str, rule: AccessRule) -> RpcHandler:
         async def call(_messages: Any, context: Context) -> Any:
             caller = await self._admit(context, method, rule)
-            place: Place | None = None
+            reserved: Reservation | None = None
             data = b""
             try:
-                place, data = await self._read(caller, context)
+                reserved, data = await self._read(caller, context)
                 message = self._parsed(handler, method, data)
                 data = b""
             except ImbrexError as error:
-                self._free(place)
+                if reserved is not None:
+                    reserved.free()
                 fail(context, error)
                 return None
             try:
                 return await handler.unary_unary(message, context)
             finally:
-                self._free(place)
+                reserved.free()
 
         return grpc.stream_unary_rpc_method_handler(call, None, handler.response_serializer)
 
@@ -126,13 +132,13 @@ class Reading(Gate):
         async def call(_messages: Any, context: Context) -> None:
             caller = await self._admit(context, method, rule)
             try:
-                place = await self._streams.take(caller, 1, lambda: None)
+                reserved = await self._streams.reserve(caller, 1)
             except ImbrexError as error:
                 await abort(context, error)
             try:
                 await _write(handler.stream_stream(parsed(context), context), context)
             finally:
-                self._streams.free(place)
+                reserved.free()
 
         return grpc.stream_stream_rpc_method_handler(call, None, handler.response_serializer)
 
@@ -151,39 +157,32 @@ class Reading(Gate):
             await abort(context, error)
         raise AssertionError("abort returned")
 
-    async def _read(self, caller: str, context: Context) -> tuple[Place, bytes]:
-        """The single message of a call, and its place.
+    async def _read(self, caller: str, context: Context) -> tuple[Reservation, bytes]:
+        """The single message of a call, and its memory.
 
         Raises:
             Unavailable: there is no room for it.
             BadRequest: there is no message, or it came too slowly.
         """
-        reading: asyncio.Task[bytes | None] | None = None
-
-        def end() -> None:
-            if reading is not None:
-                reading.cancel()
-
-        place = await self._messages.take(caller, self.most_bytes, end)
+        reserved = await self._messages.reserve(caller, self.most_bytes)
         try:
-            reading = asyncio.ensure_future(_next(context))
             try:
-                async with asyncio.timeout(BODY_S):
-                    data = await reading
-            except (asyncio.CancelledError, TimeoutError) as error:
-                if not place.ended and isinstance(error, asyncio.CancelledError):
-                    raise
+                async with asyncio.timeout(BODY_S) as reading:
+                    reserved.read_within(reading)
+                    data = await _next(context)
+            except TimeoutError:
                 raise SlowBody(
                     cause="the message came too slowly", cure="Send it faster, or a smaller one"
                 ) from None
-            reading = None
+            finally:
+                reserved.read_within(None)
             if data is None:
                 raise BadRequest(cause="the call has no message", cure="Send one")
         except BaseException:
-            self._messages.free(place)
+            reserved.free()
             raise
-        self._messages.settle(place, _COPIES * len(data))
-        return place, data
+        reserved.settle(_COPIES * len(data))
+        return reserved, data
 
     def _parsed(self, handler: Any, method: str, data: bytes) -> Any:
         """The parsed message.
@@ -201,10 +200,6 @@ class Reading(Gate):
             raise BadRequest(
                 cause="the message cannot be read", cure="Send one as inference.proto defines it"
             ) from None
-
-    def _free(self, place: Place | None) -> None:
-        if place is not None:
-            self._messages.free(place)
 
 
 def _rule(handler: Any, method: str) -> AccessRule:

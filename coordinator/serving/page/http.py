@@ -13,7 +13,7 @@ from fastapi.responses import FileResponse, RedirectResponse, StreamingResponse
 from coordinator.runtime.planners import names as strategies
 from coordinator.serving.common.access import asks
 from coordinator.serving.common.app_state import ModelName, TheCoordinator
-from coordinator.serving.common.intake import BodyKind
+from coordinator.serving.common.body import BodyKind
 from coordinator.serving.common.plan_picture import Rect, image_tiles
 from coordinator.serving.page.day import told
 from coordinator.serving.page.hub import Hub

@@ -14,12 +14,13 @@ from fastapi.responses import JSONResponse
 
 from coordinator.answers import Answer, ServedModel
 from coordinator.control.choice import Choice
-from coordinator.serving.common import bodies, names
+from coordinator.serving.common import names
 from coordinator.serving.common.access import asks
 from coordinator.serving.common.app_state import ModelName, TheCoordinator
+from coordinator.serving.common.body import BodyKind, body_of
+from coordinator.serving.common.content import chosen_type, media_type, wrong_type
 from coordinator.serving.common.errors import NotAcceptable
-from coordinator.serving.common.forms import Form, pictures_of, read_form
-from coordinator.serving.common.intake import BodyKind
+from coordinator.serving.common.form import Form, pictures_of, read_form
 from coordinator.serving.common.pictures import (
     RequestInput,
     answered,
@@ -92,12 +93,12 @@ async def infer(
     the plan.
     """
     # The body is read before anything is refused, so that the client can read the reason.
-    sent = bodies.media_type(request)
+    sent = media_type(request)
     form, body = None, b""
     if sent == names.MULTIPART:
-        form = await read_form(request, bodies.body_pieces(request))
+        form = await read_form(request, body_of(request).pieces())
     else:
-        body = await bodies.read_body(request)
+        body = await body_of(request).read()
     read = _Read(sent, body, form)
     repeats: Repeats = request.app.state.repeats
     asking = partial(_inferred, request, coordinator, model, read, chosen, sparse, min_score)
@@ -137,7 +138,7 @@ async def _inferred(
     pictures = _pictures(read, served)
     several = len(pictures) > 1
     offered = (names.JSON,) if several else (names.JSON, names.PNG, names.JPEG, names.NPZ)
-    accepted = bodies.chosen_type(request, offered)
+    accepted = chosen_type(request, offered)
     all_answered = await _all(
         [
             answered(
@@ -164,7 +165,7 @@ async def _tensors(
     chosen: Choice,
     sparse: bool,
 ) -> Response:
-    accepted = bodies.chosen_type(request, (names.JSON, names.NPZ, names.PNG, names.JPEG))
+    accepted = chosen_type(request, (names.JSON, names.NPZ, names.PNG, names.JPEG))
     if accepted.startswith("image/"):
         raise NotAcceptable(
             cause="there is no picture to draw on: the request has tensors",
@@ -182,11 +183,11 @@ def _pictures(read: _Read, served: ServedModel) -> list[bytes]:
     """The sent files, at least one."""
     sent = read.sent
     if not served.takes_pictures:
-        raise bodies.wrong_type(sent, (f"{names.NPZ} ({served.name} takes tensors)",))
+        raise wrong_type(sent, (f"{names.NPZ} ({served.name} takes tensors)",))
     if read.form is not None:
         return pictures_of(read.form)
     if not (sent.startswith("image/") or sent in ("", names.OCTETS)):
-        raise bodies.wrong_type(sent, ("image/jpeg, image/png, ...", names.OCTETS, "a form"))
+        raise wrong_type(sent, ("image/jpeg, image/png, ...", names.OCTETS, "a form"))
     return [read.body]
 
 

@@ -11,10 +11,9 @@ from coordinator.answers import PlanNow
 from coordinator.control.choice import Choice
 from coordinator.devices.membership import MAX_DEVICES
 from coordinator.planning.plan_json import PlanFile, plan_json
-from coordinator.serving.common import bodies
 from coordinator.serving.common.access import asks, orders
 from coordinator.serving.common.app_state import ModelName, TheCoordinator
-from coordinator.serving.common.intake import BodyKind
+from coordinator.serving.common.body import BodyKind, body_of
 from coordinator.serving.v1.answers import Released
 from coordinator.serving.v1.errors import ERRORS
 from models.tensors.precision import Wire
@@ -95,7 +94,7 @@ async def send_plan(
     model: ModelName, request: Request, coordinator: TheCoordinator
 ) -> dict[str, Any]:
     """Keeps a plan for requests that choose it (`?plan=ID`); the plan in force stays."""
-    body = await bodies.read_body(request)
+    body = await body_of(request).read()
     name, plan, network = await coordinator.plans.give(
         coordinator.names.source(model), body, hold=False
     )
@@ -108,7 +107,7 @@ async def hold_plan(
     model: ModelName, request: Request, coordinator: TheCoordinator
 ) -> dict[str, Any]:
     """Puts a plan in force and holds it: nothing replaces it until it is deleted."""
-    body = await bodies.read_body(request)
+    body = await body_of(request).read()
     source = coordinator.names.source(model)
     _, plan, network = await coordinator.plans.give(source, body, hold=True)
     return plan_json(plan, network)

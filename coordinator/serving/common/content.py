@@ -1,13 +1,16 @@
-"""Content codings of bodies (RFC 9110, 8.4.1): gzip and deflate, decompressed as they arrive."""
+"""The content of bodies and answers (RFC 9110): media types (8.3), the one that Accept prefers
+(12.5.1), and content codings (8.4.1): gzip and deflate, decompressed as they arrive.
+"""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from fastapi import Request
 from starlette.datastructures import Headers
 
-from coordinator.serving.common.errors import UnsupportedMediaType
+from coordinator.serving.common.errors import NotAcceptable, UnsupportedMediaType
 from protos.errors import BadRequest
 
 # The content coding of a body that is not compressed.
@@ -19,6 +22,56 @@ _PIECE_BYTES = 1 << 20
 _CODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 # A zlib header is two bytes long.
 _HEADER_BYTES = 2
+
+
+def media_type(request: Request) -> str:
+    """The body's media type without parameters, in lower case; empty if there is none."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def chosen_type(request: Request, offered: Sequence[str]) -> str:
+    """The type among `offered` (the first is the default) that the Accept header prefers.
+
+    Raises:
+        NotAcceptable: it accepts none of them.
+    """
+    header = request.headers.get("accept", "") or "*/*"
+    ranges = sorted((_with_quality(item) for item in header.split(",")), key=lambda pair: -pair[1])
+    for wanted, quality in ranges:
+        for each in offered:
+            if quality > 0 and _covers(wanted, each):
+                return each
+    raise NotAcceptable(
+        cause=f"this answer cannot be given as {header}",
+        cure=f"Accept one of {', '.join(offered)}",
+    )
+
+
+def wrong_type(sent: str, takes: Sequence[str]) -> UnsupportedMediaType:
+    """The error for a body of the type `sent`."""
+    hint = ""
+    if sent == "application/x-www-form-urlencoded":
+        hint = "; with curl, add -H 'Content-Type: image/jpeg' or use -F image=@file"
+    return UnsupportedMediaType(
+        cause=f"a body of the type {sent or '(none)'} cannot be used here",
+        cure=f"Send {' or '.join(takes)}{hint}",
+    )
+
+
+def _with_quality(item: str) -> tuple[str, float]:
+    """A media range and its q value."""
+    wanted, *parameters = (part.strip().lower() for part in item.split(";"))
+    for parameter in parameters:
+        if parameter.startswith("q="):
+            try:
+                return wanted, float(parameter[2:])
+            except ValueError:
+                return wanted, 0.0
+    return wanted, 1.0
+
+
+def _covers(wanted: str, offered: str) -> bool:
+    return wanted in ("*/*", offered, f"{offered.partition('/')[0]}/*")
 
 
 def content_coding(headers: Headers) -> str:
