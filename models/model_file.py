@@ -65,7 +65,10 @@ def _parse(path: Path) -> tuple[ModelProto, dict[str, Extent]]:
     """The model, and the locations of its large initialisers in the file."""
     try:
         if not path.exists():
-            raise NotFound(cause=f"there is no file {path}", cure="Check the path of the model.")
+            raise NotFound(
+                cause=f"there is no file {path.absolute()}",
+                cure="Put it there, or name an .onnx file that exists.",
+            )
         if not path.is_file():
             there = sorted(path.glob("*.onnx")) if path.is_dir() else []
             known = ", for example " + str(there[0]) if there else ""
