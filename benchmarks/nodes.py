@@ -186,7 +186,7 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Counts by word, of refusals by reason, and the names of what is at fault."""
     refused = [each for each in outcomes if each.word == "refused"]
     reasons = Counter((_general(each.reason), each.runs) for each in refused)
-    examples = {_general(each.reason): each for each in refused[::-1]}
+    examples = {(_general(each.reason), each.runs): each for each in refused[::-1]}
     return {
         "models": len(outcomes),
         "counts": dict(Counter(each.word for each in outcomes)),
@@ -196,7 +196,7 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
                 "reason": reason,
                 "count": count,
                 "onnxruntime_runs_it": runs,
-                "example": examples[reason].name,
+                "example": examples[reason, runs].name,
             }
             for (reason, runs), count in reasons.most_common()
         ],

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, PlainSerializer
 
-from protos.errors import ImbrexError, NotFiniteAnswer
+from protos.errors import ImbrexError
 
 if TYPE_CHECKING:  # clients import this module, too, and do not need networks
     import numpy as np
@@ -70,15 +69,6 @@ class Sightings:
         """A picture was answered."""
         self.pictures += 1
         self.empty += not anything
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Counts an answer that is not finite while it is read."""
-        try:
-            yield
-        except NotFiniteAnswer:
-            self.not_finite += 1
-            raise
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +24,7 @@ from coordinator.settings import CoordinatorSettings
 from coordinator.trust.roster import Member
 from models.tensors.arrays import Arrays
 from models.tensors.selection import NO_SELECTION, Selections
-from protos.errors import BadRequest, ImbrexError
+from protos.errors import BadRequest, ImbrexError, NotFiniteAnswer
 from protos.wire.facts import DeviceId
 
 
@@ -140,6 +141,27 @@ class Coordinator:
             Overloaded: too many requests are waiting.
             Unavailable: no worker is left.
         """
+        async with self.answering(
+            model, feeds, request_id, choice, selections=selections
+        ) as answer:
+            return answer
+
+    @asynccontextmanager
+    async def answering(
+        self,
+        model: str | ServedModel,
+        feeds: Arrays | FeedReader,
+        request_id: str | None = None,
+        choice: Choice = IN_FORCE,
+        *,
+        selections: Selections = NO_SELECTION,
+    ) -> AsyncIterator[Answer]:
+        """The answer of `infer`, while it is read: a request whose reader raises `NotFiniteAnswer`
+        has ended with this error.
+
+        Raises:
+            ImbrexError: as `infer`.
+        """
         arrived_s = time.monotonic()
         served = model if isinstance(model, ServedModel) else await self.served.get(model)
         request, source = request_id or uuid.uuid4().hex[:12], served.source
@@ -161,12 +183,19 @@ class Coordinator:
         queue_s = started_s - arrived_s - read_s
         timing = replace(answer.timing, queue_s=queue_s, total_s=answer.timing.total_s + queue_s)
         answer = replace(answer, timing=timing)
-        kept = replace(answer, outputs={})
-        ended = Ended(
-            request, source, arrived_s, ended_s, kept, tuple(times), None, sketch=graph.sketch
-        )
-        self._runtime.settling.add(graph, ended)
-        return answer
+        unread: NotFiniteAnswer | None = None
+        try:
+            yield answer
+        except NotFiniteAnswer as error:
+            served.sightings.not_finite += 1
+            unread = error
+            raise
+        finally:
+            kept = replace(answer, outputs={})
+            ended = Ended(
+                request, source, arrived_s, ended_s, kept, tuple(times), unread, sketch=graph.sketch
+            )
+            self._runtime.settling.add(graph, ended)
 
     def settle(self) -> None:
         """Learns from the requests that were answered, and tells the journal of them. Interfaces

@@ -12,6 +12,7 @@ from coordinator.costs import Medium
 from models.tensors.precision import Wire
 from protos.daemon.files import own_folder
 from protos.daemon.settings import DaemonSettings, Port
+from protos.errors import BadConfiguration
 
 HTTP_PORT = 8460
 GRPC_PORT = 8461
@@ -193,5 +194,9 @@ class CoordinatorSettings(DaemonSettings):
     @model_validator(mode="after")
     def _certificate_has_its_key(self) -> Self:
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise ValueError("tls_cert and tls_key go together")
+            missing, there = ("key", "cert") if self.tls_key is None else ("cert", "key")
+            raise BadConfiguration(
+                cause=f"tls_{there} is set without tls_{missing}",
+                cure=f"Set tls_{missing} (--tls-{missing}), too, or leave out tls_{there}",
+            )
         return self

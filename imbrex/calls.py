@@ -214,7 +214,10 @@ def read_file(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except FileNotFoundError as error:
-        raise NotFound(cause=f"there is no file {file}", cure="Check its path") from error
+        raise NotFound(
+            cause=f"there is no file {file.absolute()}",
+            cure="Put it there, or name a file that exists",
+        ) from error
     except OSError as error:
         raise BadRequest(
             cause=f"{file} cannot be read ({error.strerror})", cure="Check its permissions"

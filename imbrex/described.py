@@ -37,7 +37,9 @@ def load_cluster(path: Path) -> Cluster:
         text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequest(
-            cause=f"the cluster file {path} cannot be read ({error})", cure="Check its path."
+            cause=f"the cluster file {path} cannot be read ({error})",
+            cure="Name a text file that you may read; `imbrex status --save FILE.toml` writes that "
+            "of a running cluster.",
         ) from error
     if path.suffix == ".json":
         return cluster_of(*_reported(path, text), str(path))

@@ -194,8 +194,8 @@ class Plans(ControlMachine):
         if not self.knows(model, choice):
             if choice.plan:
                 raise NotFound(
-                    cause=f"no plan {choice.plan!r} of {model} is kept here",
-                    cure=f"Send it (again): POST /v1/plans/{model}",
+                    cause=f"no plan {choice.plan!r} of this model is kept here",
+                    cure="Send it (again): POST /v1/plans/MODEL",
                 )
             if choice != IN_FORCE:
                 self._make_room()

@@ -77,9 +77,12 @@ class ServedPlans:
         graph = self._plans.graph(model, choice)
         if graph is None or not self._served.is_loaded(model):
             name = self._names.public(model)[0]
+            query = "" if choice == IN_FORCE else " with the same query"
             raise NotFound(
                 cause=f"{name} has no such plan now",
-                cure=f"Request it: POST /v1/models/{name}/plan",
+                cure=f"Send it (again): POST /v1/plans/{name}"
+                if choice.plan
+                else f"Request it: POST /v1/models/{name}/plan{query}",
             )
         return graph
 
@@ -103,7 +106,7 @@ class ServedPlans:
         """
         if not self._plans.held(model):
             raise NotFound(
-                cause=f"no plan is held for {model}",
+                cause=f"no plan is held for {self._names.public(model)[0]}",
                 cure="Nothing to do: imbrex plans for this model by itself",
             )
         self._controller.release(model)

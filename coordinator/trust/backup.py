@@ -54,7 +54,8 @@ def backup(state_dir: Path, target: Path) -> list[str]:
         write_atomically(target, packed.getvalue())
     except OSError as error:
         raise BadConfiguration(
-            cause=f"{target} cannot be written: {error.strerror}", cure="Choose another path"
+            cause=f"{target} cannot be written: {error.strerror}",
+            cure="Name a file in a folder that you may write to",
         ) from error
     return [str(path.relative_to(state_dir)) for path in found]
 

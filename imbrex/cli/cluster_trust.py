@@ -119,7 +119,8 @@ def certificate(
         keep_identity(file, identity)
     except OSError as error:
         raise BadConfiguration(
-            cause=f"{file} cannot be written: {error.strerror}", cure="Choose another path"
+            cause=f"{file} cannot be written: {error.strerror}",
+            cure="Name a file in a folder that you may write to",
         ) from error
     if as_json:
         terminal.print_json({"file": str(file), "expires": identity.expires.isoformat()})

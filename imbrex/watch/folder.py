@@ -84,7 +84,8 @@ class Folder:
                             found[each.name] = (told.st_size, told.st_mtime_ns)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotFound(
-                cause=f"there is no folder {self.path}", cure="Check its path"
+                cause=f"there is no folder {self.path.absolute()}",
+                cure="Create it, or name a folder that exists",
             ) from error
         except OSError as error:
             raise BadRequest(

@@ -133,7 +133,8 @@ class Publisher:
         except (OSError, ValueError) as error:
             raise Unavailable(
                 cause=f"no MQTT broker answers at {where} ({error})",
-                cure="Check its address, and that it is running",
+                cure="Start it there, or correct mqtt://USER@HOST:PORT/TOPIC: without a port it is "
+                "1883, or 8883 for mqtts",
             ) from error
         self._client.loop_start()
         self._connected.wait(CONNECT_S)

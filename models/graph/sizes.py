@@ -104,12 +104,14 @@ def bind(inputs: Iterable[ValueInfoProto], size: Size | None = None) -> None:
         left = open_axes(value)
         sides = _sides([dim.dim_value for dim in dims], left)
         if left and (size is None or not sides):
+            declared = dims[left[0]].HasField("dim_value")
+            size_now = f"size {dims[left[0]].dim_value}" if declared else "no fixed size"
             raise BadRequest(
-                cause=f"input {value.name!r} has no fixed size along dimension {left[0]}",
+                cause=f"input {value.name!r} has {size_now} along dimension {left[0]}",
                 cure="Name a height and width: `imbrex models add FILE --size 480x640`, and with "
                 "other commands the model as net.onnx@480x640"
                 if sides
-                else "Export the model with fixed sizes.",
+                else "Export the model with fixed sizes of 1 or more.",
             )
         if size is not None:
             for axis, side in zip(sides, (size.height, size.width), strict=False):
@@ -125,9 +127,11 @@ def bind(inputs: Iterable[ValueInfoProto], size: Size | None = None) -> None:
 
 
 def _batch_axis(value: ValueInfoProto) -> int | None:
-    """The first dimension, unless it is the height or the channels of a picture without a batch."""
+    """The first dimension, unless it is the height or the channels of a picture without a batch, or
+    the list is said to have no elements.
+    """
     dims = value.type.tensor_type.shape.dim
-    if not dims:
+    if not dims or (len(dims) == 1 and dims[0].HasField("dim_value") and not dims[0].dim_value):
         return None
     is_open = [dim.dim_value < 1 for dim in dims]
     if is_open == [True, True, False] and dims[2].dim_value == 3:

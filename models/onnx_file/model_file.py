@@ -8,7 +8,7 @@ from pathlib import Path
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, defs
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, defs, helper
 
 from models.graph.graph import OPSETS
 from models.onnx_file.external_data import (
@@ -27,6 +27,8 @@ from protos.errors import BadRequest, NotFound
 MAX_MODEL_BYTES = 2**31 - 1
 # The deepest CNNs in use have some thousands; planning time grows with the square.
 MAX_NODES = 10_000
+# Of what imbrex adds to a model that has no operators of ONNX's own domain.
+_ADDED_OPSET = 17
 
 
 def file_at(path: Path) -> Path:
@@ -63,7 +65,10 @@ def _parse(path: Path) -> tuple[ModelProto, dict[str, FileExtent]]:
     """The model, and the locations of its large initialisers in the file."""
     try:
         if not path.exists():
-            raise NotFound(cause=f"there is no file {path}", cure="Check the path of the model.")
+            raise NotFound(
+                cause=f"there is no file {path.absolute()}",
+                cure="Put it there, or name an .onnx file that exists.",
+            )
         if not path.is_file():
             there = sorted(path.glob("*.onnx")) if path.is_dir() else []
             known = ", for example " + str(there[0]) if there else ""
@@ -126,9 +131,12 @@ def _is_text(message: Message) -> bool:
 def _require_onnx(path: Path, model: ModelProto) -> None:
     """Protobuf parses many other files as an empty model, so some content is required."""
     opsets = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
-    if not model.graph.node or not model.graph.output or not opsets:
+    if not model.graph.node or not model.graph.output or not model.opset_import:
         raise _not_onnx(path)
-    if opsets[0] < OPSETS.start:
+    if not opsets:
+        if not _uses_onnx(model):
+            model.opset_import.append(helper.make_opsetid("", _ADDED_OPSET))
+    elif opsets[0] < OPSETS.start:
         _raise_opset(path, model)
     elif opsets[0] not in OPSETS:
         raise _wrong_opset(f"{path} uses ONNX opset {opsets[0]}")
@@ -138,6 +146,12 @@ def _require_onnx(path: Path, model: ModelProto) -> None:
             cause=f"{path} has {count} nodes",
             cure=f"At most {MAX_NODES} nodes can be planned: simplify the model first.",
         )
+
+
+def _uses_onnx(model: ModelProto) -> bool:
+    """Whether it has nodes of ONNX's own domain, or functions, which may have some."""
+    domains = {node.domain for node in model.graph.node}
+    return bool(model.functions) or not domains.isdisjoint(("", "ai.onnx"))
 
 
 def _raise_opset(path: Path, model: ModelProto) -> None:

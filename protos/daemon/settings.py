@@ -78,11 +78,6 @@ class DaemonSettings(BaseModel):
     @classmethod
     def _explained(cls, error: ValidationError, where: Mapping[str, str]) -> BadConfiguration:
         first = error.errors()[0]
-        if not first["loc"]:
-            return BadConfiguration(
-                cause=f"the {cls.daemon}'s settings are not usable: {first['msg']}",
-                cure=f"See `imbrex {cls.daemon} --help`",
-            )
         key = str(first["loc"][0])
         source = where.get(key, "the settings")
         if first["type"] == "extra_forbidden":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +65,9 @@ def test_refusals_are_counted_by_their_reason(tmp_path: Path) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     case = Case("texts", model, {"x": np.array(["a", "b"], object)})
     outcome = outcome_of(case, tmp_path)
-    [refusal] = summary([outcome, outcome])["refusals"]
+    elsewhere = replace(outcome, name="others", runs=False)
+    refusal, other = summary([outcome, elsewhere, outcome])["refusals"]
+    assert (other["count"], other["example"]) == (1, "others")
     assert (refusal["count"], refusal["example"]) == (2, "texts")
     assert refusal["onnxruntime_runs_it"]
     assert "no tensor of numbers" in refusal["reason"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -13,20 +14,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import numpy as np
 import onnx
 import pytest
+from protos.identity import now_utc
 from typer.testing import CliRunner
 
+from benchmarks.store import free_port
+from coordinator.devices import children
 from coordinator.requests.input_variants import check_feeds
+from coordinator.trust.authority import Authority
 from imbrex.cli.app import app
 from models.catalogue.loading import network_of
+from models.digits.examples import examples
 from models.vision.preprocess import BadImage, decode_image
 from models.vision.sidecar import dump
 from protos.errors import BadRequest, ImbrexError
 from tests.cli.run_cli import Ran, imbrex
+from tests.commands.conftest import Live, wait_for
 from tests.models.model_files import open_sized, two_inputs
 from tests.serving.in_place import SIDECAR, picture, tiny_model
+from tests.serving.processes import serving, wait
+from tests.watch.test_watch import broker
 
 DAEMONS = {
     "worker": ["worker", "--no-mdns", "--port", "0"],
@@ -289,7 +299,7 @@ def test_cluster_files_strategies_and_places(net: Path, tmp_path: Path) -> None:
     works("models", "add", net, "--task", "tensor")
     mine = tmp_path / "mine.toml"
     plan = ("plan", "net", "--strategy", "ofl", "--cluster")
-    assert "Check its path" in failed(*plan, mine).cure
+    assert "Name a text file that you may read" in failed(*plan, mine).cure
     mine.write_text(CLUSTER.read_text().replace("[[device]]", "[[devices]]"))
     assert "docs/cluster-files.md" in failed(*plan, mine).cure
     mine.write_text(CLUSTER.read_text())
@@ -313,11 +323,155 @@ def test_authorities_and_keys(tmp_path: Path) -> None:
     works("cluster", "key", "tablet", *where)
     works("cluster", "revoke", "phone", *where)
     works("cluster", "key", "phone", *where)
-    works("cluster", "backup", tmp_path / "backup", *where)
+    backup = ("cluster", "backup")
+    elsewhere = failed(*backup, tmp_path / "backup", "--state-dir", tmp_path / "other")
+    assert "the coordinator's state directory with --state-dir" in elsewhere.cure
+    gone = failed(*backup, tmp_path / "gone" / "backup", *where)
+    assert "in a folder that you may write to" in gone.cure
+    certificate = ("cluster", "certificate", "localhost", *where, "--file")
+    gone = failed(*certificate, tmp_path / "gone" / "store.pem")
+    assert "in a folder that you may write to" in gone.cure
+    works(*certificate, tmp_path / "store.pem")
+    works(*backup, tmp_path / "backup", *where)
     restore = ("cluster", "restore", tmp_path / "backup", *where)
     assert "move that folder away" in failed(*restore).cure
     (tmp_path / "state").rename(tmp_path / "away")
+    wrong = failed("cluster", "restore", tmp_path / "store.pem", *where)
+    assert "Give the file that `imbrex cluster backup` wrote" in wrong.cure
     works(*restore)
+
+
+def test_certificates_of_clients_go_with_their_keys(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    ready = [*DAEMONS["coordinator"], "--grpc-port", "0", "--state-dir", str(state)]
+    assert "`imbrex cluster init`" in failed(*ready, "--tls").cure
+    works("cluster", "init", "--state-dir", state)
+    file = tmp_path / "coordinator.toml"
+    file.write_text("enrol_host = '127.0.0.1'\nenrol_port = 0\n")
+    ready += ["--config", str(file)]
+    assert start(*ready, "--tls").code == 0
+    authority = Authority.load(state)
+    assert authority is not None
+    pair = authority.for_clients(["localhost"], now_utc())
+    files = {"--tls-key": tmp_path / "key", "--tls-cert": tmp_path / "cert"}
+    both = [str(word) for option in files.items() for word in option]
+    assert "the coordinator's user can read" in failed(*ready, *both).cure
+    for content, path in zip(pair, files.values(), strict=True):
+        path.write_bytes(content)
+        path.chmod(0o600)
+    for option, path in files.items():
+        (missing,) = files.keys() - {option}
+        error = failed(*ready, option, path)
+        assert f"({missing})" in error.cure
+        assert "leave out" in error.cure
+    for options in (both, []):
+        assert start(*ready, *options).code == 0
+
+
+def test_join_tokens(tmp_path: Path) -> None:
+    state, port = tmp_path / "state", free_port()
+    works("cluster", "init", "--state-dir", state)
+    invite = ("cluster", "invite", "--address", f"127.0.0.1:{port}", "--state-dir", state)
+
+    def joins(token: str, name: str = "pi") -> Ran:
+        where = ("--state-dir", str(tmp_path / name))
+        return start(*DAEMONS["worker"], *where, "--join-only", "--join", token)
+
+    token = imbrex(*invite).out.strip()
+    refused(joins(token[:-1]), "Copy all of what `imbrex cluster invite` printed")
+    refused(joins(token), "Check that the coordinator is running", "enrolment port")
+    file = tmp_path / "coordinator.toml"
+    file.write_text(f"enrol_host = '127.0.0.1'\nenrol_port = {port}\n")
+    arguments = [*DAEMONS["coordinator"], "--grpc-port", "0", "--config", str(file)]
+    arguments += ["--state-dir", str(state)]
+    other = start(*arguments, "--join", token)
+    refused(other, "Start without --join, or join with another state directory (--state-dir)")
+    coordinator = children.start("coordinator", arguments, state, state / "ready.json")
+    try:
+        wait(coordinator.ready)
+        assert joins(token).code == 0
+        refused(joins(token, "second"), "Make a new one with `imbrex cluster invite`")
+        assert joins(imbrex(*invite).out.strip(), "second").code == 0
+        strange = re.sub("/[0-9a-f]{64}/", f"/{64 * '0'}/", imbrex(*invite).out.strip())
+        refused(joins(strange, "third"), "invite the device again")
+        assert joins(imbrex(*invite).out.strip(), "third").code == 0
+    finally:
+        children.stop([coordinator])
+
+
+def test_plans_that_are_sent(live: Live, tmp_path: Path) -> None:
+    url, file = f"{live.client.url}/v1/plans/tiny", tmp_path / "plan.json"
+
+    def cure(answer: httpx.Response) -> str:
+        assert answer.is_client_error, answer.text
+        return str(answer.json()["error"]["cure"])
+
+    made = ("plan", live.file, "--strategy", "lw", "--save", file)
+    assert live.ask(*made).code == 0
+    plan = json.loads(file.read_text())
+    one = "`imbrex plan MODEL --save PLAN.json`"
+    assert one in cure(httpx.put(url, content=b"a letter"))
+    assert one in cure(httpx.put(url, json=plan | {"model": "other"}))
+    assert "`imbrex plan`" in cure(httpx.put(url, json=plan | {"blocks": plan["blocks"][:-1]}))
+    elsewhere = json.loads(json.dumps(plan).replace("worker-1", "worker-9"))
+    known = cure(httpx.put(url, json=elsewhere))
+    assert "plan for these" in known
+    for name in ("worker-1", "worker-2"):
+        assert name in known
+        assert name in plan["devices_used"]
+    make = f"{live.client.url}/v1/models/tiny/plan"
+    for ask, chosen in ((httpx.get, url), (httpx.post, make)):
+        assert "Send it (again): POST /v1/plans/" in cure(ask(chosen, params={"plan": "none"}))
+    sent = {"plan": httpx.post(url, json=plan).json()["plan_id"]}
+    assert httpx.get(url, params=sent).json()["strategy"] == "lw"
+    other = {"strategy": "fused", "devices": 1}
+    again = "POST /v1/models/tiny/plan with the same query"
+    assert again in cure(httpx.get(url, params=other))
+    httpx.post(make, params=other)
+    assert httpx.get(url, params=other).json()["strategy"] == "fused"
+    assert httpx.put(url, json=plan).json()["strategy"] == "lw"
+    assert httpx.delete(url).is_success
+    assert "plans for this model by itself" in cure(httpx.delete(url))
+    wait_for(lambda: httpx.get(url).json()["strategy"] == "ofl")
+
+
+def test_brokers_and_folders_of_a_watch(tmp_path: Path) -> None:
+    pictures, port = tmp_path / "pictures", free_port()
+    with serving(tmp_path, ["--model", "digits"]) as service:
+        watch = ["watch", pictures, "--existing", "--frames", 1, "--url", service.url]
+        refused(imbrex(*watch), f"no folder {pictures}", "Create it")
+        pictures.mkdir()
+        shutil.copy(examples()[0].path, pictures)
+        assert imbrex(*watch).code == 0
+        url = f"mqtt://127.0.0.1:{port}/home"
+        refused(imbrex(*watch, "--mqtt", url), "Start it there, or correct mqtt://")
+        with broker(port, allow_anonymous=False):
+            for wrong, cure in (
+                (url, "Put the user in the URL and the password in IMBREX_MQTT_PASSWORD"),
+                (url.replace("mqtt", "http"), "Write mqtt://USER@HOST:PORT/TOPIC"),
+                (url.replace("//", "//me:secret@"), "passwords belong in IMBREX_MQTT_PASSWORD"),
+                (url.replace("//", "//me@") + "/+", "Remove + # ? and @"),
+            ):
+                refused(imbrex(*watch, "--mqtt", wrong), cure)
+            right = url.replace("//", "//me@")
+            ran = imbrex(*watch, "--mqtt", right, env={"IMBREX_MQTT_PASSWORD": "secret"})
+            assert ran.code == 0, ran.err
+
+
+def test_files_that_are_not_there(live: Live, tmp_path: Path) -> None:
+    tensors, model = tmp_path / "input.npz", tmp_path / "tiny.onnx"
+    infer = ("infer", tensors, "--model", "tiny")
+    assert "Put it there, or name a file that exists" in live.refuses(*infer)
+    shutil.copy(live.tensors, tensors)
+    assert live.ask(*infer).code == 0
+    refused(imbrex("models", "show", model), str(model), "name an .onnx file that exists")
+    shutil.copy(live.file, model)
+    assert imbrex("models", "show", model).code == 0
+    cluster = tmp_path / "home.toml"
+    plan = ("plan", model, "--strategy", "ofl", "--cluster", cluster)
+    refused(imbrex(*plan), "`imbrex status --save FILE.toml`")
+    assert live.ask("status", "--save", cluster).code == 0
+    assert imbrex(*plan).code == 0
 
 
 def test_settings(tmp_path: Path) -> None:

@@ -99,6 +99,22 @@ def test_tensors_may_be_called_as_steps_of_imbrex() -> None:
     assert same(model).outputs == ("z", "y__rows0")
 
 
+def test_a_file_names_no_opset_that_it_does_not_use(tmp_path: Path) -> None:
+    """As tools write decision trees and what surrounds them."""
+    path = tmp_path / "learnt.onnx"
+    node = helper.make_node("Binarizer", ["x"], ["y"], domain="ai.onnx.ml", threshold=0.5)
+    model = model_of([node], [value("x", [1, 3, 4, 4])], [value("y", [1, 3, 4, 4])], [], ml=1)
+    del model.opset_import[0]
+    onnx.save(model, path)
+    same(catalogue.load(path).proto)
+    node.domain, node.op_type = "", "Relu"
+    del node.attribute[:]
+    model.graph.node[0].CopyFrom(node)
+    onnx.save(model, path)
+    with pytest.raises(BadRequest, match="names no ONNX opset"):
+        load_graph(catalogue.load(path).proto)
+
+
 def test_an_output_may_be_constant() -> None:
     model = model_of(
         [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])],

@@ -87,6 +87,20 @@ def test_an_open_size_asks_to_be_named(tmp_path):
         load_graph(catalogue.load(path).proto)
 
 
+@pytest.mark.parametrize(
+    ("shape", "cause", "cure"),
+    [
+        ((0,), "'in0' has size 0 along dimension 0", "of 1 or more"),
+        ((1, 8, 0), "'in0' has size 0 along dimension 2", "of 1 or more"),
+        ((1, 3, -1, -1), "'in0' has size -1 along dimension 2", "Name a height"),
+        ((1, 3, 0, 0), "'in0' has size 0 along dimension 2", "Name a height"),
+    ],
+)
+def test_a_size_that_is_none_is_said(shape, cause, cure):
+    with pytest.raises(BadRequest, match=f"{cause}.*{cure}"):
+        load_graph(opened(shape))
+
+
 def test_open_channels_cannot_be_named(tmp_path):
     path = saved(tmp_path, opened((1, "C", "H", "W")))
     with pytest.raises(BadRequest, match=r"along dimension 1.*Export"):

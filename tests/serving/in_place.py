@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import PurePath
@@ -163,16 +165,16 @@ class InPlace:
         plan, _ = await self.made(model, choice)
         return PlanNow(model, plan.version, plan.predicted_latency_s, 0.5)
 
-    async def infer(
+    @asynccontextmanager
+    async def answering(
         self,
         model: str | ServedModel,
         feeds: Arrays | FeedReader,
         request_id: str | None = None,
         choice: Choice = IN_FORCE,
         *,
-        raw: bool = True,
         selections: Selections = NO_SELECTION,
-    ) -> Answer:
+    ) -> AsyncIterator[Answer]:
         model = model.source if isinstance(model, ServedModel) else model
         if self.fails_with is not None:
             if isinstance(self.fails_with, ImbrexError):
@@ -190,7 +192,7 @@ class InPlace:
             traffic=TrafficBytes(10, 20, 0),
         )
         self.journal.add(Ended(answer.request_id, model, 1.0, 1.01, answer, (), None))
-        return answer
+        yield answer
 
     async def baseline(self, model: str) -> Baseline:
         self.baselines[model] = Baseline("pi-1", 0.5, 4)

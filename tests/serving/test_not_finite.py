@@ -101,11 +101,10 @@ def said(answer: httpx.Response, *texts: str, status: int = 422) -> None:
     assert "went wrong inside" not in answer.text
 
 
-def counted(service: Service, model: str) -> float:
+def counted(service: Service, model: str, outcome: str = "not_finite_answer") -> float:
     lines = httpx.get(f"{service.url}/metrics").text.splitlines()
-    start = f'imbrex_not_finite_answers_total{{model="{model}"}} '
-    (line,) = [each for each in lines if each.startswith(start)]
-    return float(line.removeprefix(start))
+    start = f'imbrex_requests_total{{model="{model}",outcome="{outcome}"}} '
+    return sum(float(line.removeprefix(start)) for line in lines if line.startswith(start))
 
 
 def tensor() -> bytes:
@@ -117,18 +116,41 @@ def tensor() -> bytes:
 @pytest.mark.parametrize("model", ["nan", "infinite", "boxes"])
 @pytest.mark.parametrize("accept", ["application/json", "image/png"])
 def test_pictures(service: Service, model: str, accept: str) -> None:
-    before = counted(service, model)
+    before, good = counted(service, model), counted(service, model, "ok")
     url, headers = f"{service.url}/v1/models/{model}/infer", {"Accept": accept}
     answer = httpx.post(url, content=picture(), headers=headers, timeout=60)
     said(answer, "the model's answer has NaN in the scores", '"code":"not_finite_answer"')
     assert counted(service, model) == before + 1
+    assert counted(service, model, "ok") == good
+
+
+def test_several_pictures(service: Service) -> None:
+    before = counted(service, "nan")
+    files = [("image", picture()), ("image", picture())]
+    answer = httpx.post(f"{service.url}/v1/models/nan/infer", files=files, timeout=60)
+    said(answer, "the model's answer has NaN in the scores")
+    assert counted(service, "nan") == before + 2
+
+
+def test_the_page_and_the_statistics(service: Service) -> None:
+    def counts() -> tuple[int, int]:
+        (model,) = service.get("/v2/models/nan/stats")["model_stats"]
+        return model["inference_count"], model["inference_stats"]["fail"]["count"]
+
+    good, failed = counts()
+    httpx.post(f"{service.url}/v1/models/nan/infer", content=picture(), timeout=60)
+    assert counts() == (good, failed + 1)
+    with httpx.stream("GET", f"{service.url}/page/events", timeout=60) as events:
+        lines = iter(events.iter_lines())
+        told = next(line for line in lines if '"outcome":"not_finite_answer"' in line)
+    assert "the model's answer has NaN" in told
 
 
 def test_what_a_head_understands_is_answered(service: Service) -> None:
     url = f"{service.url}/v1/models/minus/infer"
     answer = httpx.post(url, content=picture(), timeout=60).json()
     assert {each["label"] for each in answer["predictions"][:2]} == {"bee", "cat"}
-    assert counted(service, "minus") == 0
+    assert (counted(service, "minus"), counted(service, "minus", "ok")) == (0, 1)
 
 
 def test_tensors_are_said_in_json_and_sent_as_they_are_otherwise(service: Service) -> None:
@@ -182,6 +204,7 @@ def test_grpc(service: Service) -> None:
 
 
 def test_frigate(service: Service, endpoint: str, folder: Path) -> None:
+    before = counted(service, "boxes")
     detector = Detector(endpoint, folder / "boxes.onnx")
     try:
         assert detector.initialise()
@@ -191,6 +214,7 @@ def test_frigate(service: Service, endpoint: str, folder: Path) -> None:
     assert (rows == ZEROS).all()
     log = service.coordinator.log
     wait(lambda: "the model's answer has NaN" in log.read_text())
+    assert counted(service, "boxes") == before + 1
 
 
 def test_the_doctor_says_it(service: Service) -> None:

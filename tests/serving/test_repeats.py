@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,8 @@ class Counting(InPlace):
         self.go = asyncio.Event()
         self.go.set()
 
-    async def infer(self, *arguments: Any, **named: Any) -> Any:
+    @asynccontextmanager
+    async def answering(self, *arguments: Any, **named: Any) -> AsyncIterator[Any]:
         self.computed += 1
         named["request_id"] = f"request-{self.computed}"
         try:
@@ -48,7 +50,8 @@ class Counting(InPlace):
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
-        return await super().infer(*arguments, **named)
+        async with super().answering(*arguments, **named) as answer:
+            yield answer
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from coordinator.requests import settling
 from coordinator.requests.journal import Ended, PlanSwapped
 from coordinator.serving.app import create_app
 from coordinator.serving.common.tensors import write_tensors
+from protos.errors import NotFiniteAnswer
 from tests.serving.real import Real, running
 from tests.waiting import until
 
@@ -72,6 +73,19 @@ async def test_other_callers_cause_it_soon_and_a_trace_at_once(
     for _ in range(3):
         await real.coordinator.infer(source, IMAGE)
     assert len(journal.latest) == 2 + 3
+
+
+async def test_an_answer_is_learnt_from_when_it_has_been_read(real: Real) -> None:
+    heard: list[str] = []
+    real.coordinator.journal.listen(lambda entry: heard.append(entry.outcome))
+    answering = real.coordinator.answering(real.coordinator.settings.models[0], IMAGE)
+    await answering.__aenter__()
+    real.coordinator.settle()
+    assert heard == []
+    unread = NotFiniteAnswer(cause="it has NaN", cure="Use another model")
+    assert not await answering.__aexit__(NotFiniteAnswer, unread, None)
+    real.coordinator.settle()
+    assert heard == ["not_finite_answer"]
 
 
 async def test_who_asks_for_counts_gets_those_of_all_answers(

@@ -141,13 +141,14 @@ def test_without_a_coordinator_and_with_an_unknown_model(service: Service, tmp_p
 
 
 @contextmanager
-def broker(port: int = 0) -> Iterator[int]:
+def broker(port: int = 0, *, allow_anonymous: bool = True) -> Iterator[int]:
     """A real broker on loopback; its port, by default a free one."""
     port = port or free_port()
     ready, loop = threading.Event(), asyncio.new_event_loop()
+    allowed = {"allow_anonymous": allow_anonymous}
     settings = {
         "listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{port}"}},
-        "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
+        "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": allowed},
     }
 
     async def run() -> None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
@@ -68,6 +69,7 @@ class Sent(Protocol):
         """The model's input tensors."""
 
 
+@asynccontextmanager
 async def answered(
     coordinator: Coordinator,
     served: ServedModel,
@@ -75,13 +77,13 @@ async def answered(
     choice: Choice = IN_FORCE,
     *,
     raw: bool = True,
-) -> tuple[Read, Answer, float]:
-    """The result of `read`, the answer, and the seconds from the body to the model's input. The
-    body is read `beside` when the request's turn has come; until then only the body is kept. Unless
-    `raw`, the answer is only for `found`.
+) -> AsyncIterator[tuple[Read, Answer, float]]:
+    """The result of `read`, the answer while it is read, and the seconds from the body to the
+    model's input. The body is read `beside` when the request's turn has come; until then only the
+    body is kept. Unless `raw`, the answer is only for `found_by`.
 
     Raises:
-        ImbrexError: as `read`, and `Coordinator.infer`.
+        ImbrexError: as `read`, and `Coordinator.answering`.
     """
     sent: Read | None = None
     seconds = 0.0
@@ -94,9 +96,9 @@ async def answered(
         return sent.feeds
 
     selections = NO_SELECTION if raw else served.selections
-    answer = await coordinator.infer(served, feeds, choice=choice, selections=selections)
-    assert sent is not None, "infer reads the feeds before it returns"
-    return sent, answer, seconds
+    async with coordinator.answering(served, feeds, choice=choice, selections=selections) as answer:
+        assert sent is not None, "the feeds are read before there is an answer"
+        yield sent, answer, seconds
 
 
 def at_least(served: ServedModel, score: float) -> ServedModel:
@@ -133,12 +135,11 @@ def found_by(served: ServedModel, asked: RequestInput, answer: Answer) -> list[V
     """What the model found, best first; the raw outputs if no picture was sent.
 
     Raises:
-        NotFiniteAnswer: as `predictions`; it is counted.
+        NotFiniteAnswer: as `predictions`.
     """
     if served.sidecar is None or asked.placement is None:
         return [RawOutput(name, output) for name, output in answer.outputs.items()]
-    with served.sightings.reading():
-        found = predictions(served.sidecar, answer.outputs, asked.placement)
+    found = predictions(served.sidecar, answer.outputs, asked.placement)
     served.sightings.note(anything=bool(found))
     return found
 

@@ -123,8 +123,8 @@ async def _answer(
     if least:
         served = at_least(served, least)
     read = partial(asked_of, picture, served)
-    asked, answer, _ = await answered(coordinator, served, read, raw=False)
-    seen = await asyncio.to_thread(found_by, served, asked, answer)
+    async with answered(coordinator, served, read, raw=False) as (asked, answer, _):
+        seen = await asyncio.to_thread(found_by, served, asked, answer)
     listed = rows([each for each in seen if isinstance(each, DetectedBox)], least)
     command = "detect" if coco else "custom"
     taken_s = time.perf_counter() - started_s

@@ -180,9 +180,8 @@ class FrigateServer:
         graph = served.network.graph
         feeds, size = _feeds(graph, picture.tensor)
         selections = selections_of(picture.model_type, graph.output_shapes)
-        answer = await self._coordinator.infer(served, feeds, selections=selections)
-        outputs = [answer.outputs[name] for name in graph.outputs]
-        with served.sightings.reading():
+        async with self._coordinator.answering(served, feeds, selections=selections) as answer:
+            outputs = [answer.outputs[name] for name in graph.outputs]
             return await asyncio.to_thread(rows_of, picture.model_type, outputs, size)
 
     async def _served(self) -> ServedModel:

@@ -64,7 +64,7 @@ class Gauges(Collector):
             family.add_metric((member.id, member.name), member.expires.timestamp())
         return family
 
-    def _models(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+    def _models(self) -> Iterator[GaugeMetricFamily]:
         version = GaugeMetricFamily(
             "imbrex_plan_version", "The plan in force; 0: none.", labels=("model",)
         )
@@ -79,11 +79,6 @@ class Gauges(Collector):
             "Predicted rate at which the devices can answer requests.",
             labels=("model",),
         )
-        unread = CounterMetricFamily(
-            "imbrex_not_finite_answers",
-            "Answers with NaN or infinities where something was to be read.",
-            labels=("model",),
-        )
         # Versions and sizes of a model, of which clients choose any number, have one name.
         found: dict[str, list[ModelStatus]] = {}
         for status in self._coordinator.served.statuses():
@@ -92,11 +87,10 @@ class Gauges(Collector):
             version.add_metric((model,), max(each.plan_version for each in statuses))
             ready.add_metric((model,), float(all(each.ready for each in statuses)))
             arrivals.add_metric((model,), sum(each.load.arrivals_per_s for each in statuses))
-            unread.add_metric((model,), sum(each.not_finite_answers for each in statuses))
             rates = [each.load.capacity_per_s for each in statuses if each.load.capacity_per_s]
             if rates:
                 capacity.add_metric((model,), min(rates))
-        yield from (version, ready, arrivals, capacity, unread)
+        yield from (version, ready, arrivals, capacity)
 
     def _devices(self) -> Iterator[GaugeMetricFamily]:
         def family(name: str, text: str) -> GaugeMetricFamily:

@@ -183,8 +183,7 @@ async def _inferred(
 ) -> Response:
     settings = service.coordinator.settings
     parts = split(body, request.headers.get(HEADER_LENGTH), settings.max_json_bytes)
-    answer = await service.infer(name, version, partial(read_request, *parts))
-    with answer.sightings.reading():
+    async with service.answering(name, version, partial(read_request, *parts)) as answer:
         written, header_length = await asyncio.to_thread(write_answer, answer)
     headers = {}
     if header_length is not None:

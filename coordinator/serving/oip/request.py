@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from coordinator.answers import Sightings
 from coordinator.serving.oip.tensors import classes
 from models.graph.graph import Graph
 from protos.errors import BadRequest, Unsupported
@@ -36,13 +35,12 @@ class InferRequest:
 
 @dataclass(frozen=True, slots=True)
 class InferAnswer:
-    """The requested outputs, in order; `sightings` counts what cannot be written."""
+    """The requested outputs, in order."""
 
     id: str
     model: str
     version: str
     outputs: tuple[tuple[RequestedOutput, np.ndarray], ...] = field(repr=False)
-    sightings: Sightings = field(default_factory=Sightings, repr=False)
 
 
 def require_inputs(names: Sequence[str], graph: Graph) -> None:

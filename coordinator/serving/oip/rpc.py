@@ -234,8 +234,9 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
         def read(graph: Graph) -> InferRequest:
             return read_request(unread.pop(), graph)
 
-        answer = await self._service.infer(message.model_name, message.model_version, read)
-        return await asyncio.to_thread(write_answer, answer)
+        asked = message.model_name, message.model_version
+        async with self._service.answering(*asked, read) as answer:
+            return await asyncio.to_thread(write_answer, answer)
 
     def _count(self, context: Context) -> None:
         """Counts one request.

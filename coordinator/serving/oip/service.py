@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -113,23 +114,26 @@ class InferenceService:
 
     # ------------------------------------------------------------ inference
 
-    async def infer(self, name: str, version: str, read: RequestReader) -> InferAnswer:
-        """One request, which is read when its turn has come.
+    @asynccontextmanager
+    async def answering(
+        self, name: str, version: str, read: RequestReader
+    ) -> AsyncIterator[InferAnswer]:
+        """The answer to one request, while it is written. The request is read when its turn has
+        come.
 
         Raises:
-            BadRequest, NotFound, Unavailable: as `Coordinator.infer`.
+            BadRequest, NotFound, Unavailable: as `Coordinator.answering`.
             NotFiniteAnswer: classes were asked for, and their scores are none.
         """
         served = await self.model(name, version)
         read_it = partial(read, served.network.graph)
-        request, answer, _ = await answered(self.coordinator, served, read_it)
-        outputs = []
-        with served.sightings.reading():
-            for each in request.wanted:
-                labels = self._labels(served, each.name)
-                outputs.append((each, wanted(answer.outputs, each, labels)))
         answered_by = self.coordinator.names.public(served.source)[1]
-        return InferAnswer(request.id, name, answered_by, tuple(outputs), served.sightings)
+        async with answered(self.coordinator, served, read_it) as (request, answer, _):
+            outputs = tuple(
+                (each, wanted(answer.outputs, each, self._labels(served, each.name)))
+                for each in request.wanted
+            )
+            yield InferAnswer(request.id, name, answered_by, outputs)
 
     def _labels(self, served: ServedModel, output: str) -> tuple[str, ...]:
         """Names of the classes, if the output's elements are classes."""

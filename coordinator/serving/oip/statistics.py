@@ -50,7 +50,7 @@ class Statistics:
         if isinstance(ended, PlanSwapped):
             return
         model, seconds = self._models[ended.model], ended.ended_s - ended.arrived_s
-        if ended.answer is None:
+        if ended.answer is None or ended.error is not None:
             model.fail.add(seconds)
             return
         timing = ended.answer.timing

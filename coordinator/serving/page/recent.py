@@ -21,7 +21,7 @@ class Recent:
 
     def add(self, model: str, ended: Ended) -> None:
         """Keeps an answer; `model` is its public name."""
-        if ended.answer is None:
+        if ended.error is not None:
             return
         answers = self._answers.pop(model, None) or deque(maxlen=PER_MODEL)
         self._answers[model] = answers  # the last to be dropped

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
@@ -38,6 +39,8 @@ from coordinator.serving.v1.plans import Chosen
 from models.tensors.arrays import require_finite
 
 router = APIRouter(responses=ERRORS)
+
+Written = TypeVar("Written")
 
 _FILE = {"type": "string", "format": "binary"}
 _BODIES = {
@@ -139,21 +142,16 @@ async def _inferred(
     several = len(pictures) > 1
     offered = (names.JSON,) if several else (names.JSON, names.PNG, names.JPEG, names.NPZ)
     accepted = chosen_type(request, offered)
-    all_answered = await _all(
-        [
-            answered(
-                coordinator,
-                served,
-                partial(asked_of, each, served),
-                chosen,
-                raw=accepted == names.NPZ and not sparse,
-            )
-            for each in pictures
-        ]
-    )
+    raw = accepted == names.NPZ and not sparse
+
+    async def of(picture: bytes, write: Callable[..., Written]) -> Written:
+        read = partial(asked_of, picture, served)
+        async with answered(coordinator, served, read, chosen, raw=raw) as answer:
+            return await beside(write, served, *answer)
+
     if not several:
-        return await beside(_response, accepted, served, *all_answered[0])
-    documents = [await asyncio.to_thread(_document, served, *each) for each in all_answered]
+        return await of(pictures[0], partial(_response, accepted))
+    documents = await _all([of(each, _document) for each in pictures])
     return JSONResponse({"answers": documents})
 
 
@@ -175,8 +173,8 @@ async def _tensors(
     def read() -> RequestInput:
         return RequestInput(read_tensors(body, served.network.graph))
 
-    asked, answer, decode_s = await answered(coordinator, served, read, chosen, raw=not sparse)
-    return await asyncio.to_thread(_response, accepted, served, asked, answer, decode_s)
+    async with answered(coordinator, served, read, chosen, raw=not sparse) as answer:
+        return await asyncio.to_thread(_response, accepted, served, *answer)
 
 
 def _pictures(read: _Read, served: ServedModel) -> list[bytes]:
@@ -191,7 +189,7 @@ def _pictures(read: _Read, served: ServedModel) -> list[bytes]:
     return [read.body]
 
 
-async def _all(asking: list[Any]) -> list[tuple[RequestInput, Answer, float]]:
+async def _all(asking: list[Coroutine[Any, Any, Written]]) -> list[Written]:
     """All answers; or the first error, once all requests have ended."""
     ended = await asyncio.gather(*asking, return_exceptions=True)
     for each in ended:
@@ -204,11 +202,8 @@ def _document(
     served: ServedModel, asked: RequestInput, answer: Answer, decode_s: float
 ) -> dict[str, Any]:
     if asked.picture is None:
-        with served.sightings.reading():
-            for name, output in answer.outputs.items():
-                require_finite(
-                    output, f"{name!r}, which JSON cannot represent", f"accept {names.NPZ}"
-                )
+        for name, output in answer.outputs.items():
+            require_finite(output, f"{name!r}, which JSON cannot represent", f"accept {names.NPZ}")
     seen = [each.as_json() for each in found_by(served, asked, answer)]
     return {**_origin(served, answer, decode_s), "predictions": seen}
 
