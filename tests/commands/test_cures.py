@@ -18,7 +18,6 @@ import httpx
 import numpy as np
 import onnx
 import pytest
-from protos.identity import now_utc
 from typer.testing import CliRunner
 
 from benchmarks.store import free_port
@@ -31,6 +30,7 @@ from models.digits.examples import examples
 from models.vision.preprocess import BadImage, decode_image
 from models.vision.sidecar import dump
 from protos.errors import BadRequest, ImbrexError
+from protos.trust.identity import now_utc
 from tests.cli.run_cli import Ran, imbrex
 from tests.commands.conftest import Live, wait_for
 from tests.models.model_files import open_sized, two_inputs
