@@ -19,7 +19,7 @@ from coordinator.audit.case import Case, PeerEvidence, case_of, tasks_by_device
 from coordinator.audit.collector import Collector
 from coordinator.audit.sampling import AuditSampling
 from coordinator.audit.verdict import Verdict
-from coordinator.requests.flight import Flight
+from coordinator.requests.request_state import RequestState
 from coordinator.tasks.events import RequestId
 from protos.errors import ImbrexError
 from protos.wire.facts import DeviceId
@@ -63,21 +63,21 @@ class Auditor:
         self._release = release
         self._at_work: dict[DeviceId, asyncio.Task[None]] = {}
 
-    def hold(self, request: RequestId, flight: Flight, devices: Sequence[DeviceId]) -> bool:
+    def hold(self, request: RequestId, state: RequestState, devices: Sequence[DeviceId]) -> bool:
         """Called when a request has ended; returns whether the audit will release its devices
         later.
         """
-        if not self._every or not _is_answered(flight):
+        if not self._every or not _is_answered(state):
             return False
-        due = self.sampling.ran(Counter(flight.attempts.values()))
+        due = self.sampling.ran(Counter(state.attempts.values()))
         if not due:
             return False
-        ran = tasks_by_device(flight)
+        ran = tasks_by_device(state)
         free = [device for device in due if device in ran and device not in self._at_work]
         cases = []
         for device in free[: MOST_AT_ONCE - len(self._at_work)]:
             task = self._chance.choice(ran[device])
-            cases.append(case_of(request, flight, task, self._peers))
+            cases.append(case_of(request, state, task, self._peers))
             self.sampling.chosen(device)
         if not cases:
             return False
@@ -125,8 +125,8 @@ class Auditor:
             self._at_work.pop(case.device, None)
 
 
-def _is_answered(flight: Flight) -> bool:
-    done = flight.done
+def _is_answered(state: RequestState) -> bool:
+    done = state.done
     with suppress(asyncio.CancelledError):
         return done.done() and done.exception() is None
     return False

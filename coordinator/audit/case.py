@@ -14,8 +14,8 @@ from typing import Protocol
 import numpy as np
 
 from coordinator.audit.job import ReceivedOutput
-from coordinator.requests.flight import Flight
 from coordinator.requests.messages import output_message
+from coordinator.requests.request_state import RequestState
 from coordinator.tasks.events import RequestId
 from coordinator.tasks.task_graph import TaskGraph, TaskInput, TaskOutput
 from models.check.tolerance import ACROSS
@@ -115,32 +115,34 @@ def can_be_judged(graph: TaskGraph, task: int) -> bool:
     return copied <= MOST_COPIED_BYTES
 
 
-def tasks_by_device(flight: Flight) -> Mapping[DeviceId, list[int]]:
+def tasks_by_device(state: RequestState) -> Mapping[DeviceId, list[int]]:
     """The tasks of an answered request that each device computed and that can be judged; none if
     any task was tried twice, since it is then not certain which device computed what.
     """
-    if flight.retried or len(flight.attempts) != len(flight.graph.tasks):
+    if state.retried or len(state.attempts) != len(state.graph.tasks):
         return {}
     found: dict[DeviceId, list[int]] = {}
-    for (task, _), device in flight.attempts.items():
-        if can_be_judged(flight.graph, task):
+    for (task, _), device in state.attempts.items():
+        if can_be_judged(state.graph, task):
             found.setdefault(device, []).append(task)
     return found
 
 
-def case_of(request: RequestId, flight: Flight, task: int, peers: PeerEvidence) -> Case:
+def case_of(request: RequestId, state: RequestState, task: int, peers: PeerEvidence) -> Case:
     """The case of a task of an answered request without retries, whose devices still keep their
     results.
     """
-    return _Builder(request, flight, task, peers).case
+    return _Builder(request, state, task, peers).case
 
 
 class _Builder:
-    def __init__(self, request: RequestId, flight: Flight, task: int, peers: PeerEvidence) -> None:
-        self._flight = flight
+    def __init__(
+        self, request: RequestId, state: RequestState, task: int, peers: PeerEvidence
+    ) -> None:
+        self._state = state
         self._peers = peers
-        self._graph: TaskGraph = flight.graph
-        self._attempts = {task: (number, of) for (task, number), of in flight.attempts.items()}
+        self._graph: TaskGraph = state.graph
+        self._attempts = {task: (number, of) for (task, number), of in state.attempts.items()}
         spec = self._graph.tasks[task]
         _, device = self._attempts[task]
         self.case = Case(
@@ -161,8 +163,8 @@ class _Builder:
 
     def _input(self, each: TaskInput) -> np.ndarray:
         array = np.empty(each.box.shape, self._graph.tensors[each.tensor].dtype)
-        host = self._flight.arrays.get(each.tensor)
-        if host is not None and (each.summed or not self._flight.direct):
+        host = self._state.arrays.get(each.tensor)
+        if host is not None and (each.summed or not self._state.direct):
             array[...] = host[each.box.slices()]
             return array
         for piece in each.pieces:
@@ -179,14 +181,14 @@ class _Builder:
 
     def _received(self, output: TaskOutput) -> Iterator[ReceivedOutput]:
         """What the host and the peers that read an output received of it."""
-        flight, case = self._flight, self.case
-        if output.to_host or not flight.direct:
-            held = flight.partials.get((case.task, output.tensor))
-            array = flight.arrays[output.tensor] if held is None else held
+        state, case = self._state, self.case
+        if output.to_host or not state.direct:
+            held = state.partials.get((case.task, output.tensor))
+            array = state.arrays[output.tensor] if held is None else held
             arrived = array[output.box.slices()]
-            selection = fitting(flight.selections, output.tensor, output.box)
+            selection = fitting(state.selections, output.tensor, output.box)
             yield ReceivedOutput(output.tensor, output.box, output.yields, arrived, selection)
-        for route in output.routes if flight.direct else ():
+        for route in output.routes if state.direct else ():
             number, reader = self._attempts[route.reader]
             if reader == case.device or route.box.is_empty or not self._peers.shows(reader):
                 continue

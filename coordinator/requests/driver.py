@@ -1,7 +1,7 @@
 """The driver: executes the scheduler's actions, and passes it what happens as events.
 
-It owns the requests' tensors. A tensor's bytes are copied once into the message that scatters them,
-and once out of the message that returns them into the merged array.
+It owns the requests in flight and their tensors. A tensor's bytes are copied once into the message
+that scatters them, and once out of the message that returns them into the merged array.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ import structlog
 
 from coordinator.answers import Answer
 from coordinator.devices.outbox import Letter, Outbox, Sender
-from coordinator.requests.flight import Flight
-from coordinator.requests.inbox import Inbox, Receiver
 from coordinator.requests.messages import resend_item, task_item, tensor_items
+from coordinator.requests.request_state import RequestState, UnusableResult
 from coordinator.tasks.deadlines import SLACK_S, Expectations
 from coordinator.tasks.dispatch import dispatch
 from coordinator.tasks.events import (
@@ -38,12 +37,15 @@ from coordinator.tasks.events import (
     Delivered,
     Event,
     Failed,
+    Finished,
     Joined,
     Lost,
     Merge,
+    Received,
     Release,
     RequestId,
     Resend,
+    ResultRefused,
     Send,
     Submitted,
     Tick,
@@ -53,6 +55,7 @@ from coordinator.tasks.task_graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes, Timeline
 from models.graph.shapes import TensorInfo
 from models.tensors.arrays import is_finite
+from models.tensors.boxes import Box
 from models.tensors.selection import NO_SELECTION, Selections
 from protos import imbrex_pb2 as pb
 from protos.errors import (
@@ -64,7 +67,7 @@ from protos.errors import (
     StreamRefused,
     WorkerStopped,
 )
-from protos.wire.convert import dtype_of
+from protos.wire.convert import dtype_of, ranges
 from protos.wire.facts import DeviceId
 
 log = structlog.get_logger(__name__)
@@ -79,8 +82,16 @@ TICK_S = SLACK_S / 10
 REPORTS_S = 0.05
 
 
-class Transport(Sender, Receiver, Protocol):
+class Transport(Sender, Protocol):
     """The connections to workers, as the driver needs them."""
+
+    def forget(self, device: DeviceId, program: str) -> None:
+        """The device reported that it no longer has this program."""
+        ...
+
+    def offset_s(self, device: DeviceId) -> float:
+        """Seconds to add to the device's clock to get this process's monotonic clock."""
+        ...
 
     def address(self, device: DeviceId) -> str:
         """The address where peers reach the device, as `host:port`; empty if it is gone."""
@@ -93,7 +104,7 @@ class Transport(Sender, Receiver, Protocol):
 
 class Driver:
     """Runs requests on the devices that are ready, with expectations from predictions.
-    `accused(device, cause)` is called for results that cannot be right. `hold(request, flight,
+    `accused(device, cause)` is called for results that cannot be right. `hold(request, state,
     devices)` is called before an ended request is released on its devices; it returns whether the
     callee releases it later (`release`).
     """
@@ -103,17 +114,16 @@ class Driver:
         transport: Transport,
         expectations: Expectations | None = None,
         accused: Callable[[DeviceId, str], None] = lambda *_: None,
-        hold: Callable[[RequestId, Flight, Sequence[DeviceId]], bool] = lambda *_: False,
+        hold: Callable[[RequestId, RequestState, Sequence[DeviceId]], bool] = lambda *_: False,
     ) -> None:
         self.scheduler = Scheduler(expectations)
         self._transport = transport
         self._accused = accused
         self._hold = hold
-        self._flights: dict[RequestId, Flight] = {}
+        self._requests: dict[RequestId, RequestState] = {}
         # Taken off when they are used again.
         self._distrusted: set[DeviceId] = set()
         self._outbox = Outbox(transport, self._on_delivery, self._on_send_failure)
-        self._inbox = Inbox(transport, self._flights, self.scheduler.dropped, self.step)
         self._ticker: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
@@ -126,12 +136,12 @@ class Driver:
     @property
     def in_flight(self) -> int:
         """Requests being computed."""
-        return len(self._flights)
+        return len(self._requests)
 
     async def released(self, device: DeviceId) -> None:
         """Returns when no request in flight runs on a device, or will by its plan."""
         while using := [
-            self._flights[request].done
+            self._requests[request].done
             for request, run in self.scheduler.requests.items()
             if device in run.touched or device in run.graph.plan.devices
         ]:
@@ -142,9 +152,9 @@ class Driver:
         trusted.
         """
         self._distrusted.add(device)
-        for flight in self._flights.values():
-            if device in flight.attempts.values() and not flight.done.done():
-                flight.done.set_exception(_Distrusted())
+        for state in self._requests.values():
+            if device in state.attempts.values() and not state.done.done():
+                state.done.set_exception(_Distrusted())
 
     async def run(
         self,
@@ -161,7 +171,7 @@ class Driver:
             ImbrexError: the error with which the scheduler aborted it.
         """
         request = RequestId(request_id or uuid.uuid4().hex[:12])
-        if request in self._flights:
+        if request in self._requests:
             raise BadRequest(
                 cause=f"a request with the id {request!r} is already being computed",
                 cure="Give every request its own id, or none.",
@@ -195,25 +205,25 @@ class Driver:
         arrays.update({name: np.ascontiguousarray(feeds[name]) for name in graph.inputs})
         done = asyncio.get_running_loop().create_future()
         timeline = Timeline(time.monotonic())
-        flight = Flight(graph, arrays, done, timeline, graph.selectable(selections))
-        for other in self._flights.values():
-            flight.meet(other)
-        self._flights[request] = flight
+        state = RequestState(graph, arrays, done, timeline, graph.selectable(selections))
+        for other in self._requests.values():
+            state.meet(other)
+        self._requests[request] = state
         finite = all(is_finite(arrays[name]) for name in graph.inputs)
         try:
             self.step(Submitted(request, graph, finite))
             self._watch()
             await done
-            flight.timeline.end(time.monotonic())
-            if not flight.retried:
-                await _wait_for_reports(flight)
+            state.timeline.end(time.monotonic())
+            if not state.retried:
+                await _wait_for_reports(state)
         finally:
             self.step(Cancelled(request))
-            self._flights.pop(request, None)
+            self._requests.pop(request, None)
         if graph.ending is None:
-            return flight.answer(request), flight.times
+            return state.answer(request), state.times
         # Ranking thousands of scores would hold up the event loop.
-        return await asyncio.to_thread(flight.answer, request), flight.times
+        return await asyncio.to_thread(state.answer, request), state.times
 
     def step(self, event: Event, payload: np.ndarray | None = None) -> None:
         """Passes an event to the scheduler and executes its actions; one letter is sent per device,
@@ -229,7 +239,7 @@ class Driver:
             self._outbox.post(device, letter)
         if later:
             for each in chain.from_iterable(later):
-                self._flights[each.request].assigned(each.task, each.attempt, each.device)
+                self._requests[each.request].assigned(each.task, each.attempt, each.device)
             asyncio.get_running_loop().call_soon(self._describe, deque(later))
 
     def _describe(self, later: deque[list[Assign]]) -> None:
@@ -245,9 +255,9 @@ class Driver:
             for device, letter in letters.items():
                 self._outbox.post(device, letter)
         except Exception as error:
-            for request in {each.request for each in part} & self._flights.keys():
-                if not self._flights[request].done.done():
-                    self._flights[request].done.set_exception(error)
+            for request in {each.request for each in part} & self._requests.keys():
+                if not self._requests[request].done.done():
+                    self._requests[request].done.set_exception(error)
         if later:
             asyncio.get_running_loop().call_soon(self._describe, later)
 
@@ -256,7 +266,7 @@ class Driver:
             self._ticker = asyncio.create_task(self._tick())
 
     async def _tick(self) -> None:
-        while self._flights:
+        while self._requests:
             await asyncio.sleep(TICK_S)
             self.step(Tick())
 
@@ -283,11 +293,79 @@ class Driver:
             case _:  # its own fault, or it was closed from here
                 return Lost(device)
 
+    # ------------------------------------------------------------ what devices send
+
     def received(
         self, device: DeviceId, item: pb.Item, payload: np.ndarray | memoryview | None
     ) -> None:
-        """An item from a device's stream."""
-        self._inbox.take(device, item, payload)
+        """An item from a device's stream. Late results, and those that a device was not asked for,
+        are dropped and counted.
+        """
+        match item.WhichOneof("kind"):
+            case "tensor" if isinstance(payload, np.ndarray):
+                self._received_tensor(device, item.tensor, payload)
+            case "done":
+                self._task_done(device, item.done)
+            case "failed":
+                self._task_failed(device, item.failed)
+            case _:
+                pass
+
+    def _received_tensor(self, device: DeviceId, header: pb.Tensor, payload: np.ndarray) -> None:
+        request = RequestId(header.request)
+        state = self._requests.get(request)
+        if state is None:
+            self.scheduler.dropped["late"] += 1
+            return
+        if state.attempts.get((header.task, header.attempt)) != device:
+            self.scheduler.dropped["stranger"] += 1
+            return
+        size, finite = payload.nbytes, is_finite(payload)
+        try:
+            payload = state.unpack(header, payload)
+        except UnusableResult as error:
+            cause = str(error)
+            log.warning("result refused", device=device, task=header.task, cause=cause)
+            self.step(ResultRefused(request, header.task, header.attempt, cause))
+            return
+        state.gather_bytes += size
+        state.timeline.received(header.task, header.attempt, size, time.monotonic())
+        box = Box.of(*ranges(header.box))
+        event = Received(request, header.task, header.attempt, header.tensor, box, finite)
+        self.step(event, payload)
+
+    def _task_done(self, device: DeviceId, done: pb.TaskDone) -> None:
+        state = self._asked(device, done)
+        if state is None:
+            return
+        offset = self._transport.offset_s(device)
+        times = TaskTimes(
+            task=done.task,
+            attempt=done.attempt,
+            device=device,
+            ready_s=done.ready_s + offset,
+            start_s=done.start_s + offset,
+            stop_s=done.stop_s + offset,
+            described_last=done.described_last,
+        )
+        state.computed(times, done.peer_bytes)
+        self.step(Finished(RequestId(done.request), done.task, done.attempt))
+
+    def _task_failed(self, device: DeviceId, failed: pb.TaskFailed) -> None:
+        log.warning("task failed", device=device, code=failed.code, message=failed.message)
+        state = self._asked(device, failed)
+        if state is None:
+            return
+        if failed.code == "no_program":
+            self._transport.forget(device, state.graph.tasks[failed.task].program)
+        request = RequestId(failed.request)
+        self.step(Failed(request, failed.task, failed.attempt, failed.code, failed.message))
+
+    def _asked(self, device: DeviceId, news: pb.TaskDone | pb.TaskFailed) -> RequestState | None:
+        """The request of which this device runs the attempt."""
+        state = self._requests.get(RequestId(news.request))
+        asked = state is not None and state.attempts.get((news.task, news.attempt)) == device
+        return state if asked else None
 
     # ------------------------------------------------------------ results of letters
 
@@ -311,22 +389,22 @@ class Driver:
     ) -> None:
         match action:
             case Assign(request, task, attempt, device):
-                self._flights[request].assigned(task, attempt, device)
+                self._requests[request].assigned(task, attempt, device)
                 self._assign(action, letters)
             case Send():
                 self._send(action, letters)
             case Resend(request, device=device):
                 letter = letters.setdefault(device, Letter())
-                letter.items.append(resend_item(action, self._flights[request].graph))
+                letter.items.append(resend_item(action, self._requests[request].graph))
                 letter.attempts[request, action.task, action.attempt] = None
             case Cancel(request, number, attempt, device):
                 cancel = pb.Cancel(request=request, task=number, attempt=attempt)
                 letters.setdefault(device, Letter()).items.append(pb.Item(cancel=cancel))
             case Merge(request, task, tensor, box, aside):
                 assert payload is not None
-                self._flights[request].merge(task, tensor, box, aside, payload)
+                self._requests[request].merge(task, tensor, box, aside, payload)
             case Add(request, task, tensor, box):
-                self._flights[request].add(task, tensor, box)
+                self._requests[request].add(task, tensor, box)
             case Complete(request):
                 self._end(request, None)
             case Abort(request, error):
@@ -335,7 +413,7 @@ class Driver:
                 # Not within a step: it may lead to the next one.
                 asyncio.get_running_loop().call_soon(self._accused, device, cause)
             case Release(request, devices):
-                ended = self._flights.get(request)
+                ended = self._requests.get(request)
                 if ended is None or not self._hold(request, ended, devices):
                     self.release(request, devices)
 
@@ -346,39 +424,39 @@ class Driver:
             self._outbox.post_with_next(device, item)
 
     def _end(self, request: RequestId, error: ImbrexError | None) -> None:
-        flight = self._flights.get(request)
-        if flight is None or flight.done.done():
+        state = self._requests.get(request)
+        if state is None or state.done.done():
             return
         if error is None:
-            flight.done.set_result(None)
+            state.done.set_result(None)
         else:
-            flight.done.set_exception(error)
+            state.done.set_exception(error)
 
     def _assign(self, action: Assign, letters: dict[DeviceId, Letter]) -> None:
-        flight = self._flights[action.request]
-        graph = flight.graph
+        state = self._requests[action.request]
+        graph = state.graph
         run = self.scheduler.requests.get(action.request)
         if run is None:
             return  # the attempt ended in the same step
-        flight.direct = run.direct
+        state.direct = run.direct
         letter = letters.setdefault(action.device, Letter())
-        letter.items.append(task_item(action, run, self._transport.address, flight.selections))
+        letter.items.append(task_item(action, run, self._transport.address, state.selections))
         letter.attempts[action.request, action.task, action.attempt] = None
         program = graph.programs[graph.tasks[action.task].program]
         letter.programs.append((program, graph.blobs))
 
     def _send(self, action: Send, letters: dict[DeviceId, Letter]) -> None:
-        flight = self._flights[action.request]
+        state = self._requests[action.request]
         letter = letters.setdefault(action.device, Letter())
         letter.attempts[action.request, action.task, action.attempt] = None
-        array, info = flight.arrays[action.tensor], flight.graph.tensors[action.tensor]
+        array, info = state.arrays[action.tensor], state.graph.tensors[action.tensor]
         fits = info.is_dynamic or array.shape == info.shape
         if array.dtype != dtype_of(info.data_type) or not fits:
             self._end(action.request, _undeclared(action.tensor, array, info))
             return
-        for item, view in tensor_items(action, flight.graph, array):
-            flight.scatter_bytes += view.nbytes
-            flight.timeline.sent(action.task, action.attempt, view.nbytes, time.monotonic())
+        for item, view in tensor_items(action, state.graph, array):
+            state.scatter_bytes += view.nbytes
+            state.timeline.sent(action.task, action.attempt, view.nbytes, time.monotonic())
             letter.items.append(item)
             letter.payloads.append(view)
 
@@ -398,8 +476,8 @@ class _Distrusted(Exception):
     """A device that took part was found to compute wrong results."""
 
 
-async def _wait_for_reports(flight: Flight) -> None:
+async def _wait_for_reports(state: RequestState) -> None:
     """Waits briefly for reports that the answer has overtaken, so that the timing is complete."""
     with suppress(TimeoutError):
         async with asyncio.timeout(REPORTS_S):
-            await flight.told.wait()
+            await state.told.wait()

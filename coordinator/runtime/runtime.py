@@ -17,8 +17,8 @@ from coordinator.doctor.findings import of_models, of_state
 from coordinator.library.loaded import Library
 from coordinator.library.naming import Names
 from coordinator.requests.driver import Driver
-from coordinator.requests.flight import Flight
 from coordinator.requests.journal import Ended, Journal
+from coordinator.requests.request_state import RequestState
 from coordinator.requests.settling import Settling
 from coordinator.runtime.controller import Controller
 from coordinator.runtime.live import LiveCluster
@@ -175,8 +175,8 @@ class Runtime:
 
     # ------------------------------------------------------------ audits
 
-    def _hold(self, request: RequestId, flight: Flight, devices: Sequence[DeviceId]) -> bool:
-        return self.auditor.hold(request, flight, devices)
+    def _hold(self, request: RequestId, state: RequestState, devices: Sequence[DeviceId]) -> bool:
+        return self.auditor.hold(request, state, devices)
 
     def _judged(self, verdict: Verdict) -> None:
         """An audit has computed a task again."""

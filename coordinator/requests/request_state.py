@@ -1,4 +1,4 @@
-"""A request in flight, as the driver sees it: its tensors and observed times."""
+"""A request in flight: its tensors, who computes its tasks, and their observed times."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ from coordinator.tasks.task_graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes, Timeline
 from models.run.answering import answer
 from models.tensors.boxes import Box
-from models.tensors.selection import Selections
+from models.tensors.selection import Selections, dense
+from protos import imbrex_pb2 as pb
+from protos.wire.convert import ranges
 from protos.wire.facts import DeviceId
 
 
+class UnusableResult(Exception):
+    """What was sent cannot be a result; the message says why."""
+
+
 @dataclass(slots=True)
-class Flight:
+class RequestState:
     """One request. `arrays` holds every tensor that passes through the host, by name; `done`
     completes with the request; `selections`: what is read of results; `told` is set when every task
     has been reported. `partials` are partial sums by task and tensor; `direct`: devices pass
@@ -46,7 +52,7 @@ class Flight:
     def __post_init__(self) -> None:
         self.untold = {task.id for task in self.graph.tasks}
 
-    def meet(self, other: Flight) -> None:
+    def meet(self, other: RequestState) -> None:
         """Records that both are in flight at the same time."""
         both = set(self.graph.plan.devices) & set(other.graph.plan.devices)
         self.shared |= both
@@ -68,6 +74,37 @@ class Flight:
         self.untold.discard(times.task)
         if not self.untold:
             self.told.set()
+
+    def unpack(self, header: pb.Tensor, payload: np.ndarray) -> np.ndarray:
+        """The box of a tensor that a payload stands for; entries that were not selected are zeros.
+        The decoder has checked the payload's size against its box and type, and the scheduler
+        judges its box.
+
+        Raises:
+            UnusableResult: it cannot be a part of this request's tensors.
+        """
+        own, version = header.plan_version, self.graph.plan.version
+        if own != version:
+            raise UnusableResult(f"it is of plan {own}, the request runs on plan {version}")
+        array = self.arrays.get(header.tensor)
+        if array is None or header.tensor in self.graph.inputs:
+            raise UnusableResult(f"it is of {header.tensor!r}, which no task yields")
+        if payload.dtype != array.dtype:
+            raise UnusableResult(f"it is {payload.dtype}, but {header.tensor!r} is {array.dtype}")
+        if header.HasField("shape") != self.graph.tensors[header.tensor].is_dynamic:
+            raise UnusableResult(f"it is not of the shape of {header.tensor!r}")
+        if not header.HasField("kept"):
+            return payload
+        selection = self.selections.get(header.tensor)
+        if selection is None or selection.axis != header.kept.axis:
+            raise UnusableResult(f"it is of some entries of {header.tensor!r}, read as a whole")
+        box = Box.of(*ranges(header.box))
+        if len(box) != array.ndim or not Box.whole(array.shape).contains(box):
+            raise UnusableResult(f"its box {box} is not within {header.tensor!r}")
+        try:
+            return dense(payload, header.kept.entries, header.kept.axis, box.shape)
+        except ValueError as error:
+            raise UnusableResult(str(error)) from None
 
     def merge(self, task: int, tensor: str, box: Box, aside: bool, array: np.ndarray) -> None:
         """Takes a box of a tensor from a task; what is `aside` is a part of the task's partial

@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coordinator.requests.flight import Flight
-from coordinator.requests.results import NoResult, whole
+from coordinator.requests.request_state import RequestState, UnusableResult
 from coordinator.tasks.plan import Block, Tile
 from coordinator.tasks.timeline import TaskTimes, Timeline
 from models.graph.graph import JoinedOutput
@@ -17,19 +16,19 @@ from protos import imbrex_pb2 as pb
 from tests.requests.sketches import HALVES, A, B, C, chain, direct_chain
 
 
-def flight(*devices: str) -> Flight:
+def request(*devices: str) -> RequestState:
     """A request over these devices, each of which has computed a task."""
     graph = chain([HALVES])
     block = Block(0, 1, tuple(Tile(device, {}) for device in devices))  # type: ignore[arg-type]
     graph = replace(graph, plan=replace(graph.plan, blocks=(block,)))
-    made = Flight(graph, {}, asyncio.get_running_loop().create_future(), Timeline(0.0), {})
+    made = RequestState(graph, {}, asyncio.get_running_loop().create_future(), Timeline(0.0), {})
     for task, device in enumerate(devices):
         made.computed(TaskTimes(task, 0, device, 1.0, 1.0, 2.0), 0)
     return made
 
 
 async def test_devices_that_two_requests_use_are_shared_by_both() -> None:
-    one, two, alone = flight(A, B), flight(B, C), flight(A, B)
+    one, two, alone = request(A, B), request(B, C), request(A, B)
     one.meet(two)
     assert [each.shared for each in one.times] == [False, True]
     assert [each.shared for each in two.times] == [True, False]
@@ -38,22 +37,22 @@ async def test_devices_that_two_requests_use_are_shared_by_both() -> None:
 
 async def test_what_a_direct_plan_sent_through_the_host_is_marked() -> None:
     graph = direct_chain([HALVES, HALVES])
-    made = Flight(graph, {}, asyncio.get_running_loop().create_future(), Timeline(0.0), {})
+    made = RequestState(graph, {}, asyncio.get_running_loop().create_future(), Timeline(0.0), {})
     made.computed(TaskTimes(0, 0, A, 1.0, 1.0, 2.0), 0)
     assert [each.relayed for each in made.times] == [True]
     made.direct = True
     assert [each.relayed for each in made.times] == [False]
-    assert not any(each.relayed for each in flight(A, B).times)
+    assert not any(each.relayed for each in request(A, B).times)
 
 
 SELECTION = Selection(axis=2, across=1, scores=Span(1, 3), least=0.5)
 
 
-async def selecting(selections: Selections) -> Flight:
+async def selecting(selections: Selections) -> RequestState:
     """A request with one result (1, 3, 8)."""
     graph = chain([HALVES])
     array, done = np.empty((1, 3, 8), np.float32), asyncio.get_running_loop().create_future()
-    return Flight(graph, {"t1": array}, done, Timeline(0.0), selections)
+    return RequestState(graph, {"t1": array}, done, Timeline(0.0), selections)
 
 
 def sent(kept: list[int], axis: int = 2, stop: tuple[int, ...] = (1, 3, 8)) -> pb.Tensor:
@@ -67,9 +66,9 @@ def sent(kept: list[int], axis: int = 2, stop: tuple[int, ...] = (1, 3, 8)) -> p
 
 
 async def test_entries_that_were_not_selected_are_zeros() -> None:
-    flight = await selecting({"t1": SELECTION})
+    state = await selecting({"t1": SELECTION})
     payload = np.arange(6, dtype=np.float32).reshape(1, 3, 2) + 1
-    array = whole(sent([1, 6]), payload, flight)
+    array = state.unpack(sent([1, 6]), payload)
     assert array.shape == (1, 3, 8)
     assert array[..., [1, 6]].tolist() == payload.tolist()
     assert np.count_nonzero(array) == payload.size
@@ -87,15 +86,15 @@ async def test_entries_that_were_not_selected_are_zeros() -> None:
     ],
 )
 async def test_entries_that_cannot_be_are_no_result(message: pb.Tensor, says: str) -> None:
-    flight = await selecting({"t1": SELECTION})
-    with pytest.raises(NoResult, match=says):
-        whole(message, np.ones((1, 3, 2), np.float32), flight)
+    state = await selecting({"t1": SELECTION})
+    with pytest.raises(UnusableResult, match=says):
+        state.unpack(message, np.ones((1, 3, 2), np.float32))
 
 
 async def test_entries_of_what_is_read_as_a_whole_are_no_result() -> None:
-    flight = await selecting({})
-    with pytest.raises(NoResult, match="as a whole"):
-        whole(sent([1, 6]), np.ones((1, 3, 2), np.float32), flight)
+    state = await selecting({})
+    with pytest.raises(UnusableResult, match="as a whole"):
+        state.unpack(sent([1, 6]), np.ones((1, 3, 2), np.float32))
 
 
 def test_what_a_task_reads_is_not_selected() -> None:
