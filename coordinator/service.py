@@ -45,12 +45,12 @@ class Coordinator:
     @property
     def queue_depth(self) -> int:
         """Requests that wait to be computed."""
-        return self._controller.admission.waiting
+        return self._runtime.admission.waiting
 
     @property
     def in_flight(self) -> int:
         """Requests that are computed now."""
-        return self._controller.admission.running
+        return self._runtime.admission.running
 
     @property
     def departures(self) -> Mapping[str, int]:
@@ -166,7 +166,7 @@ class Coordinator:
         served = model if isinstance(model, ServedModel) else await self.served.get(model)
         request, source = request_id or uuid.uuid4().hex[:12], served.source
         try:
-            async with self._controller.place():
+            async with self._runtime.admission.place():
                 admitted_s = time.monotonic()
                 given = await read_feeds(feeds, served.network)
                 read_s = time.monotonic() - admitted_s

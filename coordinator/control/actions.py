@@ -22,10 +22,10 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Start(Action):
-    """The holder of this ticket goes on: it has its place, or a plan to follow."""
+    """The holder of this ticket goes on, by this plan."""
 
     ticket: Ticket
-    graph: TaskGraph | None = None
+    graph: TaskGraph
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,13 +39,6 @@ class TicketEvent(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived(TicketEvent):
-    """A request wants a place; one that wants to be `alone` waits until it can have all of them."""
-
-    alone: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class PlanRequested(TicketEvent):
     """Somebody wants a plan of a model."""
 
@@ -63,10 +56,9 @@ class Queued(TicketEvent):
 
 @dataclass(frozen=True, slots=True)
 class Left(Event):
-    """The holder of this ticket leaves: it was `answered`, refused, or stopped waiting."""
+    """The holder of this ticket leaves: it was answered, refused, or stopped waiting."""
 
     ticket: Ticket
-    answered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
-from math import inf
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 
 from coordinator.control import actions, events
 from coordinator.control.actions import Action
-from coordinator.control.admission import Admission
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.control.events import Ticket, Work
 from coordinator.control.grouping import Regrouping
@@ -56,7 +54,7 @@ class Plannable(Protocol):
 
 
 class Controller:
-    """Admission, plans and turns of one coordinator. `planned(model, version, causes)` is called
+    """Plans and turns of one coordinator. `planned(model, version, causes)` is called
     when a plan has taken over.
     """
 
@@ -71,37 +69,15 @@ class Controller:
         self._devices = devices
         self._planned = planned
         numbers = count(1)
-        self.admission = Admission(settings.max_in_flight, settings.max_queue, settings.max_wait_s)
         self.plans = Plans(numbers, settings.replan)
         self.regrouping = Regrouping(self.plans, numbers, settings.objective)
         self._tickets = map(Ticket, count(1))
-        self._asked: dict[Ticket, asyncio.Future[TaskGraph | None]] = {}
+        self._asked: dict[Ticket, asyncio.Future[TaskGraph]] = {}
         self._works: dict[Work, asyncio.Task[None]] = {}
-        self._idle = asyncio.Event()
         self._stepper = Stepper(self._act)
         self._step = self._stepper.step
 
     # ------------------------------------------------------------ requests
-
-    @asynccontextmanager
-    async def place(self, *, alone: bool = False) -> AsyncIterator[None]:
-        """A place for the duration of a request; `alone`: nothing else is computed meanwhile.
-
-        Raises:
-            Overloaded: it would wait for too long.
-        """
-        ticket, answered = next(self._tickets), False
-        try:
-            await self._wait(events.Arrived(ticket, alone), self.admission)
-            yield
-            answered = not alone
-        finally:
-            self._step(events.Left(ticket, answered), self.admission)
-            if not self.admission.running:
-                # A task that waits for idleness gets this moment, even if the next request is here
-                # already.
-                self._idle.set()
-                self._idle.clear()
 
     @asynccontextmanager
     async def turn(self, model: str, choice: Choice = IN_FORCE) -> AsyncIterator[TaskGraph]:
@@ -135,25 +111,9 @@ class Controller:
             self._maker.planner(choice.strategy)  # an unknown name must not leave an entry
         ticket = next(self._tickets)
         try:
-            found: TaskGraph = await self._wait(
-                events.PlanRequested(ticket, model, choice), self.plans
-            )
-            return found
+            return await self._wait(events.PlanRequested(ticket, model, choice), self.plans)
         finally:
             self._step(events.Left(ticket), self.plans)
-
-    async def idle(self, most_s: float = inf) -> None:
-        """Returns when no request is being computed. If requests overlap for longer than `most_s`,
-        later ones wait until those before them are answered.
-        """
-        if not self.admission.running:
-            return
-        try:
-            async with asyncio.timeout(None if most_s == inf else most_s):
-                await self._idle.wait()
-        except TimeoutError:
-            async with self.place(alone=True):
-                pass
 
     # ------------------------------------------------------------ plans
 
@@ -227,11 +187,10 @@ class Controller:
 
     # ------------------------------------------------------------ events and actions
 
-    async def _wait(self, event: events.TicketEvent, machine: ControlMachine) -> Any:
-        """Waits until the holder of the ticket may go on; gives the plan to use, if it
-        wants one.
-        """
-        future = self._asked[event.ticket] = asyncio.get_running_loop().create_future()
+    async def _wait(self, event: events.TicketEvent, machine: ControlMachine) -> TaskGraph:
+        """Waits until the holder of the ticket may go on; gives the plan to use."""
+        future: asyncio.Future[TaskGraph] = asyncio.get_running_loop().create_future()
+        self._asked[event.ticket] = future
         try:
             self._step(event, machine)
             return await future
@@ -253,7 +212,7 @@ class Controller:
             case actions.Regroup(model, groups, outstanding):
                 log.info("groups", model=model, groups=groups, outstanding=round(outstanding, 1))
 
-    def _tell(self, ticket: Ticket, told: TaskGraph | ImbrexError | None) -> None:
+    def _tell(self, ticket: Ticket, told: TaskGraph | ImbrexError) -> None:
         future = self._asked[ticket]
         if future.done():
             return  # the waiting task was cancelled just now; the machine is about to hear of it

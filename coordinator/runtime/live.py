@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 import structlog
 
@@ -42,6 +41,7 @@ from coordinator.library.loaded import Loaded
 from coordinator.measuring.baseline import best_alone
 from coordinator.measuring.expected import LiveExpectations
 from coordinator.measuring.measured import DeviceMeasurements
+from coordinator.requests.admission import Admission
 from coordinator.runtime.probing import Probing
 from coordinator.runtime.profiler import Profiler
 from coordinator.runtime.statuses import Statuses
@@ -60,8 +60,6 @@ log = structlog.get_logger(__name__)
 
 # What requests show of a device's event loop is saved with its profile after this many.
 WORTH_KEEPING = frozenset({10, 100, 1000})
-# Links are probed when no request is computed: by then, however many requests there are.
-MOST_BUSY_S = 30.0
 
 
 class LiveCluster:
@@ -71,15 +69,13 @@ class LiveCluster:
         self,
         settings: CoordinatorSettings,
         state: ClusterState,
+        admission: Admission,
         changed: Callable[[str], None],
         sink: ItemSink,
-        idle: Callable[..., Awaitable[None]],
         judged: Callable[[Verdict], None] = lambda _: None,
         hardware: HostHardware | None = None,
     ) -> None:
-        """`sink` gets the messages of devices, `judged` the verdicts of their exams. `idle` returns
-        when no request is being computed, and may be given the longest time that it may take.
-        """
+        """`sink` gets the messages of devices, `judged` the verdicts of their exams."""
         self._settings = settings
         self._changed = changed
         self._hardware = hardware or HostHardware()
@@ -101,12 +97,11 @@ class LiveCluster:
         self._measured = DeviceMeasurements(near, load_links(settings.state_dir))
         self._reach = Reach()
         self._retrials = Retrials()
-        soon_idle = partial(idle, MOST_BUSY_S)
-        self._probing = Probing(self._measured, self._reach, soon_idle, self._probed)
+        self._probing = Probing(self._measured, self._reach, admission, self._probed)
         self.transport = LiveTransport(self._pool, self._probing.sent)
         self.expectations = LiveExpectations(self._measured, self._known, self.transport.has)
         self._profiler = Profiler(
-            settings.state_dir / "profiles", self._profiled, idle, settings.profile_s, state
+            settings.state_dir / "profiles", self._profiled, admission, settings.profile_s, state
         )
         self.withheld_list = WithheldList(state)
         self.withheld = Withheld(self.withheld_list.drained())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 
 import structlog
 
@@ -13,28 +13,32 @@ from coordinator.control.measurements import Links
 from coordinator.devices.connection import Connection
 from coordinator.devices.peer_reachability import Reach
 from coordinator.measuring.measured import DeviceMeasurements
+from coordinator.requests.admission import Admission
 from coordinator.runtime.stepping import Stepper
 from protos.errors import LostWorker
 from protos.wire.facts import DeviceId
 
 log = structlog.get_logger(__name__)
 
+# By then links are probed, however many requests there are.
+MOST_BUSY_S = 30.0
+
 ReadyConnections = Mapping[DeviceId, Connection]
 
 
 class Probing:
-    """`idle` returns when no request is being computed; `changed(cause)` is called after news."""
+    """Probes when no request is being computed; `changed(cause)` is called after news."""
 
     def __init__(
         self,
         measured: DeviceMeasurements,
         reach: Reach,
-        idle: Callable[[], Awaitable[None]],
+        admission: Admission,
         changed: Callable[[str], None],
     ) -> None:
         self._measured = measured
         self._reach = reach
-        self._idle = idle
+        self._admission = admission
         self._changed = changed
         self._links = Links()
         self._stepper = Stepper(self._act)
@@ -90,7 +94,7 @@ class Probing:
                 self._changed(cause)
 
     async def _probe(self, device: DeviceId) -> None:
-        await self._idle()
+        await self._admission.idle(MOST_BUSY_S)
         sent, rate = self._sent, 0.0
         try:
             await self._measured.probe(device, self._connections[device])

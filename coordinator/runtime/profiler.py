@@ -6,7 +6,7 @@ import asyncio
 import json
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from coordinator.costs.sample_choice import Sampling
 from coordinator.costs.samples import Sample
 from coordinator.devices.connection import Connection
 from coordinator.devices.programs import program_message
+from coordinator.requests.admission import Admission
 from coordinator.runtime.stepping import Stepper
 from coordinator.trust.cluster_state import PROFILES, ClusterState
 from coordinator.trust.json_files import Entries
@@ -58,23 +59,23 @@ class Profiler:
     """Measures the devices that `want` names unless a profile describes them, on disk or of another
     coordinator that shares the cluster's state.
 
-    `done` is called when there is a new profile; `idle` returns when no request is being computed,
-    and each sample waits for that. Until its profile is there, a device is planned with its prior:
-    measuring never delays readiness.
+    `done` is called when there is a new profile. Each sample waits until no request is being
+    computed. Until its profile is there, a device is planned with its prior: measuring never delays
+    readiness.
     """
 
     def __init__(
         self,
         folder: Path,
         done: Callable[[], None],
-        idle: Callable[[], Awaitable[None]],
+        admission: Admission,
         budget_s: float = 60.0,
         state: ClusterState | None = None,
     ) -> None:
         self._folder = folder
         self._state = state if state is not None and state.url else None
         self._done = done
-        self._idle = idle
+        self._admission = admission
         self._budget_s = budget_s
         self._profiles: dict[str, DeviceProfile | None] = {}
         self._kinds = Kinds()
@@ -185,7 +186,7 @@ class Profiler:
         # Making samples and fitting take tens of milliseconds: too long for the event loop.
         sampling, kind = Sampling(self._budget_s), connection.facts.fingerprint
         while (sample := await asyncio.to_thread(sampling.next)) is not None:
-            await self._idle()
+            await self._admission.idle()
             self.measuring = (connection.facts.id, sampling.progress)
             began_s = time.monotonic()
             seconds = await _seconds(connection, sample)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from math import inf
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from coordinator.devices.host_worker import HostHardware
 from coordinator.doctor.findings import of_models, of_state
 from coordinator.library.loaded import Library
 from coordinator.library.naming import Names
+from coordinator.requests.admission import Admission
 from coordinator.requests.driver import Driver
 from coordinator.requests.journal import Ended, Journal
 from coordinator.requests.request_state import RequestState
@@ -48,12 +48,13 @@ class Runtime:
         self.journal = Journal()
         self.settling = Settling(self._learn)
         self.state = open_state(settings.state_dir)
+        self.admission = Admission(settings.max_in_flight, settings.max_queue, settings.max_wait_s)
         self.live = LiveCluster(
             settings,
             self.state,
+            self.admission,
             self._changed,
             self._received,
-            self._idle,
             self._judged,
             hardware,
         )
@@ -92,7 +93,7 @@ class Runtime:
         )
         self.controller = Controller(settings, maker, self.live, self._planned)
         self.withdrawal = Withdrawal(self.live, self.controller, self.driver, self._changed)
-        self.served = Served(self.names, self.library, self.controller, self.live)
+        self.served = Served(self.names, self.library, self.admission, self.controller, self.live)
         self._background: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -134,9 +135,6 @@ class Runtime:
         if self.settings.replan:
             self.controller.seen(ended.model, self.live.observed(ended.ended_s))
         self.journal.add(ended)
-
-    async def _idle(self, most_s: float = inf) -> None:
-        await self.controller.idle(most_s)
 
     def _received(
         self, device: DeviceId, item: pb.Item, payload: np.ndarray | memoryview | None

@@ -11,6 +11,7 @@ from coordinator.answers import Baseline, ModelStatus, ServedModel
 from coordinator.control.plans import NO_WORKER
 from coordinator.library.loaded import Library, Loaded
 from coordinator.library.naming import Names
+from coordinator.requests.admission import Admission
 from coordinator.runtime.controller import Controller
 from coordinator.runtime.live import LiveCluster
 from protos.errors import NotFound, Unavailable
@@ -24,10 +25,16 @@ class Served:
     """
 
     def __init__(
-        self, names: Names, library: Library, controller: Controller, live: LiveCluster
+        self,
+        names: Names,
+        library: Library,
+        admission: Admission,
+        controller: Controller,
+        live: LiveCluster,
     ) -> None:
         self._names = names
         self._library = library
+        self._admission = admission
         self._controller = controller
         self._plans = controller.plans
         self._live = live
@@ -81,7 +88,7 @@ class Served:
             Unavailable: no worker is ready.
         """
         loaded = await self._library.get(model)
-        async with self._controller.place(alone=True):
+        async with self._admission.place(alone=True):
             found = self.baselines[model] = await self._live.measure_whole(loaded)
         return found
 
@@ -158,7 +165,7 @@ class Served:
 
     async def _release(self, programs: set[str]) -> None:
         """Frees the programs of a model on the devices, once no request in flight needs them."""
-        await self._controller.idle()
+        await self._admission.idle()
         await self._live.release(programs - self._controller.programs())
 
     def _status(self, model: str, loaded: Loaded | None) -> ModelStatus:

@@ -28,11 +28,9 @@ from coordinator.control.actions import (
     Stop,
     Swap,
 )
-from coordinator.control.admission import Admission
 from coordinator.control.choice import IN_FORCE
 from coordinator.control.entries import CONSIDERED, ModelPlan
 from coordinator.control.events import (
-    Arrived,
     Divided,
     Event,
     Forgotten,
@@ -51,6 +49,7 @@ from coordinator.control.events import (
 )
 from coordinator.control.grouping import Regrouping
 from coordinator.control.plans import NO_WORKER, Plans
+from coordinator.requests.admission import AdmissionQueue
 from protos.errors import ImbrexError, LostWorker, Overloaded
 from protos.wire.facts import DeviceId
 from tests.control.any_order import run_in_any_order
@@ -59,7 +58,7 @@ from tests.control.support import LW, changed, graph, grouping, plan
 MODELS = st.sampled_from(["m", "n"])
 GONE = LostWorker(cause="it is gone", cure="none")
 IN_FLIGHT, QUEUE, MOST_WAIT_S = 3, 4, 500.0
-Machine = Admission | Plans | Regrouping
+Machine = AdmissionQueue | Plans | Regrouping
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -68,7 +67,7 @@ class AnyOrder(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         numbers = count(1)
-        self.admission = Admission(IN_FLIGHT, QUEUE, MOST_WAIT_S)
+        self.admission = AdmissionQueue(IN_FLIGHT, QUEUE, MOST_WAIT_S)
         self.plans = Plans(numbers)
         self.regrouping = Regrouping(self.plans, numbers, "auto")
         self.now = 0.0
@@ -87,7 +86,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     # ------------------------------------------------------------ what the machines say
 
-    def step(self, event: Event, *machines: Machine) -> None:
+    def step(self, event: Event, *machines: Plans | Regrouping) -> None:
         self.take(event, *machines)
         self.tell()
 
@@ -95,7 +94,7 @@ class AnyOrder(RuleBasedStateMachine):
         while self.news:
             self.told(self.news.popleft())
 
-    def take(self, event: Event, *machines: Machine) -> None:
+    def take(self, event: Event, *machines: Plans | Regrouping) -> None:
         """Whoever is told something goes on after this."""
         for machine in machines:
             for action in machine.step(event, self.now):
@@ -142,7 +141,12 @@ class AnyOrder(RuleBasedStateMachine):
                 self.turns.add(ticket)
                 self.ask(Queued(ticket, self.model[ticket], made), self.regrouping)
 
-    def ask(self, event: Arrived | PlanRequested | Queued, machine: Machine) -> None:
+    def admit(self, tickets: list[Ticket]) -> None:
+        for ticket in tickets:
+            self.act(Start(ticket, None), self.admission)
+        self.tell()
+
+    def ask(self, event: PlanRequested | Queued, machine: Plans | Regrouping) -> None:
         self.asked[event.ticket] = machine
         try:
             self.step(event, machine)
@@ -156,7 +160,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.turns.discard(ticket)
         was_in = ticket in self.places
         self.places.discard(ticket)
-        self.step(Left(ticket, answered=was_in), self.regrouping, self.plans, self.admission)
+        self.take(Left(ticket), self.regrouping, self.plans)
+        self.admit(self.admission.leave(ticket, self.now, answered=was_in))
         self.model.pop(ticket, None)
 
     # ------------------------------------------------------------ requests
@@ -167,10 +172,11 @@ class AnyOrder(RuleBasedStateMachine):
         self.model[ticket] = model
         if alone:
             self.alone.add(ticket)
+        self.asked[ticket] = self.admission
         try:
-            self.ask(Arrived(ticket, alone), self.admission)
+            self.admit(self.admission.arrive(ticket, self.now, alone=alone))
         except Overloaded:
-            del self.model[ticket]
+            del self.asked[ticket], self.model[ticket]
 
     @rule(model=MODELS)
     def choose(self, model: str) -> None:
@@ -214,7 +220,12 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.1, 0.3, 5.0, 100.0, 400.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.step(Tick(), self.admission)
+        for ticket in [each for each, where in self.asked.items() if where is self.admission]:
+            until_s = self.admission.waits_until_s(ticket)
+            assert until_s is not None
+            if until_s <= self.now:
+                self.act(Refuse(ticket, self.admission.expire(ticket, self.now)), self.admission)
+        self.tell()
         self.step(Tick(), self.plans)
 
     # ------------------------------------------------------------ what happens to plans
@@ -340,14 +351,13 @@ def keeps_its_turn(line: grouping_module._Line, ticket: Ticket) -> bool:
     return line.started.pop(ticket, None) is not None
 
 
-def never_alone(state: Admission, now: float) -> Iterator[Action]:
+def never_alone(state: AdmissionQueue, now: float) -> list[Ticket]:
     """Who wants to be alone is let in beside others."""
-    for ticket in list(state._waiting):
-        if state.running >= IN_FLIGHT:
-            return
+    admitted = list(state._waiting)[: IN_FLIGHT - state.running]
+    for ticket in admitted:
         del state._waiting[ticket]
         state._running[ticket] = 1
-        yield Start(ticket)
+    return admitted
 
 
 GIVEN = Plans._given
@@ -357,7 +367,7 @@ FAULTS: list[tuple[object, str, Callable[..., object]]] = [
     (ModelPlan, "ended", tells_nobody),
     (Plans, "_given", takes_what_is_late),
     (grouping_module, "starts", starts_everybody),
-    (Admission, "_let_in", never_alone),
+    (AdmissionQueue, "_let_in", never_alone),
     (grouping_module._Line, "leave", keeps_its_turn),
 ]
 

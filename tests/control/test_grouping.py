@@ -57,7 +57,7 @@ class Crowd:
     def go(self, now: float, many: int = 1):
         found = []
         for _ in range(many):
-            found += self.state.step(Left(self.here.pop(0), answered=True), now)
+            found += self.state.step(Left(self.here.pop(0)), now)
         return found
 
     def drifts(self, now: float) -> None:
@@ -94,8 +94,8 @@ def test_one_more_is_on_its_way_and_the_others_wait_in_order() -> None:
     crowd = Crowd("latency")
     assert crowd.come(0.0, many=4) == [Start(Ticket(1), TOGETHER), Start(Ticket(2), TOGETHER)]
     assert crowd.state.step(Left(Ticket(3)), 0.1) == []  # it does not wait any longer
-    assert crowd.state.step(Left(Ticket(2), answered=True), 0.2) == [Start(Ticket(4), TOGETHER)]
-    assert crowd.state.step(Left(Ticket(2), answered=True), 0.2) == []
+    assert crowd.state.step(Left(Ticket(2)), 0.2) == [Start(Ticket(4), TOGETHER)]
+    assert crowd.state.step(Left(Ticket(2)), 0.2) == []
 
 
 def test_a_crowd_gets_groups_and_whoever_is_alone_gets_all_devices_again() -> None:

@@ -12,6 +12,7 @@ from coordinator.control.measurements import PROBES_AT_MOST
 from coordinator.costs.devices import Link
 from coordinator.devices import peer_reachability as reach
 from coordinator.devices.peer_reachability import Reach
+from coordinator.requests.admission import Admission
 from coordinator.runtime.probing import Probing
 from protos.errors import LostWorker
 from protos.wire.facts import DeviceId
@@ -37,14 +38,10 @@ class Rates:
         return Link(self.seen[-1])
 
 
-async def idle() -> None:
-    await asyncio.sleep(0)
-
-
 async def measured(*rates: float) -> list[float]:
     news: list[str] = []
     found = Rates(iter(rates))
-    probing = Probing(found, None, idle, news.append)  # type: ignore[arg-type]
+    probing = Probing(found, None, Admission(1, 1, 1.0), news.append)  # type: ignore[arg-type]
     probing.links("measured", {PI: None})  # type: ignore[dict-item]
     assert probing.unprobed == {PI}
     while probing.busy:
@@ -78,7 +75,7 @@ async def test_what_is_sent_meanwhile_makes_a_probe_worthless() -> None:
             probing.sent()
 
     found.probe = disturbed  # type: ignore[method-assign]
-    probing = Probing(found, None, idle, lambda cause: None)  # type: ignore[arg-type]
+    probing = Probing(found, None, Admission(1, 1, 1.0), lambda cause: None)  # type: ignore[arg-type]
     probing.links("measured", {PI: None})  # type: ignore[dict-item]
     while probing.busy:
         await asyncio.sleep(0)
@@ -102,7 +99,7 @@ async def test_a_refusal_of_a_moment_keeps_no_devices_apart(
     monkeypatch.setattr(reach, "DOUBT_S", 0.01)
     news: list[str] = []
     asking = Reach()
-    probing = Probing(Rates(iter(())), asking, idle, news.append)  # type: ignore[arg-type]
+    probing = Probing(Rates(iter(())), asking, Admission(1, 1, 1.0), news.append)  # type: ignore[arg-type]
     devices = {PI: Enrolled(), DeviceId("hall"): Enrolled()}
     probing.ask_when_due(devices)  # type: ignore[arg-type]
     # They are apart, and then they are not.

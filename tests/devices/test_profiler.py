@@ -7,6 +7,7 @@ import pytest
 
 from coordinator.costs.devices import EndpointOverhead
 from coordinator.devices.connection import Connection
+from coordinator.requests.admission import Admission
 from coordinator.runtime.profiler import Profiler
 from coordinator.trust.cluster_state import PROFILES, LocalState
 from coordinator.trust.trust import Trust
@@ -15,10 +16,6 @@ from tests.waiting import until
 from tests.worker.support import in_process
 
 BUDGET_S = 1.0
-
-
-async def at_once():
-    """Nothing is being computed."""
 
 
 @pytest.fixture
@@ -33,10 +30,12 @@ async def connection(tmp_path):
 class Profiles:
     """A profiler over a folder, which counts its profiles."""
 
-    def __init__(self, folder, idle=at_once, state=None):
+    def __init__(self, folder, admission=None, state=None):
         self.folder = folder
         self.done = 0
-        self.profiler = Profiler(folder, self._count, idle, BUDGET_S, state)
+        self.profiler = Profiler(
+            folder, self._count, admission or Admission(1, 1, 1.0), BUDGET_S, state
+        )
 
     def _count(self):
         self.done += 1
@@ -80,18 +79,12 @@ async def test_a_damaged_file_is_ignored_and_measured_again(tmp_path, connection
 
 
 async def test_no_sample_begins_while_a_request_is_computed(tmp_path, connection):
-    idle = asyncio.Event()
-    asked = asyncio.Event()
-
-    async def when_idle():
-        asked.set()
-        await idle.wait()
-
-    profiles = Profiles(tmp_path / "profiles", when_idle)
-    profiles.profiler.want(connection)
-    await asked.wait()
-    assert profiles.profiler.measuring is None
-    idle.set()
+    admission = Admission(1, 1, 1.0)
+    profiles = Profiles(tmp_path / "profiles", admission)
+    async with admission.place():
+        profiles.profiler.want(connection)
+        await asyncio.sleep(0.2)
+        assert profiles.profiler.measuring is None
     await until(lambda: profiles.done)
 
 
@@ -144,7 +137,8 @@ async def test_what_requests_show_is_kept_with_the_profile(tmp_path, connection)
 async def test_a_profile_of_nothing_is_none(tmp_path, connection):
     """No sample came back: the device works on its prior, and people are told."""
     profiles = Profiles(tmp_path / "profiles")
-    profiles.profiler = Profiler(profiles.folder, profiles._count, at_once, budget_s=1e-9)
+    admission = Admission(1, 1, 1.0)
+    profiles.profiler = Profiler(profiles.folder, profiles._count, admission, budget_s=1e-9)
     profiles.profiler.want(connection)
     await until(lambda: profiles.profiler.failures)
     assert "too few samples" in profiles.profiler.failures[connection.facts.id].cause
