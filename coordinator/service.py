@@ -195,14 +195,14 @@ class Coordinator:
             ended = Ended(
                 request, source, arrived_s, ended_s, kept, tuple(times), unread, sketch=graph.sketch
             )
-            self._runtime.settling.add(graph, ended)
+            self._runtime.after_answer.add(graph, ended)
 
     def settle(self) -> None:
         """Learns from the requests that were answered, and tells the journal of them. Interfaces
         call it when they have sent an answer, and whoever is about to read what was learnt;
         otherwise it happens a little later.
         """
-        self._runtime.settling.settle()
+        self._runtime.after_answer.settle()
 
     def trace(self, request_id: str) -> dict[str, Any]:
         """The timeline of one of the latest requests, as Chrome trace events.

@@ -17,9 +17,9 @@ from coordinator.library.loaded import Library
 from coordinator.library.naming import Names
 from coordinator.requests.admission import Admission
 from coordinator.requests.driver import Driver
-from coordinator.requests.journal import Ended, Journal
+from coordinator.requests.journal import Journal
 from coordinator.requests.request_state import RequestState
-from coordinator.requests.settling import Settling
+from coordinator.runtime.after_answer import AfterAnswer
 from coordinator.runtime.controller import Controller
 from coordinator.runtime.live import LiveCluster
 from coordinator.runtime.plan_making import PlanMaker
@@ -29,7 +29,6 @@ from coordinator.runtime.withdrawal import Withdrawal
 from coordinator.settings import CoordinatorSettings
 from coordinator.several.follower import follower_of
 from coordinator.tasks.events import RequestId
-from coordinator.tasks.task_graph import TaskGraph
 from coordinator.trust.cluster_state import open_state
 from protos import imbrex_pb2 as pb
 from protos.wire.facts import DeviceId
@@ -46,7 +45,6 @@ class Runtime:
             strategy(name)  # an unknown name is refused at start
         self.settings = settings
         self.journal = Journal()
-        self.settling = Settling(self._learn)
         self.state = open_state(settings.state_dir)
         self.admission = Admission(settings.max_in_flight, settings.max_queue, settings.max_wait_s)
         self.live = LiveCluster(
@@ -92,6 +90,9 @@ class Runtime:
             settings.wire,
         )
         self.controller = Controller(settings, maker, self.live, self._planned)
+        self.after_answer = AfterAnswer(
+            self.live, self.controller, self.journal, replan=bool(settings.replan)
+        )
         self.withdrawal = Withdrawal(self.live, self.controller, self.driver, self._changed)
         self.served = Served(self.names, self.library, self.admission, self.controller, self.live)
         self._background: list[asyncio.Task[None]] = []
@@ -108,7 +109,7 @@ class Runtime:
 
     async def stop(self) -> None:
         """Stops everything that was started."""
-        self.settling.settle()
+        self.after_answer.settle()
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -128,13 +129,6 @@ class Runtime:
         return [*of_state(self.state), *of_models(self._awaited(), told)]
 
     # ------------------------------------------------------------ requests
-
-    def _learn(self, graph: TaskGraph, ended: Ended) -> None:
-        """Updates costs and links from a request that was answered."""
-        self.live.observe(graph, ended.tasks)
-        if self.settings.replan:
-            self.controller.seen(ended.model, self.live.observed(ended.ended_s))
-        self.journal.add(ended)
 
     def _received(
         self, device: DeviceId, item: pb.Item, payload: np.ndarray | memoryview | None
@@ -181,7 +175,7 @@ class Runtime:
         self.auditor.sampling.judged(verdict.device, wrong=verdict.wrong)
         if verdict.wrong:
             self.withdrawal.wrong(verdict.device, str(verdict), proven=True)
-            self.settling.settle()
+            self.after_answer.settle()
             self.journal.doubt(verdict.device)
 
     def _accused(self, device: DeviceId, cause: str) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from coordinator.devices import children
-from coordinator.requests import settling
 from coordinator.requests.journal import Ended, PlanSwapped
+from coordinator.runtime import after_answer
 from coordinator.serving.app import create_app
 from coordinator.serving.common.tensors import write_tensors
 from protos.errors import NotFiniteAnswer
@@ -32,7 +32,7 @@ async def real(tmp_path: Path, workers: list[children.Child], model: Path):
 async def test_the_answer_is_sent_before_the_journal_is_told(
     real: Real, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "SETTLE_AFTER_S", 60.0)
+    monkeypatch.setattr(after_answer, "SETTLE_AFTER_S", 60.0)
     app, happened = create_app(real.coordinator), []
 
     def heard(entry: Ended | PlanSwapped) -> None:
@@ -68,8 +68,8 @@ async def test_other_callers_cause_it_soon_and_a_trace_at_once(
     await until(lambda: [each.request_id for each in journal.latest] == [answer.request_id])
     answer = await real.coordinator.infer(source, IMAGE)
     assert real.coordinator.trace(answer.request_id)["traceEvents"]
-    monkeypatch.setattr(settling, "SETTLE_AFTER_S", 60.0)
-    monkeypatch.setattr(settling, "MOST_UNSETTLED", 2)
+    monkeypatch.setattr(after_answer, "SETTLE_AFTER_S", 60.0)
+    monkeypatch.setattr(after_answer, "MOST_UNSETTLED", 2)
     for _ in range(3):
         await real.coordinator.infer(source, IMAGE)
     assert len(journal.latest) == 2 + 3
@@ -91,7 +91,7 @@ async def test_an_answer_is_learnt_from_when_it_has_been_read(real: Real) -> Non
 async def test_who_asks_for_counts_gets_those_of_all_answers(
     real: Real, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "SETTLE_AFTER_S", 60.0)
+    monkeypatch.setattr(after_answer, "SETTLE_AFTER_S", 60.0)
     source = real.coordinator.settings.models[0]
     await real.coordinator.infer(source, IMAGE)
     counted = (await real.http.get("/v2/models/tiny/stats")).json()["model_stats"]

@@ -1,11 +1,12 @@
-"""Requests that were answered, and are learnt from a little later: the answer goes out first."""
+"""What is learnt after an answer was sent: costs, links, whether to plan again, the journal."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
-from coordinator.requests.journal import Ended
+from coordinator.requests.journal import Ended, Journal
+from coordinator.runtime.controller import Controller
+from coordinator.runtime.live import LiveCluster
 from coordinator.tasks.task_graph import TaskGraph
 
 # What is learnt from a request waits until its interface has sent the answer (`settle`). Interfaces
@@ -15,11 +16,16 @@ SETTLE_AFTER_S = 0.05
 MOST_UNSETTLED = 256
 
 
-class Settling:
-    """Calls `learn` for each request."""
+class AfterAnswer:
+    """Learns from requests a little after they were answered."""
 
-    def __init__(self, learn: Callable[[TaskGraph, Ended], None]) -> None:
-        self._learn = learn
+    def __init__(
+        self, live: LiveCluster, controller: Controller, journal: Journal, *, replan: bool
+    ) -> None:
+        self._live = live
+        self._controller = controller
+        self._journal = journal
+        self._replan = replan
         self._unsettled: list[tuple[TaskGraph, Ended]] = []
         self._timer: asyncio.TimerHandle | None = None
 
@@ -39,4 +45,7 @@ class Settling:
             self._timer = None
         unsettled, self._unsettled = self._unsettled, []
         for graph, ended in unsettled:
-            self._learn(graph, ended)
+            self._live.observe(graph, ended.tasks)
+            if self._replan:
+                self._controller.seen(ended.model, self._live.observed(ended.ended_s))
+            self._journal.add(ended)
