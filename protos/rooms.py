@@ -8,13 +8,27 @@ from typing import Any
 
 from protos.errors import NotFound
 
+# The packages at the top, all of imbrex.
+OWN = frozenset({"coordinator", "imbrex", "models", "protos", "worker"})
+
+
+def lacking(module: str) -> NotFound:
+    """The error for a module of imbrex that does not exist."""
+    return NotFound(
+        cause=f"this installation of imbrex lacks {module}",
+        cure="Install imbrex again, with all of its packages",
+    )
+
 
 def is_installed(member: str) -> bool:
-    """Whether the module of `package.module:name` exists; it is not imported."""
+    """Whether the module of `package.module:name` exists; it is not imported. A folder without
+    modules, which is left where others were deleted, is none.
+    """
     try:
-        return find_spec(member.partition(":")[0]) is not None
+        spec = find_spec(member.partition(":")[0])
     except ModuleNotFoundError:
         return False
+    return spec is not None and spec.has_location
 
 
 def imported(member: str) -> Any:
@@ -23,10 +37,7 @@ def imported(member: str) -> Any:
     Raises:
         NotFound: the module does not exist.
     """
-    if not is_installed(member):
-        raise NotFound(
-            cause=f"this installation of imbrex lacks {member.partition(':')[0]}",
-            cure="Install imbrex again, with all of its packages",
-        )
     module, _, name = member.partition(":")
+    if not is_installed(module):
+        raise lacking(module)
     return getattr(import_module(module), name)

@@ -179,12 +179,12 @@ def importers_of_optional_rooms() -> list[str]:
 
 
 def _names_in(file: Path, room: str) -> bool:
-    """Whether a string of the file begins with the room's dotted name."""
+    """Whether a string of the file is, or begins with, the room's dotted name."""
     name = room.replace("/", ".")
     return any(
         isinstance(node, ast.Constant)
         and isinstance(node.value, str)
-        and node.value.startswith((f"{name}.", f"{name}:"))
+        and f"{node.value}.".startswith((f"{name}.", f"{name}:"))
         for node in ast.walk(parsed(file))
     )
 
