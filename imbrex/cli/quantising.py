@@ -16,7 +16,7 @@ import numpy as np
 from onnx import ModelProto
 from rich.progress import Progress, TaskID
 
-from coordinator.several.shared_store import open_store
+from coordinator.library.sharing import open_store
 from imbrex import terminal
 from imbrex.client import Client
 from imbrex.pictures import SUFFIXES
