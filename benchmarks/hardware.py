@@ -1,7 +1,7 @@
 """What so many Pis of a kind would do with a network, simulated: the page on choosing hardware.
 
 Every kind is a preset of the lab: its numbers, and where they come from, are in
-`imbrex/demo/emulation/presets`. Nothing here is measured on a Pi.
+`imbrex/kinds/presets`. Nothing here is measured on a Pi.
 
     python -m benchmarks.hardware             writes docs/hardware.md's table and pictures
 """
@@ -19,8 +19,8 @@ from benchmarks.report import ROOT, provenance
 from coordinator.planning.planners.auto import auto
 from coordinator.planning.single_device import whole_works
 from imbrex.cli.chart import speedup_svg
-from imbrex.demo.emulation.clusters import cluster_of, cluster_text
-from imbrex.demo.emulation.presets import load_kind
+from imbrex.kinds.clusters import cluster_of, cluster_text
+from imbrex.kinds.presets import load_kind
 from models.catalogue.catalogue import load
 from models.catalogue.loading import network_of
 

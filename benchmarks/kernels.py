@@ -31,8 +31,8 @@ from coordinator.planning.planners.auto import auto
 from coordinator.planning.planners.single import single
 from coordinator.tasks.plan import Plan
 from coordinator.tasks.task_graph import compile_plan
-from imbrex.demo.emulation.clusters import cluster_of
-from imbrex.demo.emulation.presets import load_kind
+from imbrex.kinds.clusters import cluster_of
+from imbrex.kinds.presets import load_kind
 from models.catalogue import catalogue
 from models.catalogue.loading import network_of
 from models.cut.program import BlobSource, Program

@@ -22,8 +22,8 @@ from coordinator.costs.corrections import CorrectedCosts
 from coordinator.costs.devices import Cluster
 from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.simulate.simulator import simulate
-from imbrex.demo.emulation import presets
-from imbrex.demo.emulation.clusters import cluster_of
+from imbrex.kinds import presets
+from imbrex.kinds.clusters import cluster_of
 from models.catalogue import catalogue
 from models.catalogue.loading import network_of
 from models.cut.units import Network

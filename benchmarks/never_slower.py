@@ -23,7 +23,7 @@ from benchmarks.lab.network import require_tools
 from benchmarks.report import command_line, emit
 from benchmarks.speedup import LEAST_REPEAT, Wish, run
 from coordinator.costs import Medium
-from imbrex.demo.emulation.presets import names as presets
+from imbrex.kinds.presets import names as presets
 from models.catalogue import catalogue
 from models.check.check import TOLERANCE
 

@@ -42,8 +42,8 @@ from coordinator.planning.planners.propose import propose
 from coordinator.planning.single_device import computing_s
 from coordinator.serving.common.tensors import write_tensors
 from imbrex import Client, ImbrexError
-from imbrex.demo.emulation.clusters import cluster_of
-from imbrex.demo.emulation.presets import load_kind
+from imbrex.kinds.clusters import cluster_of
+from imbrex.kinds.presets import load_kind
 from models.catalogue.catalogue import load
 from models.catalogue.loading import network_of
 from models.onnx_file.importer import graph_of

@@ -39,7 +39,7 @@ from benchmarks.lab.tables import crowd_line, heading, most, unplug_line
 from benchmarks.lab.unplug import unplugged
 from benchmarks.report import ROOT, provenance
 from imbrex import terminal
-from imbrex.demo.emulation.presets import load_kind, names
+from imbrex.kinds.presets import load_kind, names
 from models.check.check import TOLERANCE
 from protos.errors import ImbrexError
 

@@ -1,6 +1,6 @@
-"""The coordinator daemon: the core, its HTTP server and its gRPC server in one event loop.
+"""The coordinator daemon: the core, and the servers of its interfaces, in one event loop.
 
-When both servers listen, `ready.json` in the state directory holds {"url", "grpc", "pid"}.
+When all of them listen, `ready.json` in the state directory holds {"url", "grpc", "pid"}.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from coordinator.runtime.runtime import WEIGHTS_FOLDER
 from coordinator.service import Coordinator
 from coordinator.serving.app import create_app
 from coordinator.serving.common.connections import HttpConnection
+from coordinator.serving.common.interface import OptionalInterface
 from coordinator.serving.common.tls import WebTls
-from coordinator.serving.frigate.server import FrigateServer
-from coordinator.serving.oip.rpc import RpcServer
-from coordinator.settings import GRPC_PORT, CoordinatorSettings
+from coordinator.settings import CoordinatorSettings
 from models.onnx_file.mapped import remove_leftovers
 from protos.daemon.files import alone_in, write_atomically
 from protos.daemon.heap import keep_buffers
@@ -62,6 +61,7 @@ async def run(settings: CoordinatorSettings, hardware: HostHardware | None = Non
 
 async def _serve(coordinator: Coordinator, listener: socket.socket, tls: WebTls | None) -> None:
     app = create_app(coordinator)
+    interfaces: list[OptionalInterface] = app.state.interfaces
     config = uvicorn.Config(
         app,
         http=partial(HttpConnection, most_of_address=coordinator.settings.max_connections),  # type: ignore[arg-type]
@@ -78,37 +78,28 @@ async def _serve(coordinator: Coordinator, listener: socket.socket, tls: WebTls 
     url = f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def stop() -> None:
-        app.state.page.close()
+        for each in interfaces:
+            each.close()
         server.stop()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     settings = coordinator.settings
-    frigate = FrigateServer(coordinator)
-    rpc = RpcServer(app.state.oip, app.state.access, settings)
     keeping = asyncio.create_task(tls.keep()) if tls else None
     try:
-        address = await rpc.start(
-            settings.host, _grpc_port(settings), tls.of_grpc() if tls else None
-        )
-        frigate.start(settings.frigate_zmq)
-        told = {"url": url, "grpc": address, "pid": os.getpid()}
-        with _ready_file(settings.state_dir, told):
-            log.info("ready", url=url, grpc=address)
+        places = {"url": url}
+        for each in interfaces:
+            places |= await each.start(tls)
+        with _ready_file(settings.state_dir, places | {"pid": os.getpid()}):
+            log.info("ready", **places)
             async with serving():
                 await server.serve(sockets=[listener])
     finally:
         if keeping is not None:
             keeping.cancel()
-        await frigate.stop()
-        await rpc.stop()
-
-
-def _grpc_port(settings: CoordinatorSettings) -> int:
-    if settings.grpc_port is not None:
-        return settings.grpc_port
-    return GRPC_PORT if settings.port else 0
+        for each in reversed(interfaces):
+            await each.stop()
 
 
 class _Server(uvicorn.Server):

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.costs.devices import Cluster, Planner, fastest
-from coordinator.planning.papers.aofl import aofl
 from coordinator.planning.plan_json import PlanFile, plan_json
+from coordinator.planning.planners.aofl import aofl
 from coordinator.planning.planners.propose import propose
 from coordinator.planning.published import equal_cluster
 from coordinator.runtime import planners as strategies

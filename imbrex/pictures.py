@@ -1,4 +1,4 @@
-"""Annotated pictures of answers."""
+"""Files of pictures, and annotated pictures of answers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from models.vision.detection import DetectedBox
 from models.vision.predictions import VisionPrediction
 from models.vision.repainted import Repainting
 from protos.errors import BadConfiguration, BadRequest
+
+# Of files that are taken as pictures.
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif"})
 
 
 def save_annotated(body: bytes, predictions: Sequence[Mapping[str, Any]], target: Path) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.house.__main__ import counted
-from benchmarks.house.counts import arrows, package_cycles, product
+from benchmarks.house.counts import OPTIONAL, arrows, package_cycles, product
+from benchmarks.house.names import importers_of_optional_rooms
 
 ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "docs" / "architecture.md"
@@ -44,6 +45,19 @@ PURE = (
     "coordinator/doctor/networks.py",
     "worker/tasks",
 )
+# The one file that imports or names each optional room.
+REGISTRIES = {
+    "coordinator/planning/papers": "coordinator/planning/planners/candidates.py",
+    "coordinator/several": "coordinator/library/sharing.py",
+    "coordinator/serving/deepstack": "coordinator/serving/app.py",
+    "coordinator/serving/frigate": "coordinator/serving/app.py",
+    "coordinator/serving/oip": "coordinator/serving/app.py",
+    "coordinator/serving/page": "coordinator/serving/app.py",
+    "imbrex/demo": "imbrex/cli/app.py",
+    "imbrex/watch": "imbrex/cli/watching.py",
+    "models/quantise": "imbrex/cli/quantising.py",
+    "models/zoo": "models/catalogue/catalogue.py",
+}
 PROTOS = ("protos/imbrex.proto", "protos/inference.proto")
 EDGES = {
     *("asyncio", "grpc", "socket", "structlog", "logging", "time", "threading", "pathlib"),
@@ -108,6 +122,12 @@ def room_of(package: str, rooms: Mapping[str, int]) -> str:
 
 def test_no_rooms_import_each_other() -> None:
     assert package_cycles() == []
+
+
+def test_only_registries_import_optional_rooms() -> None:
+    assert REGISTRIES.keys() == set(OPTIONAL)
+    expected = sorted(f"{registry} imports {room}" for room, registry in REGISTRIES.items())
+    assert importers_of_optional_rooms() == expected
 
 
 def test_nothing_imports_the_benchmarks() -> None:

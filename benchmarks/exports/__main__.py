@@ -30,8 +30,8 @@ from benchmarks.lab.pictures import for_pictures
 from benchmarks.lab.tables import between_marks
 from benchmarks.report import ROOT, command_line, emit
 from coordinator.planning.planners.auto import auto
-from imbrex.demo.emulation.clusters import cluster_of
-from imbrex.demo.emulation.presets import load_kind
+from imbrex.kinds.clusters import cluster_of
+from imbrex.kinds.presets import load_kind
 from models.catalogue import catalogue
 from models.catalogue.loading import network_of
 from models.check.check import check, fused

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.report import ROOT
 
 ROOMS = ("protos", "models", "worker", "coordinator", "imbrex")
-# What can be taken away: nothing imports it but a registry.
+# What can be deleted: nothing imports or names it but one registry.
 OPTIONAL = (
     "coordinator/planning/papers",
     "coordinator/several",
@@ -20,7 +20,7 @@ OPTIONAL = (
     "coordinator/serving/frigate",
     "coordinator/serving/page",
     "models/zoo",
-    "models/quantise/quantise",
+    "models/quantise",
     "imbrex/watch",
     "imbrex/demo",
 )

@@ -166,13 +166,26 @@ def file_circles() -> list[list[str]]:
 
 
 def importers_of_optional_rooms() -> list[str]:
-    """Imports of an optional room's files from outside it."""
+    """Files outside an optional room that import something of it, or name a module of it in a
+    string, and the room.
+    """
     return sorted(
-        f"{_path(own)} imports {_path(file)}"
+        f"{_path(own)} imports {room}"
         for own, files in imports().items()
-        for file in files
         for room in OPTIONAL
-        if _path(file).startswith(f"{room}/") and not _path(own).startswith(f"{room}/")
+        if not _path(own).startswith(f"{room}/")
+        and (any(_path(file).startswith(f"{room}/") for file in files) or _names_in(own, room))
+    )
+
+
+def _names_in(file: Path, room: str) -> bool:
+    """Whether a string of the file is, or begins with, the room's dotted name."""
+    name = room.replace("/", ".")
+    return any(
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and f"{node.value}.".startswith((f"{name}.", f"{name}:"))
+        for node in ast.walk(parsed(file))
     )
 
 

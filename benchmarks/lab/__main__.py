@@ -22,7 +22,7 @@ from benchmarks.report import command_line, emit
 from coordinator.control.choice import Choice
 from imbrex.calls import plain
 from imbrex.cli.rounds import PlanSamples, Rounds
-from imbrex.demo.emulation.presets import names
+from imbrex.kinds.presets import names
 from models.check.check import TOLERANCE
 from protos.errors import ImbrexError
 

@@ -13,8 +13,8 @@ from benchmarks.lab.cluster import Lab, Say, lab, wait_until_measured
 from benchmarks.published import Case
 from coordinator.costs import Medium
 from imbrex.demo.emulation.computer import Computer
-from imbrex.demo.emulation.presets import Preset, load_kind
 from imbrex.demo.emulation.rate import measured_core
+from imbrex.kinds.presets import Preset, load_kind
 
 _CORE_RUNS = 30
 # What all devices together may take of this machine's cores while everybody computes: messages,

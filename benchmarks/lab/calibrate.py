@@ -24,9 +24,9 @@ from benchmarks.lab.network import HOST as HOST_ADDRESS
 from coordinator.devices import children
 from imbrex.demo.emulation.computer import Computer
 from imbrex.demo.emulation.emulated_link import SlowEndpoint
-from imbrex.demo.emulation.presets import Preset, server
 from imbrex.demo.emulation.rate import Core
 from imbrex.demo.emulation.settings import command
+from imbrex.kinds.presets import Preset, server
 from protos.errors import Unavailable
 from protos.rpc.channels import HOST, Caller
 

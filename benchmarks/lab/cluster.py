@@ -21,8 +21,8 @@ from benchmarks.members import make_members
 from coordinator.devices import children
 from imbrex.client import ANSWER_TIMEOUT_S, Client
 from imbrex.demo.emulation.computer import Computer, settings_file
-from imbrex.demo.emulation.presets import Preset
 from imbrex.demo.emulation.settings import command
+from imbrex.kinds.presets import Preset
 from models.catalogue.installed import VARIABLE, Store
 from protos.rpc.channels import HOST as HOST_ID
 from protos.rpc.channels import Caller

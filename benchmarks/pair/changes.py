@@ -12,7 +12,8 @@ import httpx
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from benchmarks.pair.processes import START_S, Member, Pair
-from coordinator.several.shared_store import SharedStore, open_store
+from coordinator.library.sharing import open_store
+from coordinator.several.shared_store import SharedStore
 from coordinator.trust import roster
 from coordinator.trust.cluster_state import DEVICES, LocalState
 from coordinator.trust.trust import Certified, Trust

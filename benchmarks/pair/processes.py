@@ -19,8 +19,8 @@ import httpx
 from benchmarks.members import make_members
 from benchmarks.store import Store, free_port, replaced, stored
 from coordinator.devices import children
-from coordinator.several.joining import join, move
 from coordinator.trust.authority import Authority
+from coordinator.trust.joining import join, move
 from coordinator.trust.trust import Trust
 from models.catalogue.installed import VARIABLE
 

@@ -13,9 +13,9 @@ import numpy as np
 import structlog
 
 from coordinator.devices.handshake import clock_problem
+from coordinator.devices.other_coordinators import Other, OthersShare
 from coordinator.devices.pings import Pinger, PingPace, Probe, RoundTrip
 from coordinator.devices.programs import Programs, UploadProgress
-from coordinator.several.other_coordinators import Other, OthersShare
 from coordinator.trust.roster import CONFIRM
 from coordinator.trust.trust import Trust
 from models.cut.program import BlobSource, Program

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from coordinator.answers import DeviceStatus, Finding, ModelStatus
 from coordinator.devices.events import AddressSource
-from coordinator.several.other_coordinators import Other
+from coordinator.devices.other_coordinators import Other
 from coordinator.trust.cluster_state import ClusterState
 from protos import imbrex_pb2 as pb
 from protos.rpc.channels import is_loopback

@@ -15,6 +15,7 @@ from coordinator.devices.host_worker import HostHardware
 from coordinator.doctor.findings import of_models, of_state
 from coordinator.library.loaded import Library
 from coordinator.library.naming import Names
+from coordinator.library.sharing import sharing_of
 from coordinator.requests.admission import Admission
 from coordinator.requests.driver import Driver
 from coordinator.requests.journal import Journal
@@ -27,7 +28,6 @@ from coordinator.runtime.planners import planner_of, strategy
 from coordinator.runtime.served import Served
 from coordinator.runtime.withdrawal import Withdrawal
 from coordinator.settings import CoordinatorSettings
-from coordinator.several.follower import follower_of
 from coordinator.tasks.events import RequestId
 from coordinator.trust.cluster_state import open_state
 from protos import imbrex_pb2 as pb
@@ -56,7 +56,7 @@ class Runtime:
             self._judged,
             hardware,
         )
-        self._sharing = follower_of(
+        self._sharing = sharing_of(
             self.state,
             self.live.trust,
             settings.enrol_host,
@@ -64,7 +64,7 @@ class Runtime:
             self._models_changed,
         )
         self.names = Names(
-            settings.models, settings.model_repository, settings.detector, self._awaited
+            settings.models, settings.model_repository, settings.detector, self._sharing.awaited
         )
         self.library = Library(
             lambda source: self.names.public(source)[0],
@@ -102,8 +102,7 @@ class Runtime:
         self.settings.state_dir.mkdir(parents=True, exist_ok=True)
         self.state.follow()
         await self.live.start()
-        if self._sharing is not None:
-            await self._sharing.start(self.settings.state_dir)
+        await self._sharing.start(self.settings.state_dir)
         self._background.append(asyncio.create_task(self.withdrawal.follow()))
         self._background.append(asyncio.create_task(self.served.load_configured()))
 
@@ -113,8 +112,7 @@ class Runtime:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
-        if self._sharing is not None:
-            await self._sharing.stop()
+        await self._sharing.stop()
         await self.served.close()
         await self.withdrawal.close()
         await self.controller.close()
@@ -125,8 +123,8 @@ class Runtime:
 
     def problems(self) -> list[Finding]:
         """Those of the cluster's state and of its models."""
-        told = self._sharing.problems if self._sharing is not None else ()
-        return [*of_state(self.state), *of_models(self._awaited(), told)]
+        sharing = self._sharing
+        return [*of_state(self.state), *of_models(sharing.awaited(), sharing.problems)]
 
     # ------------------------------------------------------------ requests
 
@@ -151,9 +149,6 @@ class Runtime:
             self.live.examiner.planned(graph)
 
     # ------------------------------------------------------------ models
-
-    def _awaited(self) -> dict[str, dict[str, str]]:
-        return self._sharing.awaited() if self._sharing is not None else {}
 
     def _models_changed(self) -> None:
         """Versions came or went: configured models may be served now."""

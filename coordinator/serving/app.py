@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -11,19 +12,14 @@ from coordinator.serving.common.access import Access, guard, rule_of
 from coordinator.serving.common.body import Intake
 from coordinator.serving.common.errors import add_error_handlers
 from coordinator.serving.common.headers import SecurityHeaders
+from coordinator.serving.common.interface import OptionalInterface
 from coordinator.serving.common.keys import Keys
-from coordinator.serving.common.names import DEEPSTACK
 from coordinator.serving.common.origins import HostNames, names_in
 from coordinator.serving.common.repeats import Repeats
 from coordinator.serving.common.targets import Targets
-from coordinator.serving.deepstack import answers as deepstack_answers
-from coordinator.serving.deepstack import http as deepstack
 from coordinator.serving.metrics import http as metrics
-from coordinator.serving.oip import http as oip
-from coordinator.serving.oip.service import InferenceService
-from coordinator.serving.page import http as page
-from coordinator.serving.page.hub import Hub
 from coordinator.serving.v1 import devices, health, infer, models, plans
+from protos.rooms import imported, is_installed
 
 if TYPE_CHECKING:
     from coordinator.service import Coordinator
@@ -31,12 +27,23 @@ if TYPE_CHECKING:
 
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 
-# These routers hold all routes.
-ROOMS = (infer, models, plans, devices, health, metrics, oip, deepstack, page)
+ROOMS = (infer, models, plans, devices, health, metrics)
+# Optional interfaces, and the setting that asks for one.
+OPTIONAL: Mapping[str, str] = {
+    "coordinator.serving.oip.interface:OpenInference": "grpc_port",
+    "coordinator.serving.deepstack.http:DeepStack": "",
+    "coordinator.serving.frigate.server:FrigateServer": "frigate_zmq",
+    "coordinator.serving.page.http:Page": "",
+}
 
 
 def create_app(coordinator: Coordinator) -> FastAPI:
-    """The application of one coordinator; the caller starts and stops the coordinator."""
+    """The application of one coordinator; the caller starts and stops the coordinator, and what is
+    in `state.interfaces`.
+
+    Raises:
+        NotFound: an interface that the settings ask for is not installed.
+    """
     app = FastAPI(
         title="imbrex",
         version=metadata.version("imbrex"),
@@ -52,11 +59,14 @@ def create_app(coordinator: Coordinator) -> FastAPI:
     named = (*settings.host_names, *settings.tls_names, *names_in(settings.tls_cert))
     app.state.host_names = HostNames((*named, settings.host), settings.host_names)
     app.state.metrics = metrics.registry_of(coordinator)
-    app.state.page = Hub(coordinator)
-    app.state.oip = InferenceService(coordinator)
     app.state.repeats = Repeats()
-    shapes = dict.fromkeys(DEEPSTACK, deepstack_answers.shape) | {oip.PREFIX: oip.shape}
-    add_error_handlers(app, shapes)
+    interfaces: list[OptionalInterface] = [
+        imported(name)(app, coordinator)
+        for name, setting in OPTIONAL.items()
+        if is_installed(name) or getattr(settings, setting, None)
+    ]
+    app.state.interfaces = interfaces
+    add_error_handlers(app, {path: each.error for each in interfaces for path in each.prefixes})
     app.add_middleware(
         Intake,
         max_body_bytes=settings.max_body_bytes,
@@ -64,13 +74,14 @@ def create_app(coordinator: Coordinator) -> FastAPI:
         answered=coordinator.settle,
     )
     app.add_middleware(SecurityHeaders)
-    app.add_middleware(Targets, kept=page.WITH_SLASH)
-    app.state.routes = [route for room in ROOMS for route in room.router.routes]
-    for room in ROOMS:
-        for route in room.router.routes:
+    app.add_middleware(Targets, kept=frozenset().union(*(each.with_slash for each in interfaces)))
+    routers = [room.router for room in ROOMS] + [each.router for each in interfaces]
+    app.state.routes = [route for router in routers for route in router.routes]
+    for router in routers:
+        for route in router.routes:
             rule = rule_of(getattr(route, "endpoint", None))
             assert rule, f"{route} declares no access rule"
             has_body = not _WITHOUT_BODY.issuperset(getattr(route, "methods", ()))
             assert rule.body or not has_body, f"{route} does not declare its body"
-        app.include_router(room.router)
+        app.include_router(router)
     return app

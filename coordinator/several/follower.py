@@ -13,6 +13,7 @@ from pathlib import Path
 
 import structlog
 
+from coordinator.library.sharing import Sharing
 from coordinator.several import listed
 from coordinator.several.borrowing import fetch, reserved, size_of, verify
 from coordinator.several.lender import Lender
@@ -20,7 +21,7 @@ from coordinator.several.listed import ListedFile, ListedFiles
 from coordinator.several.shared_store import SharedStore
 from coordinator.several.survey import Survey, Version, survey
 from coordinator.several.where import ADDRESS, own_address, sources
-from coordinator.trust.cluster_state import COORDINATORS, DEFAULTS, MODELS, ClusterState
+from coordinator.trust.cluster_state import COORDINATORS, DEFAULTS, MODELS
 from coordinator.trust.json_files import Entries
 from coordinator.trust.trust import Trust
 from models.catalogue.installed import Store
@@ -42,7 +43,7 @@ MOST_FETCHES = 4
 log = structlog.get_logger(__name__)
 
 
-class Follower:
+class Follower(Sharing):
     """`changed` is called after versions came or went. It gives files at `host:port`."""
 
     def __init__(
@@ -331,14 +332,3 @@ class Follower:
 
 def _size(files: ListedFiles) -> int:
     return sum(each.size_bytes for each in files.values())
-
-
-def follower_of(
-    state: ClusterState, trust: Trust, host: str, port: int, changed: Callable[[], None]
-) -> Follower | None:
-    """What makes this coordinator's models those of the cluster, if several share its state."""
-    if not state.url or trust.certified is None:
-        return None
-    own_id = trust.caller.coordinator.partition(" ")[0]
-    store = SharedStore(state, trust.certified.authority.fingerprint, own_id)
-    return Follower(store, trust, host, port, changed)

@@ -6,25 +6,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import pwd
-import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+from coordinator.library.sharing import SERVED_BY
 from coordinator.several import listed
 from coordinator.several.listed import ListedFile, ListedFiles
-from coordinator.trust.authority import Authority
-from coordinator.trust.cluster_state import COORDINATORS, DEFAULTS, MODELS, ClusterState, open_state
+from coordinator.trust.cluster_state import COORDINATORS, DEFAULTS, MODELS, ClusterState
 from coordinator.trust.json_files import Entries
-from coordinator.trust.trust import own_name
-from models.catalogue.installed import NAME, VARIABLE, Store
+from models.catalogue.installed import NAME, Store
 from models.vision.head import VisionTask
 from protos.daemon.files import write_atomically
-from protos.errors import BadConfiguration, BadRequest
+from protos.errors import BadRequest
 
-# In the models' folder: the state directory of the coordinator that serves them.
-SERVED_BY = ".coordinator"
 # In a version's folder: its files as the cluster knows them.
 MARK = ".cluster"
 
@@ -144,52 +138,6 @@ class SharedStore(Store):
             write_atomically(self.root / SERVED_BY, f"{state_dir.absolute()}\n".encode())
         except OSError as error:
             raise self._unusable(error) from error
-
-
-def open_store(root: Path | None = None, *, to_change: bool = True) -> Store:
-    """The models of this user: those of a cluster, if the coordinator that serves them shares its
-    state.
-
-    Raises:
-        BadConfiguration: that coordinator's state cannot be read, or root is to change the folder
-            of somebody else.
-    """
-    alone = Store(root)
-    if to_change:
-        _require_owner(alone.root)
-    try:
-        state_dir = Path((alone.root / SERVED_BY).read_text().strip())
-    except OSError:
-        return alone
-    try:
-        if not state_dir.is_dir():
-            return alone
-        state, authority = open_state(state_dir), Authority.load(state_dir)
-        own_id = own_name(state_dir).partition(" ")[0]
-    except PermissionError as error:
-        raise BadConfiguration(
-            cause=f"{alone.root} is shared by a cluster whose state in {state_dir} cannot be read",
-            cure="Run this as the coordinator's user, or as root",
-        ) from error
-    if not state.url or authority is None:
-        return alone
-    return SharedStore(state, authority.fingerprint, own_id, alone.root)
-
-
-def _require_owner(root: Path) -> None:
-    """Root writes into no folder of somebody else, who could have put links there that lead to
-    anything.
-    """
-    if os.geteuid() != 0 or not root.exists() or (owner := root.stat().st_uid) == 0:
-        return
-    try:
-        name = pwd.getpwuid(owner).pw_name
-    except KeyError:
-        name = f"#{owner}"
-    raise BadConfiguration(
-        cause=f"the models' folder {root} belongs to {name}, and this runs as root",
-        cure=f"Be its owner: sudo -u {shlex.quote(name)} {VARIABLE}={root} imbrex models ...",
-    )
 
 
 def files_of(folder: Path) -> dict[str, ListedFile]:

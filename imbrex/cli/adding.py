@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import typer
 
-from coordinator.several.shared_store import open_store
+from coordinator.library.sharing import open_store
 from imbrex import terminal
 from models.catalogue import catalogue
 from models.catalogue.guess import Guess, guess, metadata, written_size

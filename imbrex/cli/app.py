@@ -11,7 +11,7 @@ import gc
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -34,6 +34,7 @@ from imbrex.cli.watching import add_watch
 from protos.daemon.extras import line_for_extra
 from protos.daemon.texts import write_anything
 from protos.errors import BadConfiguration, ImbrexError
+from protos.rooms import OWN, is_installed, lacking
 from protos.trust.ciphers import prefer_quick_cipher
 
 # The modules that only extras install, by import name.
@@ -102,7 +103,7 @@ def _front(
     """
 
 
-@app.command()
+@app.command(hidden=not is_installed("imbrex.demo"))
 def demo(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     image: Annotated[
         Path | None,
@@ -203,7 +204,10 @@ def main() -> None:
             )
         )
     except ModuleNotFoundError as error:
-        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        package = (error.name or "").partition(".")[0]
+        if package in OWN:
+            _fail(lacking(str(error.name)))
+        extra = EXTRAS.get(package)
         if extra is None:
             raise
         _fail(
@@ -214,7 +218,7 @@ def main() -> None:
         )
 
 
-def _fail(error: ImbrexError) -> None:
+def _fail(error: ImbrexError) -> NoReturn:
     """Prints cause and cure; with --json, the error as JSON too."""
     if "--json" in sys.argv:
         import json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.several.shared_store import SharedStore, open_store
+from coordinator.library.sharing import open_store
 from imbrex import terminal
 from models.catalogue import catalogue
 from models.downloads import read_manifest
@@ -57,7 +57,7 @@ def _installed() -> list[dict[str, Any]]:
     """
     store = open_store(to_change=False)
     defaults = store.defaults()
-    missing = store.missing() if isinstance(store, SharedStore) else {}
+    missing = store.missing()
     rows = []
     for name, each in store.installed().items():
         path = sidecar_path(each.latest)
@@ -78,7 +78,7 @@ def _installed() -> list[dict[str, Any]]:
                 "default": defaults.get(task) == name,
             }
         )
-    asked = ", ".join(store.others()) if isinstance(store, SharedStore) else ""
+    asked = ", ".join(store.others())
     return rows + [_elsewhere(name, versions, asked) for name, versions in missing.items()]
 
 

@@ -80,7 +80,7 @@ def move_state(
     config: Path | None, state_dir: Path | None, url: str, *, replace: bool, as_json: bool
 ) -> int:
     """Moves the cluster's state."""
-    from coordinator.several.joining import move
+    from coordinator.trust.joining import move
     from coordinator.trust.nats_store import StoreAddress
 
     settings = _settings(config, state_dir)

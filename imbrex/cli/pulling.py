@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coordinator.several.shared_store import open_store
+from coordinator.library.sharing import open_store
 from imbrex import terminal
 from imbrex.cli.download import RemoteFile, download, is_right
 from models import downloads

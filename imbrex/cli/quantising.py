@@ -16,10 +16,10 @@ import numpy as np
 from onnx import ModelProto
 from rich.progress import Progress, TaskID
 
-from coordinator.several.shared_store import open_store
+from coordinator.library.sharing import open_store
 from imbrex import terminal
 from imbrex.client import Client
-from imbrex.watch.folder import SUFFIXES
+from imbrex.pictures import SUFFIXES
 from models.catalogue import catalogue
 from models.catalogue.catalogue import LoadedModel
 from models.catalogue.installed import MODEL_FILE, require_name

@@ -30,7 +30,7 @@ def serve(
     settings = CoordinatorSettings.load(config, flags)
     log_to_stderr(as_json=settings.log == "json")
     if token:
-        from coordinator.several.joining import join
+        from coordinator.trust.joining import join
 
         with alone_in(settings.state_dir, "coordinator"):
             asyncio.run(join(settings.state_dir, token))

@@ -15,10 +15,9 @@ from coordinator.planning.planners.auto import auto
 from coordinator.planning.planners.propose import propose
 from coordinator.tasks.plan import Plan
 from imbrex import terminal
-from imbrex.demo.emulation.clusters import cluster_of
-from imbrex.demo.emulation.presets import load_kind
-from imbrex.demo.likeness import KINDS
 from imbrex.described import load_cluster
+from imbrex.kinds.clusters import cluster_of
+from imbrex.kinds.presets import KINDS, load_kind
 from models.catalogue import catalogue
 from models.catalogue.catalogue import LoadedModel
 from models.catalogue.loading import network_of

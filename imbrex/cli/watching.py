@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from imbrex.cli.options import URL, ModelOption, Url
+from protos.rooms import is_installed
 
 UNNAMED = "watch"
 
 
 def add_watch(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command()(watch)
+    app.command(hidden=not is_installed("imbrex.watch"))(watch)
 
 
 def watch(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters

@@ -16,9 +16,9 @@ from pathlib import Path
 import onnxruntime
 
 from imbrex.demo.emulation.computer import Computer
-from imbrex.demo.emulation.presets import Preset, load_kind
 from imbrex.demo.emulation.rate import Core, measured_core
-from imbrex.demo.emulation.software import SERVER
+from imbrex.kinds.presets import KINDS, DeviceKind, Preset, load_kind
+from imbrex.kinds.software import SERVER
 from models.cut.program import sha256_of
 from worker.engines.processor import cpu_fingerprint
 
@@ -31,22 +31,6 @@ _RUNS = 20
 _BITS = 8
 # A demo adds some thirty files of half a kilobyte.
 _MOST_KERNELS = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceKind:
-    """A kind of device by its preset, and its name and its Ethernet for people."""
-
-    preset: str
-    title: str
-    network: str
-
-
-KINDS = {
-    "pi3": DeviceKind("pi3b-ort", "Raspberry Pi 3", "100 Mbit/s"),
-    "pi4": DeviceKind("pi4-gbe", "Raspberry Pi 4", "1 Gbit/s"),
-    "pi5": DeviceKind("pi5-gbe", "Raspberry Pi 5", "1 Gbit/s"),
-}
 
 
 @dataclass(frozen=True, slots=True)

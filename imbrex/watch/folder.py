@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from imbrex.pictures import SUFFIXES
 from imbrex.watch.video_frames import Frame
 from protos.errors import BadRequest, NotFound
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif"})
 # The interval of reading a folder; a file that did not change in between is complete.
 POLL_S = 0.25
 # Queued paths; each is a few hundred bytes.

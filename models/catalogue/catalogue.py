@@ -28,25 +28,8 @@ from models.onnx_file.stored import StoredModel
 from models.vision.head import VisionTask
 from models.vision.sidecar import Sidecar, sidecar_path
 from models.vision.sidecar import load as load_sidecar
-from models.zoo.alexnet import alexnet
-from models.zoo.convnext import convnext_tiny
-from models.zoo.deeplabv3 import deeplabv3
-from models.zoo.densenet import densenet121
-from models.zoo.efficientnet_lite import efficientnet_lite0
-from models.zoo.espcn import espcn
-from models.zoo.googlenet import googlenet
-from models.zoo.inception import inceptionv3
-from models.zoo.lenet import lenet5
-from models.zoo.mobilenetv2 import mobilenetv2
-from models.zoo.mobilenetv3 import mobilenetv3
-from models.zoo.shufflenetv2 import shufflenetv2
-from models.zoo.squeezenet import squeezenet
-from models.zoo.style_transfer import style_transfer
-from models.zoo.unet import unet
-from models.zoo.yolov2 import yolov2
-from models.zoo.yolov3_tiny import yolov3_tiny
-from models.zoo.yolov8 import yolov8n, yolov8n_sidecar
 from protos.errors import NotFound
+from protos.rooms import imported, is_installed
 
 _DIGITS = Path(__file__).parents[1] / "digits" / "digits.onnx"
 
@@ -65,7 +48,19 @@ class Shipped:
     path: Path
 
 
-ModelSource = Built | Shipped
+@dataclass(frozen=True, slots=True)
+class InZoo:
+    """A function of the zoo, `module:function`, which is imported when it is called."""
+
+    function: str
+
+    @property
+    def member(self) -> str:
+        """Where it is, for `protos.rooms`."""
+        return f"models.zoo.{self.function}"
+
+
+ModelSource = Built | Shipped | InZoo
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +74,7 @@ class Entry:
     source: ModelSource
     task: VisionTask = "tensor"
     trained: bool = False
-    sidecar: Callable[[], Sidecar] | None = None
+    sidecar: InZoo | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +99,10 @@ def _untrained(name: str, description: str, build: Callable[[], StoredModel]) ->
     return Entry(name, f"{description} ({UNTRAINED})", Built(build))
 
 
+def _of_zoo(name: str, description: str, function: str) -> Entry:
+    return Entry(name, f"{description} ({UNTRAINED})", InZoo(function))
+
+
 _ENTRIES = {
     entry.name: entry
     for entry in (
@@ -126,37 +125,46 @@ _ENTRIES = {
             "VGG-16's 13 convolutions and pools, 256x256",
             partial(vgg16, 256, classifier=False),
         ),
-        _untrained("yolov2", "YOLOv2, 416x416", yolov2),
+        _of_zoo("yolov2", "YOLOv2, 416x416", "yolov2:yolov2"),
         _untrained("resnet18", "ResNet-18, 224x224", resnet18),
         _untrained("resnet50", "ResNet-50 v1.5, 224x224", resnet50),
-        _untrained("inceptionv3", "Inception-v3, 299x299", inceptionv3),
-        _untrained("alexnet", "AlexNet, 224x224", alexnet),
-        _untrained("lenet5", "LeNet-5, 28x28", lenet5),
-        _untrained("squeezenet", "SqueezeNet 1.0, 224x224", squeezenet),
-        _untrained("googlenet", "GoogLeNet (Inception-v1), 224x224", googlenet),
-        _untrained("densenet121", "DenseNet-121, 224x224", densenet121),
-        _untrained("mobilenetv2", "MobileNetV2 1.0, 224x224", mobilenetv2),
-        _untrained("mobilenetv3", "MobileNetV3-Large, 224x224", mobilenetv3),
-        _untrained("shufflenetv2", "ShuffleNetV2 1.0x, 224x224", shufflenetv2),
-        _untrained("efficientnet-lite0", "EfficientNet-Lite0, 224x224", efficientnet_lite0),
-        _untrained("convnext-tiny", "ConvNeXt-T, 224x224", convnext_tiny),
-        _untrained("yolov3-tiny", "YOLOv3-tiny, 416x416", yolov3_tiny),
-        replace(
-            _untrained("yolov8n", "YOLOv8n, 640x640", yolov8n),
-            task="detection",
-            sidecar=yolov8n_sidecar,
+        _of_zoo("inceptionv3", "Inception-v3, 299x299", "inception:inceptionv3"),
+        _of_zoo("alexnet", "AlexNet, 224x224", "alexnet:alexnet"),
+        _of_zoo("lenet5", "LeNet-5, 28x28", "lenet:lenet5"),
+        _of_zoo("squeezenet", "SqueezeNet 1.0, 224x224", "squeezenet:squeezenet"),
+        _of_zoo("googlenet", "GoogLeNet (Inception-v1), 224x224", "googlenet:googlenet"),
+        _of_zoo("densenet121", "DenseNet-121, 224x224", "densenet:densenet121"),
+        _of_zoo("mobilenetv2", "MobileNetV2 1.0, 224x224", "mobilenetv2:mobilenetv2"),
+        _of_zoo("mobilenetv3", "MobileNetV3-Large, 224x224", "mobilenetv3:mobilenetv3"),
+        _of_zoo("shufflenetv2", "ShuffleNetV2 1.0x, 224x224", "shufflenetv2:shufflenetv2"),
+        _of_zoo(
+            "efficientnet-lite0",
+            "EfficientNet-Lite0, 224x224",
+            "efficientnet_lite:efficientnet_lite0",
         ),
-        _untrained("unet", "U-Net, unpadded, 252x252 to 68x68", unet),
-        _untrained("deeplabv3", "DeepLabv3 on MobileNetV2, 513x513", deeplabv3),
-        _untrained("espcn", "ESPCN, super-resolution by 3 of 224x224", espcn),
-        _untrained("style-transfer", "fast style transfer, 224x224", style_transfer),
+        _of_zoo("convnext-tiny", "ConvNeXt-T, 224x224", "convnext:convnext_tiny"),
+        _of_zoo("yolov3-tiny", "YOLOv3-tiny, 416x416", "yolov3_tiny:yolov3_tiny"),
+        replace(
+            _of_zoo("yolov8n", "YOLOv8n, 640x640", "yolov8:yolov8n"),
+            task="detection",
+            sidecar=InZoo("yolov8:yolov8n_sidecar"),
+        ),
+        _of_zoo("unet", "U-Net, unpadded, 252x252 to 68x68", "unet:unet"),
+        _of_zoo("deeplabv3", "DeepLabv3 on MobileNetV2, 513x513", "deeplabv3:deeplabv3"),
+        _of_zoo("espcn", "ESPCN, super-resolution by 3 of 224x224", "espcn:espcn"),
+        _of_zoo("style-transfer", "fast style transfer, 224x224", "style_transfer:style_transfer"),
     )
 }
+_NAMES = tuple(
+    name
+    for name, each in _ENTRIES.items()
+    if not isinstance(each.source, InZoo) or is_installed(each.source.member)
+)
 
 
 def names() -> tuple[str, ...]:
-    """Every name in the catalogue."""
-    return tuple(_ENTRIES)
+    """Every name in the catalogue whose network this installation has."""
+    return _NAMES
 
 
 def entry(name: str) -> Entry:
@@ -168,11 +176,11 @@ def entry(name: str) -> Entry:
     if name in _ENTRIES:
         return _ENTRIES[name]
     installed = Store().installed()
-    closest = difflib.get_close_matches(name, (*_ENTRIES, *installed), n=1)
+    closest = difflib.get_close_matches(name, (*_NAMES, *installed), n=1)
     hint = f"Did you mean {closest[0]!r}? " if closest else ""
     raise NotFound(
         cause=f"there is no model {name!r}",
-        cure=f"{hint}Known models are {', '.join((*_ENTRIES, *installed))}; `imbrex models pull` "
+        cure=f"{hint}Known models are {', '.join((*_NAMES, *installed))}; `imbrex models pull` "
         "and `add` install others; or give the path of an .onnx file.",
     )
 
@@ -198,13 +206,15 @@ def load(name_or_path: str | Path) -> LoadedModel:
 def _load_named(name_or_path: str) -> LoadedModel:
     if _is_path(name_or_path):
         return _load_file(Path(name_or_path))
-    if name_or_path not in _ENTRIES and (stored := Store().find(name_or_path)) is not None:
+    if name_or_path not in _NAMES and (stored := Store().find(name_or_path)) is not None:
         return replace(_load_file(stored.latest), name=name_or_path)
     found = entry(name_or_path)
     match found.source:
         case Built(build):
-            sidecar = found.sidecar and found.sidecar()
-            return LoadedModel(found.name, build(), sidecar, found.trained)
+            return LoadedModel(found.name, build(), None, found.trained)
+        case InZoo() as network:
+            sidecar = imported(found.sidecar.member)() if found.sidecar else None
+            return LoadedModel(found.name, imported(network.member)(), sidecar, found.trained)
         case Shipped(path):
             return _load_file(path)
 

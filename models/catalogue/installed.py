@@ -105,6 +105,14 @@ class Store:
             raise self._unusable(error) from error
         return made
 
+    def missing(self) -> dict[str, list[int]]:
+        """The versions that the cluster has, and that are not in the folder yet."""
+        return {}
+
+    def others(self) -> list[str]:
+        """The names of the other coordinators, which are asked for what is missing."""
+        return []
+
     def changed_s(self) -> float:
         """Changes whenever a version is added or removed, even by a clock that has gone back; 0 if
         there is none.

@@ -77,7 +77,9 @@ def test_circles_of_files_and_importers_of_optional_rooms_are_found(house: Path)
     (house / "models/zoo/vgg.py").write_text("")
     (house / "worker/b.py").write_text("from models.zoo.vgg import x\n")
     assert names.file_circles() == []
-    assert names.importers_of_optional_rooms() == ["worker/b.py imports models/zoo/vgg.py"]
+    (house / "protos/c.py").write_text('MEMBER = "models.zoo.vgg:x"\nOTHER = "models.zoology"\n')
+    importers = ["protos/c.py imports models/zoo", "worker/b.py imports models/zoo"]
+    assert names.importers_of_optional_rooms() == importers
 
 
 def test_reads_of_private_members_in_tests_are_counted(house: Path) -> None:

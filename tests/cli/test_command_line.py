@@ -292,3 +292,20 @@ def test_a_shell_completes_commands_options_and_models(line: str, offered: str) 
     asked = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
     ran = imbrex(env={"_IMBREX_COMPLETE": "complete_bash", **asked})
     assert ran.out.split() == offered.split()
+
+
+@pytest.mark.parametrize(
+    ("room", "command"),
+    [
+        ("imbrex.demo.run", ["demo"]),
+        ("imbrex.watch.run", ["watch", "."]),
+        ("models.quantise.quantise", ["models", "quantise", "digits", "--images", "."]),
+    ],
+)
+def test_a_command_that_is_not_installed_says_so(room: str, command: list[str]) -> None:
+    code = f"import sys; sys.modules[{room!r}] = None; from imbrex.cli.app import main; main()"
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *command], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 1
+    assert ran.stderr.startswith(f"error: this installation of imbrex lacks {room}\ncure:  Install")

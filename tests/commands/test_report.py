@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.control.choice import Choice
-from imbrex.demo.emulation.presets import Preset, load_kind
 from imbrex.described import load_cluster
+from imbrex.kinds.presets import Preset, load_kind
 from protos.errors import BadRequest
 from tests.cli.run_cli import imbrex, refused
 from tests.commands.conftest import Live, started

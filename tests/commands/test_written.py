@@ -18,9 +18,9 @@ from coordinator.serving.common.tls import WebTls
 from coordinator.settings import CoordinatorSettings
 from imbrex.calls import read_file
 from imbrex.cli.adding import _read_labels
-from imbrex.demo.emulation.presets import FOLDER, load_kind
 from imbrex.demo.emulation.settings import load_emulation
 from imbrex.described import load_cluster, network_of
+from imbrex.kinds.presets import FOLDER, load_kind
 from imbrex.library import plan
 from models.catalogue.installed import DEFAULTS_FILE, Store
 from models.digits import EXAMPLES

@@ -2,10 +2,10 @@
 
 import pytest
 
-from imbrex.demo.emulation.presets import load_kind
 from imbrex.demo.emulation.rate import Core
-from imbrex.demo.emulation.software import SERVER
-from imbrex.demo.likeness import KINDS, scale_of, told
+from imbrex.demo.likeness import scale_of, told
+from imbrex.kinds.presets import KINDS, load_kind
+from imbrex.kinds.software import SERVER
 
 
 @pytest.mark.parametrize("name", KINDS)

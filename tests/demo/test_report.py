@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from imbrex.demo.emulation.presets import load_kind
 from imbrex.demo.emulation.rate import Core
-from imbrex.demo.likeness import KINDS, told
+from imbrex.demo.likeness import told
 from imbrex.demo.measurement import PlanRun
 from imbrex.demo.question import Question
 from imbrex.demo.report import DemoResult, show
 from imbrex.demo.run import kept
+from imbrex.kinds.presets import KINDS, load_kind
 from models.check.agreement import Judgement, Reference
 from models.run.reference import Comparison
 

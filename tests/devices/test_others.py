@@ -1,6 +1,6 @@
 import pytest
 
-from coordinator.several.other_coordinators import PERIOD_S, OthersShare
+from coordinator.devices.other_coordinators import PERIOD_S, OthersShare
 
 
 def told_every_period(

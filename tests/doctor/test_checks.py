@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from coordinator.answers import Diagnosis, Finding
+from coordinator.devices.other_coordinators import Other
 from coordinator.doctor import examine as examination
 from coordinator.doctor.examine import diagnose
 from coordinator.doctor.findings import Absent, Examined
-from coordinator.several.other_coordinators import Other
 from imbrex.cli.doctor import show
 from protos.wire.facts import DeviceId
 from tests.doctor.patients import GIB, VERSION, cable, patient, wifi

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.lab.cluster import Computer, Lab, lab
 from coordinator.control.choice import Choice
-from imbrex.demo.emulation.presets import Preset
+from imbrex.kinds.presets import Preset
 from models.digits.examples import examples
 from tests.serving.processes import wait
 

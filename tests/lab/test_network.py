@@ -18,8 +18,8 @@ from benchmarks.lab.cluster import Computer
 from benchmarks.lab.guard import guarded
 from benchmarks.lab.namespace import inside
 from benchmarks.lab.network import Network, Wiring, remove_leftovers, require_tools
-from imbrex.demo.emulation.presets import Preset
 from imbrex.demo.emulation.rate import Core
+from imbrex.kinds.presets import Preset
 from protos.errors import BadConfiguration, Unavailable
 
 needs_root = pytest.mark.skipif(

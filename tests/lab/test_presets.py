@@ -6,8 +6,8 @@ import pytest
 from benchmarks.lab.bench import fitting_scale
 from benchmarks.messages import line, side_ms
 from benchmarks.report import ROOT
-from imbrex.demo.emulation.presets import FOLDER, load_kind, names
-from imbrex.demo.emulation.software import SERVER_PYTHON_MS
+from imbrex.kinds.presets import FOLDER, load_kind, names
+from imbrex.kinds.software import SERVER_PYTHON_MS
 from protos.errors import BadRequest, NotFound
 
 LAB = ROOT / "benchmarks" / "lab"

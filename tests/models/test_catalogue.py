@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -70,3 +71,10 @@ def test_shipped_file_loads_by_name(tmp_path, monkeypatch):
     entry = catalogue.Entry("shipped", "a file", catalogue.Shipped(path))
     monkeypatch.setitem(catalogue._ENTRIES, "shipped", entry)
     assert catalogue.load("shipped").proto == tiny()
+
+
+def test_network_that_is_not_installed_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "models.zoo.alexnet", None)
+    with pytest.raises(NotFound, match=r"lacks models\.zoo\.alexnet") as caught:
+        catalogue.load("alexnet")
+    assert "Install imbrex again" in caught.value.cure

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.planning.legal import check_plan
-from coordinator.planning.papers.lw import lw
 from coordinator.planning.planners.auto import auto
 from coordinator.planning.planners.halo import halo
+from coordinator.planning.planners.lw import lw
 from coordinator.planning.planners.single import single
 from coordinator.tasks.task_graph import outline_plan
 from models.cut.units import divide

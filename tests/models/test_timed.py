@@ -16,8 +16,8 @@ from coordinator.costs.rates import RateCosts
 from coordinator.planning.planners.auto import auto
 from coordinator.planning.planners.propose import propose
 from imbrex.cli import show
-from imbrex.demo.emulation.clusters import cluster_of
-from imbrex.demo.emulation.presets import load_kind
+from imbrex.kinds.clusters import cluster_of
+from imbrex.kinds.presets import load_kind
 from models.catalogue import catalogue
 from models.catalogue.loading import network_of
 from models.check.summary import summarise

@@ -19,8 +19,8 @@ from coordinator.planning.planners.single import single
 from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.tasks.plan import Block, Plan, Tile
-from imbrex.demo.emulation import presets
-from imbrex.demo.emulation.clusters import cluster_of
+from imbrex.kinds import presets
+from imbrex.kinds.clusters import cluster_of
 from models.catalogue.catalogue import names
 from models.cut.units import Network
 from models.tensors.boxes import Box

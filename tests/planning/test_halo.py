@@ -19,9 +19,9 @@ from coordinator.planning.search.tables import tables_of
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Block, Plan, Tile
-from imbrex.demo.emulation.clusters import cluster_of
-from imbrex.demo.emulation.presets import load_kind
-from imbrex.demo.emulation.software import SERVER
+from imbrex.kinds.clusters import cluster_of
+from imbrex.kinds.presets import load_kind
+from imbrex.kinds.software import SERVER
 from models.catalogue.catalogue import load
 from models.cut.tiles import MapTile
 from models.cut.units import Network, divide

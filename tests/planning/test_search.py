@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from coordinator.planning.papers.aofl import aofl, options_by_count
 from coordinator.planning.papers.ofl import ofl
+from coordinator.planning.planners.aofl import aofl, options_by_count
 from coordinator.planning.search.cuts import best_cuts, cheapest
 from coordinator.planning.search.division_options import alone, grids
 from coordinator.planning.search.tables import tables_of

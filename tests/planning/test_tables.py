@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 
 from coordinator.planning.geometry.blocks import geometry_of
 from coordinator.planning.geometry.tile_shapes import shapes_of
-from coordinator.planning.papers.aofl import options_by_count
+from coordinator.planning.planners.aofl import options_by_count
 from coordinator.planning.search.division_options import grids, tiled
 from coordinator.planning.search.tables import Tables, ranked, tables_of
 from models.cut.tiles import MapTile

@@ -23,7 +23,7 @@ from coordinator.answers import (
 )
 from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.library.naming import Names
-from coordinator.planning.papers.aofl import aofl
+from coordinator.planning.planners.aofl import aofl
 from coordinator.planning.published import equal_cluster
 from coordinator.requests.input_variants import FeedReader, read_feeds
 from coordinator.requests.journal import Ended, Journal

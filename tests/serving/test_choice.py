@@ -36,7 +36,7 @@ def broken(network: Network, cluster: Cluster) -> Plan:
 
 @pytest.fixture
 async def real(tmp_path: Path, workers: list[children.Child], model: Path) -> AsyncIterator[Real]:
-    planners = (f"{__name__}:broken", "coordinator.planning.papers.lw:lw")
+    planners = (f"{__name__}:broken", "coordinator.planning.planners.lw:lw")
     async with running(tmp_path, workers, model, planners=planners) as made:
         yield made
 
@@ -76,7 +76,7 @@ async def test_strategies_and_numbers_of_devices(real: Real, model: Path) -> Non
     assert len(versions) == 4
     assert (await planned(real, devices=1))["strategy"] == "ofl"
     assert (await planned(real))["version"] == in_force["version"]
-    assert (await planned(real, strategy="coordinator.planning.papers.lw:lw"))["strategy"] == "lw"
+    assert (await planned(real, strategy="coordinator.planning.planners.lw:lw"))["strategy"] == "lw"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A protocol more is a package and a line in `app.py`."""
 
+import sys
 from types import SimpleNamespace
 
 import httpx
@@ -12,6 +13,7 @@ from coordinator.serving.common.app_state import TheCoordinator
 from coordinator.serving.common.keys import Keys, Role
 from coordinator.settings import CoordinatorSettings
 from coordinator.trust.cluster_state import LocalState
+from protos.errors import NotFound
 from tests.serving.in_place import InPlace
 
 toy = APIRouter()
@@ -67,3 +69,17 @@ def test_a_protocol_that_lacks_a_rule_does_not_start(monkeypatch, tmp_path, rout
     monkeypatch.setattr(application, "ROOMS", rooms)
     with pytest.raises(AssertionError, match=missing):
         application.create_app(InPlace(CoordinatorSettings(state_dir=tmp_path)))  # type: ignore[arg-type]
+
+
+def test_an_interface_that_is_not_installed_is_absent_unless_settings_ask_for_it(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setitem(sys.modules, "coordinator.serving.frigate.server", None)
+    monkeypatch.setitem(sys.modules, "coordinator.serving.page.http", None)
+    settings = CoordinatorSettings(state_dir=tmp_path)
+    app = application.create_app(InPlace(settings))  # type: ignore[arg-type]
+    names = [type(each).__name__ for each in app.state.interfaces]
+    assert names == ["OpenInference", "DeepStack"]
+    asking = settings.model_copy(update={"frigate_zmq": ("ipc:///run/f",)})
+    with pytest.raises(NotFound, match=r"lacks coordinator\.serving\.frigate"):
+        application.create_app(InPlace(asking))  # type: ignore[arg-type]

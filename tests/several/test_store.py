@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
 from benchmarks.store import stored
-from coordinator.several.joining import move
+from coordinator.library.sharing import SERVED_BY, open_store
 from coordinator.several.listed import ListedFile, read
-from coordinator.several.shared_store import MARK, SERVED_BY, SharedStore, files_of, open_store
+from coordinator.several.shared_store import MARK, SharedStore, files_of
 from coordinator.several.survey import survey
 from coordinator.several.where import own_address, sources
 from coordinator.trust.cluster_state import COORDINATORS, DEFAULTS, MODELS, LocalState, open_state
+from coordinator.trust.joining import move
+from coordinator.trust.replicated import record
 from coordinator.trust.trust import own_name
 from models.catalogue.installed import MODEL_FILE, Store
 from protos.errors import BadConfiguration, BadRequest, NotFound, Unavailable
@@ -297,3 +300,12 @@ def test_whoever_says_where_is_asked():
     told = {"c" * 12: {"name": "pi-3", "address": "[fe80::1]:8463"}}
     (found,) = sources(told, "a" * 12)
     assert (found.name, found.address) == ("pi-3", "[fe80::1]:8463")
+
+
+def test_a_shared_folder_needs_the_package_that_shares(tmp_path, monkeypatch):
+    make_trust(tmp_path / "state")
+    record(tmp_path / "state", "nats://127.0.0.1:9")
+    (tmp_path / SERVED_BY).write_text(str(tmp_path / "state"))
+    monkeypatch.setitem(sys.modules, "coordinator.several.shared_store", None)
+    with pytest.raises(NotFound, match=r"lacks coordinator\.several"):
+        open_store(tmp_path)

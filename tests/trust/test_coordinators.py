@@ -10,9 +10,9 @@ from benchmarks.store import free_port, stored
 from coordinator.devices import connection
 from coordinator.runtime.withheld_list import WithheldList
 from coordinator.serving.common.keys import Keys, Role
-from coordinator.several.joining import join, move
 from coordinator.trust.authority import Authority
 from coordinator.trust.cluster_state import LocalState, open_state
+from coordinator.trust.joining import join, move
 from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration, BadRequest, Infeasible, LostWorker, Unavailable
 from protos.rpc.channels import Caller

@@ -8,7 +8,6 @@ from nats.js.kv import KeyValue
 
 from benchmarks.store import stored
 from coordinator.serving.common.keys import Keys, Role
-from coordinator.several.joining import move
 from coordinator.trust import replicated
 from coordinator.trust.backup import backup, restore
 from coordinator.trust.cluster_state import (
@@ -19,6 +18,7 @@ from coordinator.trust.cluster_state import (
     LocalState,
     open_state,
 )
+from coordinator.trust.joining import move
 from coordinator.trust.nats_store import StoreAddress
 from coordinator.trust.replicated import Replicated, address_of, record
 from coordinator.trust.shared_value import MOST_BYTES, Shared, dumped, parsed

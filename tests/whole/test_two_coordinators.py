@@ -14,8 +14,8 @@ import structlog
 
 from coordinator.costs.rates import flop_per_s
 from coordinator.devices import children, connection
+from coordinator.devices import other_coordinators as others
 from coordinator.service import Coordinator
-from coordinator.several import other_coordinators as others
 from tests.devices.support import worker_process
 from tests.waiting import until
 from tests.whole.cluster import assert_right, coordinator, question

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from coordinator.costs.devices import Cluster
-from coordinator.planning.papers.lw import lw
+from coordinator.planning.planners.lw import lw
 from coordinator.tasks.plan import Plan
 from models.cut.units import Network
 from tests.devices.support import worker_process

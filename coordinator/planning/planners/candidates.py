@@ -1,4 +1,5 @@
-"""The table of all planners that decide who computes what: one row for each."""
+"""The table of all planners that decide who computes what: one row for each. Those of `papers`
+are optional."""
 
 from __future__ import annotations
 
@@ -7,15 +8,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coordinator.costs.devices import Planner
-from coordinator.planning.papers.aofl import aofl
-from coordinator.planning.papers.efl import efl
-from coordinator.planning.papers.elimination import elimination
-from coordinator.planning.papers.kcut import kcut
-from coordinator.planning.papers.lw import lw
-from coordinator.planning.papers.ofl import ofl
+from coordinator.planning.planners.aofl import aofl
 from coordinator.planning.planners.fused import fused
 from coordinator.planning.planners.halo import halo
+from coordinator.planning.planners.lw import lw
 from coordinator.planning.planners.single import single
+from protos.rooms import imported, is_installed
 
 When = Literal["always", "below ideal", "near lw"]
 
@@ -30,14 +28,19 @@ class Candidate:
     tried: When = "always"
 
 
+_ROWS: tuple[tuple[str, Planner | str, When], ...] = (
+    ("single", single, "always"),
+    ("lw", lw, "always"),
+    ("efl", "coordinator.planning.papers.efl:efl", "always"),
+    ("ofl", "coordinator.planning.papers.ofl:ofl", "always"),
+    ("aofl", aofl, "always"),
+    ("fused", fused, "always"),
+    ("elimination", "coordinator.planning.papers.elimination:elimination", "near lw"),
+    ("kcut", "coordinator.planning.papers.kcut:kcut", "near lw"),
+    ("halo", halo, "below ideal"),
+)
 CANDIDATES: Mapping[str, Candidate] = {
-    "single": Candidate(single),
-    "lw": Candidate(lw),
-    "efl": Candidate(efl),
-    "ofl": Candidate(ofl),
-    "aofl": Candidate(aofl),
-    "fused": Candidate(fused),
-    "elimination": Candidate(elimination, "near lw"),
-    "kcut": Candidate(kcut, "near lw"),
-    "halo": Candidate(halo, "below ideal"),
+    name: Candidate(imported(planner) if isinstance(planner, str) else planner, tried)
+    for name, planner, tried in _ROWS
+    if not isinstance(planner, str) or is_installed(planner)
 }

@@ -14,7 +14,7 @@ import numpy as np
 
 from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.tile_shapes import shapes_of
-from coordinator.planning.papers.aofl import options_by_count
+from coordinator.planning.planners.aofl import options_by_count
 from coordinator.planning.search.connected import DividedUnit, divided
 from coordinator.planning.search.cuts import best_cuts, cheapest
 from coordinator.planning.search.division_options import Option, Tiled, alone, strips, tiled

@@ -15,5 +15,3 @@ ANSWER_HEADER = "Imbrex-Answer"
 REQUEST_ID_HEADER = "X-Request-Id"
 # The client's own id of a request that it may send again.
 ID_HEADER = "Idempotency-Key"
-# Prefix of the interface's paths.
-DEEPSTACK = ("/v1/vision", "/v1/status", "/v1/server")

@@ -25,6 +25,7 @@ from coordinator.serving.common.app_state import TheCoordinator
 from coordinator.serving.common.body import BodyKind, body_of
 from coordinator.serving.common.content import media_type, wrong_type
 from coordinator.serving.common.form import pictures_of, read_form
+from coordinator.serving.common.interface import OptionalInterface
 from coordinator.serving.common.pictures import answered, asked_of, at_least, found_by
 from coordinator.serving.deepstack.answers import (
     ERRORS,
@@ -35,6 +36,7 @@ from coordinator.serving.deepstack.answers import (
     as_coco,
     document,
     rows,
+    shape,
 )
 from models.vision.detection import DetectedBox
 from protos.errors import BadConfiguration, BadRequest
@@ -59,6 +61,14 @@ _DETECTS: dict[str, Any] = {
         "requestBody": {"required": True, "content": {names.MULTIPART: {"schema": _FORM}}}
     },
 }
+
+
+class DeepStack(OptionalInterface):
+    """The interface of DeepStack."""
+
+    router = router
+    prefixes = ("/v1/vision", "/v1/status", "/v1/server")
+    error = staticmethod(shape)
 
 
 @router.post("/vision/detection", **_DETECTS)

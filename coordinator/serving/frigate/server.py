@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,9 +13,11 @@ import numpy as np
 import structlog
 import zmq
 import zmq.asyncio
+from fastapi import FastAPI
 
 from coordinator.answers import ServedModel
 from coordinator.doctor.frigate import InTime
+from coordinator.serving.common.interface import OptionalInterface
 from coordinator.serving.frigate import messages
 from coordinator.serving.frigate.detector_connections import DetectorConnections
 from coordinator.serving.frigate.messages import DetectionRequest, ModelSent, ModelWanted
@@ -28,6 +30,7 @@ from protos.errors import BadConfiguration, BadRequest, ImbrexError
 
 if TYPE_CHECKING:
     from coordinator.service import Coordinator
+    from coordinator.serving.common.tls import WebTls
 
 FOLDER = "frigate"
 # Frigate waits 30 s for a model, and gives up if it is not loaded then; loading goes on.
@@ -45,28 +48,29 @@ _LOCAL = ("tcp://127.", "tcp://[::1]", "tcp://localhost", "ipc://")
 log = structlog.get_logger(__name__)
 
 
-class FrigateServer:
+class FrigateServer(OptionalInterface):
     """The sockets of one coordinator."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, app: FastAPI, coordinator: Coordinator) -> None:
+        super().__init__(app, coordinator)
         self._kept = ModelFolder(coordinator.settings.state_dir / FOLDER)
-        self._context = zmq.asyncio.Context()
+        self._context: zmq.asyncio.Context | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._free = asyncio.Semaphore(MOST_AT_ONCE)
         self._source = ""
         self._loading: asyncio.Task[None] | None = None
         self._refused_s = 0.0
 
-    def start(self, endpoints: Sequence[str]) -> None:
-        """Listens on every endpoint, `tcp://ADDRESS:PORT` or `ipc://PATH`.
+    async def start(self, tls: WebTls | None) -> Mapping[str, str]:
+        """Listens on every endpoint of the settings, `tcp://ADDRESS:PORT` or `ipc://PATH`.
 
         Raises:
             BadConfiguration: one is not usable, taken, or open to every network.
         """
-        for endpoint in endpoints:
+        self._context = zmq.asyncio.Context()
+        for endpoint in self.coordinator.settings.frigate_zmq:
             socket = self._context.socket(zmq.ROUTER)
-            socket.setsockopt(zmq.MAXMSGSIZE, self._coordinator.settings.max_body_bytes)
+            socket.setsockopt(zmq.MAXMSGSIZE, self.coordinator.settings.max_body_bytes)
             socket.setsockopt(zmq.RCVHWM, _WAITING)
             socket.setsockopt(zmq.LINGER, 0)
             try:
@@ -86,13 +90,15 @@ class FrigateServer:
                 log.warning("open without key or TLS", endpoint=endpoint, cure="docs/frigate.md")
             log.info("frigate's detectors", endpoint=endpoint)
             self._start(self._serve(socket))
+        return await super().start(tls)
 
     async def stop(self) -> None:
         """Closes every socket."""
         for task in self._tasks | ({self._loading} if self._loading else set()):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._context.destroy(linger=0)
+        if self._context is not None:
+            self._context.destroy(linger=0)
 
     def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -152,7 +158,7 @@ class FrigateServer:
             if self._loading is not None:
                 self._loading.cancel()
             self._source = str(path)
-            self._loading = asyncio.create_task(self._coordinator.served.load(str(path)))
+            self._loading = asyncio.create_task(self.coordinator.served.load(str(path)))
             self._loading.add_done_callback(lambda _: None)
         try:
             await asyncio.wait_for(asyncio.shield(self._loading), LOAD_S)
@@ -173,14 +179,14 @@ class FrigateServer:
         return True
 
     async def _say_whether_in_time(self) -> None:
-        log_in_time(await self._coordinator.doctor.frigate_in_time(self._source))
+        log_in_time(await self.coordinator.doctor.frigate_in_time(self._source))
 
     async def _detected(self, picture: DetectionRequest) -> np.ndarray:
         served = await self._served()
         graph = served.network.graph
         feeds, size = _feeds(graph, picture.tensor)
         selections = selections_of(picture.model_type, graph.output_shapes)
-        async with self._coordinator.answering(served, feeds, selections=selections) as answer:
+        async with self.coordinator.answering(served, feeds, selections=selections) as answer:
             outputs = [answer.outputs[name] for name in graph.outputs]
             return await asyncio.to_thread(rows_of, picture.model_type, outputs, size)
 
@@ -193,7 +199,7 @@ class FrigateServer:
                     cause="a picture before any model", cure="Restart Frigate: it sends the model."
                 )
             await self._loaded(path)
-        return await self._coordinator.served.get(self._source)
+        return await self.coordinator.served.get(self._source)
 
     def _tell(self, error: ImbrexError) -> None:
         """Logs an error, at most one a second: cameras ask many times."""

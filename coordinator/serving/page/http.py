@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import FileResponse, RedirectResponse, StreamingResponse
 
 from coordinator.runtime.planners import names as strategies
 from coordinator.serving.common.access import asks
 from coordinator.serving.common.app_state import ModelName, TheCoordinator
 from coordinator.serving.common.body import BodyKind
+from coordinator.serving.common.interface import OptionalInterface
 from coordinator.serving.common.plan_picture import Rect, image_tiles
 from coordinator.serving.page.day import told
 from coordinator.serving.page.hub import Hub
@@ -22,6 +23,9 @@ from models.digits.examples import examples
 from models.graph.graph import Graph
 from models.graph.sizes import layout_of
 from protos.errors import NotFound
+
+if TYPE_CHECKING:
+    from coordinator.service import Coordinator
 
 STATIC = Path(__file__).parent / "static"
 KINDS = {
@@ -45,10 +49,22 @@ SECURITY = {
     "Cache-Control": "no-cache",
 }
 
-# Paths that mean something else without the slash at their end.
-WITH_SLASH = frozenset({"/docs/"})
-
 router = APIRouter(include_in_schema=False)
+
+
+class Page(OptionalInterface):
+    """The page, and the hub of its events."""
+
+    router = router
+    with_slash = frozenset({"/docs/"})
+
+    def __init__(self, app: FastAPI, coordinator: Coordinator) -> None:
+        super().__init__(app, coordinator)
+        app.state.page = Hub(coordinator)
+
+    def close(self) -> None:
+        """Ends every watch."""
+        self.app.state.page.close()
 
 
 @router.get("/")

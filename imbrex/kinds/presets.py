@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from coordinator.costs import Medium
-from imbrex.demo.emulation.software import SERVER, SERVER_TLS, Software
+from imbrex.kinds.software import SERVER, SERVER_TLS, Software
 from protos.daemon.documents import first_problem
 from protos.daemon.files import read_text
 from protos.errors import BadRequest, NotFound
@@ -93,6 +93,22 @@ class NamedPreset:
 
     name: str
     preset: Preset
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKind:
+    """A kind of device by its preset, and its name and its Ethernet for people."""
+
+    preset: str
+    title: str
+    network: str
+
+
+KINDS = {
+    "pi3": DeviceKind("pi3b-ort", "Raspberry Pi 3", "100 Mbit/s"),
+    "pi4": DeviceKind("pi4-gbe", "Raspberry Pi 4", "1 Gbit/s"),
+    "pi5": DeviceKind("pi5-gbe", "Raspberry Pi 5", "1 Gbit/s"),
+}
 
 
 def names() -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.costs.devices import Cluster
 from coordinator.planning.cluster_file import parse_cluster
-from imbrex.demo.emulation.presets import Preset
+from imbrex.kinds.presets import Preset
 
 # Cluster files say what a weight costs, presets what a byte does.
 _WEIGHT_BYTES = 4

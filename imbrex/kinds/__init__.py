@@ -1,0 +1,1 @@
+"""Kinds of small computers as numbers, for planners and for emulation."""
