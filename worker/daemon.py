@@ -33,7 +33,7 @@ from worker.compute.cores import settled
 from worker.compute.measure import Measurer
 from worker.compute.sessions import Sessions
 from worker.engines.base import Engine, Place
-from worker.engines.checked import Checked
+from worker.engines.verified import Verified
 from worker.exchange.exchange import Exchange
 from worker.machine.advertise import Advertisement
 from worker.machine.hardware import Hardware
@@ -194,11 +194,11 @@ def _engine(
 
     def made(threads: int) -> Engine:
         place = Place(folder, store, threads, settings.memory_bytes, settings.nice)
-        return hardware.engine(place)
+        return hardware.make_engine(place)
 
     settings = settled(settings, made(1))
     engine = made(settings.task_threads)
-    if isinstance(engine, Checked):
+    if isinstance(engine, Verified):
         stack.callback(engine.close)
     return settings, engine
 

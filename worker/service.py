@@ -12,12 +12,12 @@ from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
 import grpc.aio
-import psutil  # type: ignore[import-untyped, unused-ignore]
 import structlog
 
 from models.cut.program import Program
 from models.tensors.memory import megabytes
 from protos import imbrex_pb2 as pb
+from protos.daemon.memory_in_use import resident_bytes
 from protos.errors import BadRequest, ImbrexError, LostWorker, PeerViolation
 from protos.rpc.channels import COORDINATOR_KEY, HOST, SENDER_KEY
 from protos.rpc.direct import Direct, offer
@@ -126,7 +126,7 @@ class Service:
             facts=self._parts.facts().message(),
             received_s=received_s,
             counters=self._parts.counters(),
-            resident_bytes=_resident_bytes(),
+            resident_bytes=resident_bytes(),
             coordinators=others,
             generation=generation,
             data_port=self._parts.data_port,
@@ -197,7 +197,7 @@ class Service:
         """Drops the programs of this coordinator that it does not name."""
         named = list(request.programs)
         await asyncio.to_thread(self._parts.sessions.retain, named, _coordinator(context))
-        return pb.RetainReply(resident_bytes=_resident_bytes())
+        return pb.RetainReply(resident_bytes=resident_bytes())
 
     @_answers
     async def measure(self, request: pb.MeasureRequest, context: Context) -> pb.MeasureReply:
@@ -340,7 +340,3 @@ def _coordinator(context: Context) -> str:
     """The id of the coordinator that calls; empty if it does not say."""
     sent = dict(context.invocation_metadata() or ()).get(COORDINATOR_KEY)
     return str(sent or "")[:_MOST_NAME]
-
-
-def _resident_bytes() -> int:
-    return int(psutil.Process().memory_info().rss)

@@ -23,8 +23,7 @@ from models.tensors.arrays import aligned_empty
 from models.tensors.precision import Precision, read_precision
 from protos.errors import BadConfiguration, ImbrexError
 from protos.failures import BadInput, OutOfMemory, RunError
-from worker.engines.base import Place, Processor, Ready, Runnable, Signature, Traits
-from worker.engines.given import Given
+from worker.engines.base import Place, Processor, ProgramCache, Ready, Runnable, Signature, Traits
 from worker.engines.processor import cpu_fingerprint, cpu_gflops
 from worker.programs.graphs import (
     EMBED_BELOW_BYTES,
@@ -64,7 +63,7 @@ class OpenVino:
         self._device = device
         self._place = place
         self._cache = place.folder / NAME
-        self._given = Given(place.store)
+        self._programs = ProgramCache(place.store)
         self.traits = Traits(
             NAME if device == "CPU" else f"{NAME}:{device}",
             ov.__version__,
@@ -83,18 +82,18 @@ class OpenVino:
 
     def is_prepared(self, sha256: str) -> bool:
         """Whether the program has been given since the start."""
-        return sha256 in self._given
+        return sha256 in self._programs
 
     def prepare(self, program: Program) -> None:
         """Keeps the program until it is compiled for the shapes of its tasks."""
-        self._given.add(program)
+        self._programs.add(program)
 
     def load(self, sha256: str) -> "Compiled | None":
         """The program with its weights in the store; None if it has not been given."""
-        program = self._given.get(sha256)
+        program = self._programs.get(sha256)
         if program is None:
             return None
-        return self.trial(program, self._given.weights(program), self._place.threads)
+        return self.trial(program, self._programs.weights(program), self._place.threads)
 
     def trial(
         self, program: Program, weights: Mapping[str, np.ndarray], threads: int

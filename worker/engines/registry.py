@@ -1,11 +1,10 @@
 """The engines: those in this package, and those of packages with an entry point in
 `imbrex.engines`. Each is a function of a `Place`, imported on demand.
 
-A name may say more after a colon: `onnxruntime:` an execution provider, `openvino:` a device. All
-engines but onnxruntime on the CPU compute beside it (`worker.engines.checked`).
+A name may say more after a colon: `onnxruntime:` an execution provider, `openvino:` a device.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -18,9 +17,6 @@ from protos.errors import BadConfiguration, ImbrexError
 from protos.wire.limits import Limits
 from worker.engines import AUTO
 from worker.engines.base import Engine, Maker, Place, Traits
-from worker.engines.checked import Checked
-from worker.engines.choice import Choice
-from worker.engines.processor import cpu_fingerprint
 
 GROUP = "imbrex.engines"
 DEFAULT = "onnxruntime"
@@ -38,27 +34,12 @@ _INTEL = "0x8086"
 
 
 def engine_names() -> list[str]:
-    """The names that `engine_maker` knows, without what may follow a colon."""
+    """The names that `maker_of` knows, and `auto`, without what may follow a colon."""
     return [AUTO, *_BUILT_IN, *sorted({*_installed()} - {*_BUILT_IN})]
 
 
-def engine_maker(name: str) -> Maker:
-    """The function that creates the engine of this name, checked against onnxruntime.
-
-    Raises:
-        BadConfiguration: there is none, or its package cannot be imported.
-    """
-    if name == DEFAULT:
-        return raw_maker(name)
-    reference = raw_maker(DEFAULT)
-    if name == AUTO:
-        names = candidates()
-        return partial(_chosen, reference, names) if names else reference
-    return partial(_beside, reference, raw_maker(name))
-
-
-def raw_maker(name: str) -> Maker:
-    """The function that creates the engine of this name, unchecked.
+def maker_of(name: str) -> Maker:
+    """The function that creates the engine of this name, whose results nothing verifies yet.
 
     Raises:
         BadConfiguration: there is none, or its package cannot be imported.
@@ -131,16 +112,6 @@ def _made(name: str, make: Maker, place: Place) -> Engine:
             cure="Correct its package (docs/engines.md), or choose another engine",
         ) from error
     return engine
-
-
-def _beside(reference: Maker, make: Maker, place: Place) -> Engine:
-    return Checked(place, reference(place), make)
-
-
-def _chosen(reference: Maker, names: Mapping[str, str], place: Place) -> Engine:
-    made = reference(place)
-    basis = f"{made.traits.fingerprint}|{cpu_fingerprint()}"
-    return Checked(place, made, choice=Choice(place, raw_maker, names, basis))
 
 
 def _imported(name: str, where: str) -> Callable[..., Engine]:

@@ -14,9 +14,8 @@ from protos.daemon.files import unusable, write_atomically
 from protos.errors import BadConfiguration
 from protos.wire.facts import DeviceId, Facts
 from worker.engines.base import Engine
-from worker.engines.checked import Checked
 from worker.engines.processor import cpu_model, mhz
-from worker.engines.verdicts import Standing
+from worker.engines.verified import Standing, Verified
 from worker.machine.condition import celsius, throttled
 from worker.settings import WorkerSettings
 
@@ -50,7 +49,7 @@ def device_id(state_dir: Path) -> DeviceId:
 def facts(settings: WorkerSettings, own_id: DeviceId, engine: Engine) -> Facts:
     """The present facts; frequency and free memory change."""
     now, most = mhz()
-    standing = engine.standing() if isinstance(engine, Checked) else Standing()
+    standing = engine.standing() if isinstance(engine, Verified) else Standing()
     return Facts(
         id=own_id,
         name=settings.shown_name,
