@@ -142,9 +142,7 @@ class Data:
 
     def __init__(self, running: dict[str, Any], caller: Caller) -> None:
         address = f"127.0.0.1:{running['data_port']}"
-        self._links = [
-            Link(connect(address, running["id"], caller), Endpoint(), _broken) for _ in range(2)
-        ]
+        self._links = [Link(connect(address, running["id"], caller), Endpoint()) for _ in range(2)]
 
     def send(self, shape: tuple[int, ...], pairs: int) -> None:
         """In this thread, as who computes does."""
@@ -297,10 +295,6 @@ def _tensor(task: int, values: np.ndarray) -> pb.Item:
 
 def _request() -> str:
     return f"r{time.monotonic_ns()}"
-
-
-def _broken(_: Sequence[object], error: Exception) -> None:
-    raise SystemExit(str(error))
 
 
 @contextmanager

@@ -37,8 +37,7 @@ from worker.engines.verified import Verified
 from worker.exchange.exchange import Exchange
 from worker.machine.advertise import Advertisement
 from worker.machine.hardware import Hardware
-from worker.machine.identity import device_id, facts
-from worker.machine.machine import Machine
+from worker.machine.identity import device_id
 from worker.peers.listener import Listener
 from worker.peers.offers import Offers
 from worker.programs.store import BlobStore
@@ -92,31 +91,28 @@ async def run(
         stack.push_async_callback(exchange.close)
         stack.push_async_callback(offers.close)
         listener = Listener(
-            settings.host, settings.wanted_data_port, caller, exchange.receive_piece, offers.take
+            settings.host, settings.wanted_data_port, caller, exchange.receive_piece, offers
         )
         stack.callback(listener.close)
         # A wrong address is an error before the worker serves; the network may come up later.
         advertisement = Advertisement(settings.host, settings.mdns_interfaces, settings.mdns)
         parts = Parts(
-            facts=lambda: facts(settings, own_id, engine),
+            settings=settings,
+            own_id=own_id,
             version=version,
+            engine=engine,
             store=store,
             sessions=sessions,
             measurer=Measurer(store, compute, engine),
             exchange=exchange,
             endpoint=hardware.endpoint,
-            counters=lambda: {
-                **exchange.counts(),
-                "overruns": compute.throttle.overruns,
-                "messages": hardware.endpoint.handled,
-            },
             membership=Membership(caller, gate, (exchange, listener), settings.state_dir),
             hosts=Hosts(),
-            condition=lambda: Machine().condition(settings.state_dir, advertisement.stands),
+            advertisement=advertisement,
             data_port=listener.port,
             offers=offers,
         )
-        service = Service(parts, settings.nice)
+        service = Service(parts)
         stack.callback(service.close)
         server, healthy = make_server(gate), _health()
         register(service, server)

@@ -25,16 +25,21 @@ from protos.rpc.serving import Context
 from protos.status import STREAM_ENDED, fail, own_cancellation
 from protos.wire import versions
 from protos.wire.endpoint import Endpoint
-from protos.wire.facts import Facts
+from protos.wire.facts import DeviceId, Facts
 from protos.wire.frames import Buffer
 from worker.compute.measure import Measurer, input_shape
 from worker.compute.sessions import Sessions
+from worker.engines.base import Engine
 from worker.engines.processor import settle_thread
 from worker.exchange.exchange import Exchange
 from worker.exchange.outbox import Outbox
+from worker.machine.advertise import Advertisement
+from worker.machine.identity import facts
+from worker.machine.machine import Machine
 from worker.peers.offers import Offers
 from worker.programs.graphs import checked_model, program_of
 from worker.programs.store import BlobStore
+from worker.settings import WorkerSettings
 from worker.trust.certificate import Membership
 from worker.trust.coordinators_seen import Hosts
 
@@ -57,19 +62,24 @@ Call = TypeVar("Call", bound=Callable[..., Awaitable[Any]])
 class Parts:
     """The parts that handle the service's calls."""
 
-    facts: Callable[[], Facts]
+    settings: WorkerSettings
+    own_id: DeviceId
     version: str
+    engine: Engine
     store: BlobStore
     sessions: Sessions
     measurer: Measurer
     exchange: Exchange
     endpoint: Endpoint
-    counters: Callable[[], dict[str, int]]
     membership: Membership
     hosts: Hosts
-    condition: Callable[[], pb.Condition]
+    advertisement: Advertisement
     data_port: int
     offers: Offers
+
+    def facts(self) -> Facts:
+        """The present facts of this worker."""
+        return facts(self.settings, self.own_id, self.engine)
 
 
 def _answers(method: Call) -> Call:
@@ -90,11 +100,11 @@ def _answers(method: Call) -> Call:
 class Service:
     """Implements `protos.rpc.serving.WorkerService`."""
 
-    def __init__(self, parts: Parts, nice: int = 0) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
         # Optimising takes a core for a while: one program at a time, beside the compute thread.
         # Sessions start their threads here, so they inherit this thread's niceness.
-        self._preparing = ThreadPoolExecutor(1, "prepare", settle_thread, (nice,))
+        self._preparing = ThreadPoolExecutor(1, "prepare", settle_thread, (parts.settings.nice,))
         self._streams = 0
         # By blob, while one arrives.
         self._putting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -125,7 +135,10 @@ class Service:
             version=self._parts.version,
             facts=self._parts.facts().message(),
             received_s=received_s,
-            counters=self._parts.counters(),
+            counters={
+                **self._parts.exchange.counts(),
+                "messages": self._parts.endpoint.handled,
+            },
             resident_bytes=resident_bytes(),
             coordinators=others,
             generation=generation,
@@ -202,12 +215,12 @@ class Service:
     @_answers
     async def measure(self, request: pb.MeasureRequest, context: Context) -> pb.MeasureReply:
         """Times a program."""
-        facts = self._parts.facts()
+        own = self._parts.facts()
         program = program_of(request.program)
         inputs = [input_shape(i.tensor, i.data_type, i.dims) for i in request.inputs]
-        allowed = [n for n in request.threads if 1 <= n <= facts.cores] if facts.pace == 1 else []
+        allowed = [n for n in request.threads if 1 <= n <= own.cores] if own.pace == 1 else []
         measured = await self._parts.measurer.measure(
-            program, inputs, request.repeats, request.at_most_s, allowed or [facts.threads]
+            program, inputs, request.repeats, request.at_most_s, allowed or [own.threads]
         )
         return pb.MeasureReply(
             seconds=measured.seconds,
@@ -224,8 +237,13 @@ class Service:
                 cure=f"Name at most {_MAX_NEIGHBOURS} at a time",
             )
         tried = (self._reach(each.device, each.address) for each in request.neighbours)
+        condition = await asyncio.to_thread(
+            Machine().condition,
+            self._parts.settings.state_dir,
+            self._parts.advertisement.stands,
+        )
         return pb.ExamineReply(
-            condition=await asyncio.to_thread(self._parts.condition),
+            condition=condition,
             reached=await asyncio.gather(*tried),
         )
 

@@ -40,6 +40,7 @@ from tests.worker.support import (
 )
 from worker.peers.link import Link, connect
 from worker.peers.listener import Listener
+from worker.peers.offers import Offers
 from worker.tasks.actions import Piece, SendToPeer, TaskKey
 
 
@@ -112,7 +113,8 @@ async def test_the_streams_of_a_revoked_device_end_at_once(cluster, tmp_path):
     own = caller(trust.certified, OFFICE, tmp_path / "office")
     opened = await asyncio.to_thread(connect, at(kitchen), KITCHEN, own)
     broken = []
-    link = Link(opened, Endpoint(), lambda *what: broken.append(what))
+    link = Link(opened, Endpoint())
+    link.broken = lambda *what: broken.append(what)
     assert link.send(pieces_of("r1"))
     began_s = time.monotonic()
     await told(trust, kitchen, KITCHEN, HALL)
@@ -128,10 +130,10 @@ async def test_what_the_socket_does_not_take_at_once_follows_under_tls(tmp_path)
     trust = make_trust(tmp_path / "host")
     own, other = (caller(trust.certified, each, tmp_path / each) for each in (KITCHEN, HALL))
     heard = []
-    listener = Listener("127.0.0.1", 0, own, heard.append, print)
+    listener = Listener("127.0.0.1", 0, own, heard.append, Offers())
     listener.keep({HALL})
     opened = await asyncio.to_thread(connect, f"127.0.0.1:{listener.port}", KITCHEN, other)
-    link = Link(opened, Endpoint(), print)
+    link = Link(opened, Endpoint())
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal((1, 64, rows, 100), np.float32) for rows in (1, 150, 3) * 12]
     senders = [

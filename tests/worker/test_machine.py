@@ -25,6 +25,9 @@ PI = {
 
 
 class Drivers(Cards):
+    def __init__(self, **addresses: list[str]) -> None:
+        self.addresses = lambda: addresses  # type: ignore[method-assign]
+
     def port_mbps(self, name: str) -> int:
         return {"eth0": 1000}[name]
 
@@ -42,8 +45,8 @@ def laid_out(root, files) -> None:
 @pytest.fixture
 def pi(tmp_path) -> Machine:
     laid_out(tmp_path / "root", PI)
-    addresses = {"lo": ["127.0.0.1"], "eth0": ["10.0.0.2"], "wlan0": [], "docker0": ["172.17.0.1"]}
-    return Machine(tmp_path / "root", Drivers(), lambda: addresses, lambda: 1e9)
+    cards = Drivers(lo=["127.0.0.1"], eth0=["10.0.0.2"], wlan0=[], docker0=["172.17.0.1"])
+    return Machine(tmp_path / "root", cards, lambda: 1e9)
 
 
 def test_a_pi_in_a_bad_state(pi, tmp_path) -> None:
@@ -89,7 +92,7 @@ def test_a_kernel_of_debians_own_tells_of_the_voltage(tmp_path, alarm, flags) ->
 
 
 def test_where_nothing_says_anything(tmp_path) -> None:
-    found = Machine(tmp_path / "empty", Drivers(), dict).condition(tmp_path, announced=False)
+    found = Machine(tmp_path / "empty", Drivers()).condition(tmp_path, announced=False)
     assert found.memory_bytes == found.power_flags == 0
     assert not found.governor
     assert not found.interfaces

@@ -101,8 +101,7 @@ class Throttle:
         clock = self._clock
         start = clock.now_s()
         value, cpu_s = self.computed(ready)
-        if ready.check:
-            ready.check(value)
+        ready.check(value)
         if self._pace < 1:
             deadline = start + cpu_s / self._pace + self.waiting_s(ready)
             if clock.now_s() > deadline:

@@ -51,15 +51,20 @@ class Traits:
 
 @dataclass(frozen=True, slots=True)
 class Ready(Generic[T]):
-    """A run that is set up: the function that computes, the bytes of weights it reads, the name of
-    its kernels (empty if unknown), and a function that inspects the result and is not part of the
-    measured time.
+    """A run that is set up: the function that computes, the bytes of weights it reads, and the name
+    of its kernels (empty if unknown).
     """
 
     compute: Callable[[], T]
     weight_bytes: int = 0
     kernels: tuple[object, ...] = ()
-    check: Callable[[T], None] | None = None
+
+    def check(self, result: T) -> None:
+        """Inspects the result, which is no part of the measured time.
+
+        Raises:
+            ImbrexError: it cannot be used.
+        """
 
 
 @dataclass(frozen=True, slots=True)

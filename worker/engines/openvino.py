@@ -8,7 +8,7 @@ f16: f32 is asked for, except in programs of models that allow half precision.
 import ctypes
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -41,7 +41,7 @@ CACHE_BYTES = 1_000_000_000
 _HINTS: Mapping[Precision, str] = {"exact": "f32", "fp16": "f16", "int8": "f16"}
 _PROCESSORS: Mapping[str, Processor] = {"CPU": "cpu", "GPU": "gpu", "NPU": "npu"}
 
-Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+_Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
 _log = structlog.get_logger()
 
@@ -121,9 +121,9 @@ class OpenVino:
         wanted: dict[str, object] = {"INFERENCE_PRECISION_HINT": _HINTS[read_precision(model)]}
         if self._device == "CPU":
             wanted |= {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1}
-        return Compiled(*ends, lambda shapes: self._compiled(read, shapes, wanted))
+        return Compiled(*ends, self, read, wanted)
 
-    def _compiled(self, read: ov.Model, shapes: Shapes, wanted: Mapping[str, object]) -> Any:
+    def compile(self, read: ov.Model, shapes: _Shapes, wanted: Mapping[str, object]) -> Any:
         """The program for inputs of these shapes, from the cache on disk if that is usable."""
         model = read.clone()
         model.reshape(dict(enumerate(map(list, shapes))))
@@ -141,18 +141,26 @@ class OpenVino:
 
 
 class Compiled(Runnable):
-    """A program that is compiled, by `compiled`, for the shapes of each run."""
+    """A program that `engine` compiles for the shapes of each run, with the `wanted` options."""
 
     def __init__(
         self,
         inputs: Mapping[str, Signature],
         outputs: Mapping[str, Signature],
-        compiled: Callable[[Shapes], Any],
+        engine: OpenVino,
+        read: ov.Model,
+        wanted: Mapping[str, object],
     ) -> None:
         super().__init__(inputs, outputs)
-        self._compiled = compiled
+        self._engine = engine
+        self._read = read
+        self._wanted = wanted
         # Compiled programs with their idle requests: one request computes one task at a time.
-        self._made: dict[Shapes, tuple[Any, SimpleQueue[Any]]] = {}
+        self._made: dict[_Shapes, tuple[Any, SimpleQueue[Any]]] = {}
+
+    def compile(self, shapes: _Shapes) -> Any:
+        """The program for inputs of these shapes."""
+        return self._engine.compile(self._read, shapes, self._wanted)
 
     def _bind(
         self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
@@ -160,7 +168,7 @@ class Compiled(Runnable):
         key = tuple(inputs[name].shape for name in self.inputs)
         try:
             if key not in self._made:
-                self._made[key] = (self._compiled(key), SimpleQueue())
+                self._made[key] = (self.compile(key), SimpleQueue())
             compiled, idle = self._made[key]
             try:
                 request = idle.get_nowait()

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, assert_never
 
@@ -156,10 +156,12 @@ class Exchange:
 
     def counts(self) -> dict[str, int]:
         """Counts since the start: dropped frames by reason, messages to neighbours by transport,
-        tasks run, and milliseconds of computing them, whoever asked.
+        tasks run, milliseconds of computing them, whoever asked, and runs that other load slowed
+        down further than the pace.
         """
         with self._lock:
             ran = {"tasks_run": self._tasks_run, "computed_ms": round(1e3 * self._computed_s)}
+            ran["overruns"] = self._compute.throttle.overruns
             return {**self._tasks.dropped, **self._peers.sent, **ran}
 
     async def reach(self, device: str, address: str) -> None:
@@ -296,7 +298,7 @@ class Exchange:
 
     def _bound(self, run: Run) -> Ready[dict[str, np.ndarray]]:
         bound = self._sessions.get(run.program).bound(run.inputs, run.shapes)
-        return replace(bound, check=lambda made: _require_finite(made, run.checked))
+        return _Finite(bound.compute, bound.weight_bytes, bound.kernels, run.checked)
 
     def _ended(self, key: TaskKey, outcome: Timed[dict[str, np.ndarray]] | Exception) -> Job | None:
         """Handles the end of a run, in the thread that ran it. Returns the run of the task that it
@@ -382,11 +384,17 @@ def _key_in(about: Sequence[Any]) -> TaskKey | None:
     return key
 
 
-def _require_finite(outputs: dict[str, np.ndarray], checked: Iterable[str]) -> None:
-    """Raises NotFinite unless these outputs are finite."""
-    for name in checked:
-        if not is_finite(outputs[name]):
-            raise NotFinite(
-                cause=f"the program produced values of {name!r} that are not finite",
-                cure="If only this device does so, check its memory and its power supply",
-            )
+@dataclass(frozen=True, slots=True)
+class _Finite(Ready[dict[str, np.ndarray]]):
+    """A run of which the outputs of these `names` have to be finite."""
+
+    names: Collection[str] = ()
+
+    def check(self, result: dict[str, np.ndarray]) -> None:
+        """Raises NotFinite unless they are."""
+        for name in self.names:
+            if not is_finite(result[name]):
+                raise NotFinite(
+                    cause=f"the program produced values of {name!r} that are not finite",
+                    cure="If only this device does so, check its memory and its power supply",
+                )

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import structlog
@@ -23,6 +22,7 @@ from protos.errors import PeerViolation
 from protos.rpc.channels import Caller
 from protos.rpc.direct import GREET_S, PREFACE, tune
 from protos.trust.identity import device_of
+from worker.peers.offers import Offers
 from worker.peers.packets import WELCOME, Reader, read_greeting
 from worker.peers.readers import Readers, Work
 from worker.tasks.actions import Piece
@@ -37,8 +37,6 @@ _PAUSE_S = 0.1
 
 # Returns what the calling thread is to do next, if anything.
 Deliver = Callable[[Piece], Work | None]
-# Takes over a host's connection, with what is needed to secure it.
-TakeHost = Callable[[socket.socket, ssl.SSLContext | None], None]
 
 _log = structlog.get_logger()
 
@@ -56,7 +54,9 @@ class _Stream:
 
 
 class Listener:
-    """Listens from construction on. `deliver` and `take_host` are called in the reading threads."""
+    """Listens from construction on. `deliver` is called in the reading threads; `offers` takes the
+    streams of hosts.
+    """
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class Listener:
         port: int,
         caller: Caller,
         deliver: Deliver,
-        take_host: TakeHost,
+        offers: Offers,
     ) -> None:
         self._caller = caller
         self._deliver = deliver
-        self._take_host = take_host
+        self._offers = offers
         self._members: frozenset[str] | None = None
         self._lock = threading.Lock()
         self._streams: dict[_Stream, None] = {}
@@ -162,7 +162,7 @@ class Listener:
         context = credentials.tls_server() if credentials is not None else None
         if stream.socket.recv(1, socket.MSG_PEEK) == PREFACE:
             stream.socket.recv(1)
-            self._take_host(socket.socket(fileno=stream.socket.detach()), context)
+            self._offers.take(socket.socket(fileno=stream.socket.detach()), context)
             return False
         self._greet(stream, context)
         return True
@@ -172,14 +172,14 @@ class Listener:
             secured = context.wrap_socket(stream.socket, server_side=True)
             with self._lock:
                 stream.socket = secured
-        sender, secret = read_greeting(partial(_exactly, stream.socket))
+        sender, secret = read_greeting(stream.socket)
         with self._lock:
             if objection := self._objection(stream.socket, sender, secret):
                 raise PeerViolation(cause=objection, cure="See `imbrex cluster list`")
             stream.sender = sender
         stream.socket.sendall(WELCOME)
         stream.socket.settimeout(None)
-        stream.reader = Reader(stream.socket.recv_into, sender)
+        stream.reader = Reader(stream.socket, sender)
 
     def _objection(self, stream: socket.socket, sender: str, secret: str) -> str:
         """The reason to refuse a stream; empty if there is none."""
@@ -229,14 +229,6 @@ def _listening(host: str, port: int) -> socket.socket:
         else:
             return listener
     raise AssertionError("any free port was tried")
-
-
-def _exactly(stream: socket.socket, size: int) -> bytes:
-    """Exactly `size` bytes, fewer at the stream's end; reads nothing beyond them."""
-    found = b""
-    while len(found) < size and (got := stream.recv(size - len(found))):
-        found += got
-    return found
 
 
 def _hang_up(stream: socket.socket) -> None:

@@ -10,8 +10,9 @@ A stream begins with a greeting: who sends, and the cluster's secret where that 
 
 from __future__ import annotations
 
+import socket
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -39,8 +40,6 @@ _MOST_NAME = 4096
 _MOST_PLACES = 1024
 # Bytes read at once, if available: a small halo then takes one system call.
 _AHEAD_BYTES = 64 << 10
-
-Read = Callable[[int], bytes]
 
 
 def split(parts: Iterable[Piece]) -> Iterator[Piece]:
@@ -88,12 +87,12 @@ def packets(parts: Sequence[Piece]) -> list[memoryview | bytes]:
 
 
 class Reader:
-    """Reads the packets of a stream. `recv_into` fills the beginning of a buffer with at least one
-    byte, or returns 0 at the stream's end; bytes read beyond a header are kept for the next packet.
+    """Reads the packets of a stream from a blocking socket; bytes read beyond a header are kept for
+    the next packet.
     """
 
-    def __init__(self, recv_into: Callable[[memoryview], int], sender: str) -> None:
-        self._recv_into = recv_into
+    def __init__(self, stream: socket.socket, sender: str) -> None:
+        self._stream = stream
         self._sender = sender
         self._buffer = memoryview(bytearray(_AHEAD_BYTES))
         self._start = self._stop = 0
@@ -141,7 +140,7 @@ class Reader:
         self._buffer[:ahead] = bytes(self._buffer[self._start : self._stop])
         self._start, self._stop = 0, ahead
         while self._stop < size:
-            got = self._recv_into(self._buffer[self._stop :])
+            got = self._stream.recv_into(self._buffer[self._stop :])
             if not got:
                 return False
             self._stop += got
@@ -152,7 +151,7 @@ class Reader:
         payload[:ahead] = self._buffer[self._start : self._start + ahead]
         self._start += ahead
         while ahead < len(payload):
-            got = self._recv_into(payload[ahead:])
+            got = self._stream.recv_into(payload[ahead:])
             if not got:
                 raise _violation("ended the stream within a packet")
             ahead += got
@@ -164,20 +163,28 @@ def greeting(sender: str, secret: str) -> bytes:
     return _GREETING.pack(MAGIC, len(own), len(proof)) + own + proof
 
 
-def read_greeting(read: Read) -> tuple[str, str]:
+def read_greeting(stream: socket.socket) -> tuple[str, str]:
     """(the sender's id, the secret that it presents).
 
     Raises:
         PeerViolation: this is not a greeting.
     """
-    header = read(_GREETING.size)
+    header = _exactly(stream, _GREETING.size)
     if len(header) == _GREETING.size:
         magic, own, proof = _GREETING.unpack(header)
         if magic == MAGIC and proof <= _MOST_NAME:
-            text = read(own + proof)
+            text = _exactly(stream, own + proof)
             if len(text) == own + proof:
                 return text[:own].decode(errors="replace"), text[own:].decode(errors="replace")
     raise _violation("did not greet")
+
+
+def _exactly(stream: socket.socket, size: int) -> bytes:
+    """Exactly `size` bytes, fewer at the stream's end; reads nothing beyond them."""
+    found = b""
+    while len(found) < size and (got := stream.recv(size - len(found))):
+        found += got
+    return found
 
 
 @lru_cache(_MOST_PLACES)

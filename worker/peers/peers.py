@@ -3,12 +3,12 @@ can be reached, else gRPC, with one writer each.
 """
 
 import asyncio
+import socket
 import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 import structlog
 
@@ -16,6 +16,7 @@ from protos.errors import ImbrexError, LostWorker, PeerViolation
 from protos.failures import SendFailed
 from protos.rpc.channels import Caller
 from protos.rpc.client import ExchangeStream, WorkerClient
+from protos.wire.endpoint import Endpoint
 from worker.peers.link import MAX_WAITING, PATIENCE_S, SLOWEST_BYTES_PER_S, Link, connect
 from worker.tasks.actions import SendToPeer
 from worker.tasks.task_items import messages
@@ -169,8 +170,7 @@ class _Peer:
         self._peers = peers
         self._waiting: deque[_Waiting] = deque()
         self._changed = asyncio.Event()
-        self._link: Link | None = None
-        self._number = 0  # for this link only: an earlier one that broke is not the present one
+        self._link: _PeerLink | None = None
         self._client: WorkerClient | None = None
         self._stream: ExchangeStream | None = None
         self._writer = asyncio.get_running_loop().create_task(self._write_all())
@@ -254,20 +254,18 @@ class _Peer:
                 )
             else:
                 await client.close()
-                self._number += 1
-                broke = partial(self._broke, self._number)
-                self._link = Link(opened, self._peers.caller.endpoint, broke)
+                self._link = _PeerLink(opened, self._peers.caller.endpoint, self)
                 self._peers.linked((self._device, self._address), self._link)
                 return
         self._client, self._stream = client, client.exchange()
 
-    def _broke(self, number: int, unsent: _Unsent, error: ImbrexError) -> None:
+    def broken(self, link: "_PeerLink", unsent: _Unsent, error: ImbrexError) -> None:
         """Handles a broken data stream; called in any thread."""
-        self._peers.on_loop(self._again, number, unsent, error)
+        self._peers.on_loop(self._again, link, unsent, error)
 
-    def _again(self, number: int, unsent: _Unsent, error: ImbrexError) -> None:
-        if self._link is not None and number == self._number:
-            link, self._link = self._link, None
+    def _again(self, link: "_PeerLink", unsent: _Unsent, error: ImbrexError) -> None:
+        if self._link is link:
+            self._link = None
             self._peers.linked((self._device, self._address), None)
             link.close()
         for action, was_second in unsent:
@@ -284,6 +282,18 @@ class _Peer:
         if self._client is not None:
             await self._client.close()
         self._client = self._stream = None
+
+
+class _PeerLink(Link):
+    """A stream whose neighbour hears that it has broken."""
+
+    def __init__(self, stream: socket.socket, endpoint: Endpoint, peer: _Peer) -> None:
+        self._peer = peer
+        super().__init__(stream, endpoint)
+
+    def broken(self, unsent: _Unsent, error: ImbrexError) -> None:
+        """Has it sent again."""
+        self._peer.broken(self, unsent, error)
 
 
 def _unexpected(error: Exception) -> SendFailed:
