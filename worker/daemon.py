@@ -34,17 +34,17 @@ from worker.compute.measure import Measurer
 from worker.compute.sessions import Sessions
 from worker.engines.base import Engine, Place
 from worker.engines.verified import Verified
-from worker.exchange.exchange import Exchange
+from worker.exchange.exchange import TaskExchange
 from worker.machine.advertise import Advertisement
-from worker.machine.hardware import Hardware
+from worker.machine.hardware import WorkerHardware
 from worker.machine.identity import device_id
-from worker.peers.listener import Listener
+from worker.peers.listener import DataListener
 from worker.peers.offers import Offers
 from worker.programs.store import BlobStore
-from worker.service import Parts, Service
+from worker.service import GrpcService, WorkerParts
 from worker.settings import WorkerSettings
 from worker.tasks.state import Tasks
-from worker.trust.certificate import Membership, credentials_in, watch_clock
+from worker.trust.certificate import TrustUpdates, credentials_in, watch_clock
 from worker.trust.coordinators_seen import Hosts
 
 READY_FILE = "ready.json"
@@ -56,7 +56,9 @@ _log = structlog.get_logger()
 
 
 async def run(
-    settings: WorkerSettings, stop: asyncio.Event | None = None, hardware: Hardware | None = None
+    settings: WorkerSettings,
+    stop: asyncio.Event | None = None,
+    hardware: WorkerHardware | None = None,
 ) -> None:
     """Serves until `stop` is set, or SIGTERM or SIGINT comes; on this computer, or as `hardware`.
 
@@ -64,7 +66,7 @@ async def run(
         BadConfiguration: a setting, the state directory or the port cannot be used.
     """
     stop = stop or _stop_on_signals()
-    hardware = hardware or Hardware.of(settings)
+    hardware = hardware or WorkerHardware.of(settings)
     own_id = device_id(settings.state_dir)
     version = installed_version("imbrex")
     keep_buffers(settings.memory_bytes)
@@ -87,16 +89,16 @@ async def run(
         tasks = Tasks(own_id, tensors_cap_bytes(memory_bytes))
         caller = Caller(own_id, settings.secret, hardware.endpoint, credentials)
         gate, offers = make_gate(settings.secret, credentials), Offers()
-        exchange = Exchange(tasks, sessions, compute, caller, version)
+        exchange = TaskExchange(tasks, sessions, compute, caller, version)
         stack.push_async_callback(exchange.close)
         stack.push_async_callback(offers.close)
-        listener = Listener(
+        listener = DataListener(
             settings.host, settings.wanted_data_port, caller, exchange.receive_piece, offers
         )
         stack.callback(listener.close)
         # A wrong address is an error before the worker serves; the network may come up later.
         advertisement = Advertisement(settings.host, settings.mdns_interfaces, settings.mdns)
-        parts = Parts(
+        parts = WorkerParts(
             settings=settings,
             own_id=own_id,
             version=version,
@@ -106,13 +108,13 @@ async def run(
             measurer=Measurer(store, compute, engine),
             exchange=exchange,
             endpoint=hardware.endpoint,
-            membership=Membership(caller, gate, (exchange, listener), settings.state_dir),
+            trust=TrustUpdates(caller, gate, (exchange, listener), settings.state_dir),
             hosts=Hosts(),
             advertisement=advertisement,
             data_port=listener.port,
             offers=offers,
         )
-        service = Service(parts)
+        service = GrpcService(parts)
         stack.callback(service.close)
         server, healthy = make_server(gate), _health()
         register(service, server)
@@ -149,10 +151,10 @@ def main(file: Path | None = None, overrides: Mapping[str, Any] | None = None) -
         BadConfiguration: a setting, the state directory or the port cannot be used.
     """
     settings = WorkerSettings.load(file, overrides)
-    return serve(settings, Hardware.of(settings))
+    return serve(settings, WorkerHardware.of(settings))
 
 
-def serve(settings: WorkerSettings, hardware: Hardware) -> int:
+def serve(settings: WorkerSettings, hardware: WorkerHardware) -> int:
     """Runs a worker on the given `hardware`; returns the exit code.
 
     Raises:
@@ -179,7 +181,7 @@ def join_cluster(file: Path | None = None, overrides: Mapping[str, Any] | None =
 
 
 def _engine(
-    settings: WorkerSettings, store: BlobStore, hardware: Hardware, stack: AsyncExitStack
+    settings: WorkerSettings, store: BlobStore, hardware: WorkerHardware, stack: AsyncExitStack
 ) -> tuple[WorkerSettings, Engine]:
     """The engine, which `stack` closes, and the settings with the best threads and concurrency for
     it.

@@ -31,16 +31,16 @@ from worker.compute.measure import Measurer, input_shape
 from worker.compute.sessions import Sessions
 from worker.engines.base import Engine
 from worker.engines.processor import settle_thread
-from worker.exchange.exchange import Exchange
-from worker.exchange.outbox import Outbox
+from worker.exchange.exchange import TaskExchange
+from worker.exchange.result_queue import ResultQueue
 from worker.machine.advertise import Advertisement
 from worker.machine.identity import facts
-from worker.machine.machine import Machine
+from worker.machine.machine import LocalMachine
 from worker.peers.offers import Offers
 from worker.programs.graphs import checked_model, program_of
 from worker.programs.store import BlobStore
 from worker.settings import WorkerSettings
-from worker.trust.certificate import Membership
+from worker.trust.certificate import TrustUpdates
 from worker.trust.coordinators_seen import Hosts
 
 # One chunk of a blob is 1 MB; a message is 64 MB at most.
@@ -59,7 +59,7 @@ Call = TypeVar("Call", bound=Callable[..., Awaitable[Any]])
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class WorkerParts:
     """The parts that handle the service's calls."""
 
     settings: WorkerSettings
@@ -69,9 +69,9 @@ class Parts:
     store: BlobStore
     sessions: Sessions
     measurer: Measurer
-    exchange: Exchange
+    exchange: TaskExchange
     endpoint: Endpoint
-    membership: Membership
+    trust: TrustUpdates
     hosts: Hosts
     advertisement: Advertisement
     data_port: int
@@ -97,10 +97,10 @@ def _answers(method: Call) -> Call:
     return cast("Call", guarded)
 
 
-class Service:
+class GrpcService:
     """Implements `protos.rpc.serving.WorkerService`."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: WorkerParts) -> None:
         self._parts = parts
         # Optimising takes a core for a while: one program at a time, beside the compute thread.
         # Sessions start their threads here, so they inherit this thread's niceness.
@@ -123,7 +123,7 @@ class Service:
         others: list[str] = []
         generation = 0
         if _sender(context) == HOST:
-            generation = self._parts.membership.learn(
+            generation = self._parts.trust.learn(
                 request.members, request.generation, request.coordinators
             )
             if request.coordinator:
@@ -238,7 +238,7 @@ class Service:
             )
         tried = (self._reach(each.device, each.address) for each in request.neighbours)
         condition = await asyncio.to_thread(
-            Machine().condition,
+            LocalMachine().condition,
             self._parts.settings.state_dir,
             self._parts.advertisement.stands,
         )
@@ -257,10 +257,10 @@ class Service:
     @_answers
     async def renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewReply:
         """Renews the worker's certificate."""
-        membership = self._parts.membership
+        trust = self._parts.trust
         if not request.certificate:
-            return pb.RenewReply(signing_request=membership.signing_request())
-        membership.certify(request.certificate)
+            return pb.RenewReply(signing_request=trust.signing_request())
+        trust.certify(request.certificate)
         return pb.RenewReply()
 
     async def exchange(self, _request: AsyncIterator[bytes], context: Context) -> None:
@@ -271,7 +271,7 @@ class Service:
             context.set_details("too many streams")
             return
         self._streams += 1
-        number, outbox = self._parts.exchange.open_stream()
+        number, results = self._parts.exchange.open_stream()
         tasks: set[asyncio.Future[PeerViolation | None]] = set()
         try:
             with self._parts.offers.made() as offered:
@@ -281,7 +281,7 @@ class Service:
                 parts = (
                     self._read(number, sender, context),
                     self._read_direct(number, sender, offered.stream),
-                    self._write(outbox, context, offered.stream),
+                    self._write(results, context, offered.stream),
                 )
                 tasks = {asyncio.ensure_future(part) for part in parts}
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -325,7 +325,7 @@ class Service:
                 return violation
 
     async def _write(
-        self, outbox: Outbox, context: Context, stream: asyncio.Future[Direct]
+        self, results: ResultQueue, context: Context, stream: asyncio.Future[Direct]
     ) -> None:
         async def write(message: Sequence[Buffer]) -> None:
             await self._parts.endpoint.handle(sum(map(len, message)))
@@ -335,7 +335,7 @@ class Service:
                 await context.write(b"".join(message))
 
         try:
-            await outbox.write_all(write)
+            await results.write_all(write)
         except LostWorker:
             pass
         except STREAM_ENDED:

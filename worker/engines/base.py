@@ -245,4 +245,4 @@ class ProgramCache:
         return arrays
 
 
-Maker: TypeAlias = Callable[[Place], Engine]
+EngineFactory: TypeAlias = Callable[[Place], Engine]

@@ -29,7 +29,7 @@ from protos.errors import BadConfiguration
 from worker.engines import AUTO
 from worker.engines.base import Engine, Place, ProgramCache, Runnable
 from worker.engines.onnxruntime import OnnxRuntime
-from worker.engines.registry import DEFAULT, candidates, maker_of
+from worker.engines.registry import DEFAULT, candidates, factory_of
 from worker.engines.verified import ReferenceRun, Verified, compare_engines
 from worker.programs.store import BlobStore
 
@@ -57,7 +57,7 @@ def pick_engine(name: str, place: Place) -> Engine:
     if name == AUTO:
         reference, versions = OnnxRuntime(place), candidates()
         return Fastest(place, reference, versions) if versions else reference
-    maker = maker_of(name)
+    maker = factory_of(name)
     return maker(place) if name == DEFAULT else Verified(place, OnnxRuntime(place), maker(place))
 
 
@@ -202,7 +202,7 @@ class Fastest(Verified):
         name = self._pick.engine
         if name != DEFAULT:
             try:
-                self._use(maker_of(name)(self._place))
+                self._use(factory_of(name)(self._place))
             except Exception as error:
                 self._refuse_engine(name, str(error))
 
@@ -242,7 +242,7 @@ def run_trial(name: str, place: Place, runs: Sequence[tuple[Program, ReferenceRu
         place = replace(place, folder=Path(folder))
         reference, cache = OnnxRuntime(place), ProgramCache(place.store)
         before_bytes = resident_bytes()
-        engine = maker_of(name)(place)
+        engine = factory_of(name)(place)
         if engine.traits.limits is not None:
             raise BadConfiguration(
                 cause="it computes whole networks only",

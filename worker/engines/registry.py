@@ -16,7 +16,7 @@ from protos.daemon.extras import line_for_extra
 from protos.errors import BadConfiguration, ImbrexError
 from protos.wire.limits import Limits
 from worker.engines import AUTO
-from worker.engines.base import Engine, Maker, Place, Traits
+from worker.engines.base import Engine, EngineFactory, Place, Traits
 
 GROUP = "imbrex.engines"
 DEFAULT = "onnxruntime"
@@ -38,7 +38,7 @@ def engine_names() -> list[str]:
     return [AUTO, *_BUILT_IN, *sorted({*_installed()} - {*_BUILT_IN})]
 
 
-def maker_of(name: str) -> Maker:
+def factory_of(name: str) -> EngineFactory:
     """The function that creates the engine of this name, whose results nothing verifies yet.
 
     Raises:
@@ -58,7 +58,7 @@ def maker_of(name: str) -> Maker:
             cure=f"Choose one of {', '.join(engine_names())}, or install its package",
         )
     try:
-        plugged: Maker = found.load()
+        plugged: EngineFactory = found.load()
     except (ImportError, AttributeError) as error:
         raise BadConfiguration(
             cause=f"the engine {name!r} of {found.value} cannot be imported: {error}",
@@ -95,7 +95,7 @@ def _has_intel(sysfs: Path, nodes: str) -> bool:
     return False
 
 
-def _made(name: str, make: Maker, place: Place) -> Engine:
+def _made(name: str, make: EngineFactory, place: Place) -> Engine:
     """The engine of a package, whose mistakes are errors with its name."""
     try:
         engine = make(place)

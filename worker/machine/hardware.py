@@ -12,12 +12,12 @@ from worker.engines import AUTO
 from worker.engines.base import Engine, Place
 from worker.engines.onnxruntime import OnnxRuntime
 from worker.engines.pick import pick_engine
-from worker.engines.registry import DEFAULT, maker_of
+from worker.engines.registry import DEFAULT, factory_of
 from worker.settings import WorkerSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Hardware:
+class WorkerHardware:
     """The throttle of runs, the name of the engine, and the cost of messages. `without` names the
     passes of onnxruntime's optimiser that an emulated processor's lacks; no other engine is then
     used.
@@ -29,7 +29,7 @@ class Hardware:
     endpoint: Endpoint = field(default_factory=Endpoint)
 
     @classmethod
-    def of(cls, settings: WorkerSettings) -> Hardware:
+    def of(cls, settings: WorkerSettings) -> WorkerHardware:
         """The hardware of this machine.
 
         Raises:
@@ -44,7 +44,7 @@ class Hardware:
                 cure=f"Set pace = 1, or engine = {DEFAULT}: the CPU time of others is not known",
             )
         if name != AUTO:
-            maker_of(name)
+            factory_of(name)
         return cls(Throttle(settings.pace), name)
 
     def make_engine(self, place: Place) -> Engine:

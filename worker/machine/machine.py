@@ -20,7 +20,7 @@ _FREQUENCY = "sys/devices/system/cpu/cpu0/cpufreq"
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class LocalMachine:
     """The sources to read from."""
 
     root: Path = Path("/")

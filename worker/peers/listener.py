@@ -23,9 +23,9 @@ from protos.rpc.channels import Caller
 from protos.rpc.direct import GREET_S, PREFACE, tune
 from protos.trust.identity import device_of
 from worker.peers.offers import Offers
-from worker.peers.packets import WELCOME, Reader, read_greeting
-from worker.peers.readers import Readers, Work
-from worker.tasks.actions import Piece
+from worker.peers.packets import WELCOME, PacketReader, read_greeting
+from worker.peers.readers import FollowUp, Readers
+from worker.tasks.actions import TensorPiece
 
 # Connections that have not greeted yet, and streams of one neighbour: its present one, and those
 # from before its cable was pulled. Each may hold a packet of 4 MB while it is read.
@@ -36,7 +36,7 @@ _MOST_STREAMS = 256
 _PAUSE_S = 0.1
 
 # Returns what the calling thread is to do next, if anything.
-Deliver = Callable[[Piece], Work | None]
+Deliver = Callable[[TensorPiece], FollowUp | None]
 
 _log = structlog.get_logger()
 
@@ -49,11 +49,11 @@ class _Stream:
 
     socket: socket.socket
     sender: str = ""
-    reader: Reader | None = None
+    reader: PacketReader | None = None
     uncharged_bytes: int = 0
 
 
-class Listener:
+class DataListener:
     """Listens from construction on. `deliver` is called in the reading threads; `offers` takes the
     streams of hosts.
     """
@@ -128,8 +128,8 @@ class Listener:
                 _log.warning("a data stream cannot be read", cause=str(error))
                 self._forget(stream)
 
-    def _serve(self, stream: _Stream) -> Work | None:
-        work: Work | None = None
+    def _serve(self, stream: _Stream) -> FollowUp | None:
+        work: FollowUp | None = None
         try:
             if stream.reader is None and not self._is_neighbour(stream):
                 return None
@@ -179,7 +179,7 @@ class Listener:
             stream.sender = sender
         stream.socket.sendall(WELCOME)
         stream.socket.settimeout(None)
-        stream.reader = Reader(stream.socket, sender)
+        stream.reader = PacketReader(stream.socket, sender)
 
     def _objection(self, stream: socket.socket, sender: str, secret: str) -> str:
         """The reason to refuse a stream; empty if there is none."""
@@ -197,7 +197,7 @@ class Listener:
             return f"device {sender} has {MOST_STREAMS_OF_A_PEER} streams open already"
         return ""
 
-    def _read(self, stream: _Stream) -> Work | None:
+    def _read(self, stream: _Stream) -> FollowUp | None:
         """Delivers until the stream ends, or until a piece leads to work."""
         assert stream.reader is not None
         charge, deliver = self._caller.endpoint.charge, self._deliver

@@ -22,7 +22,7 @@ from models.tensors.boxes import Box
 from protos.errors import PeerViolation
 from protos.wire.convert import DTYPES, MAX_DIMS, data_type_of
 from protos.wire.frames import MAX_TENSOR_BYTES, pieces, runs
-from worker.tasks.actions import Piece, TaskKey
+from worker.tasks.actions import TaskKey, TensorPiece
 
 MAGIC = b"imbrex\x01"
 # What the receiver says to a greeting that it accepts.
@@ -42,7 +42,7 @@ _MOST_PLACES = 1024
 _AHEAD_BYTES = 64 << 10
 
 
-def split(parts: Iterable[Piece]) -> Iterator[Piece]:
+def split(parts: Iterable[TensorPiece]) -> Iterator[TensorPiece]:
     """The same pieces, cut to at most `MAX_TENSOR_BYTES` each."""
     for part in parts:
         if part.array.nbytes <= MAX_TENSOR_BYTES:
@@ -50,10 +50,10 @@ def split(parts: Iterable[Piece]) -> Iterator[Piece]:
             continue
         for cut in pieces(part.box.spans, part.array.itemsize):
             box = Box.of(*cut)
-            yield Piece(part.key, part.tensor, box, part.array[box.slices(part.box)])
+            yield TensorPiece(part.key, part.tensor, box, part.array[box.slices(part.box)])
 
 
-def packets(parts: Sequence[Piece]) -> list[memoryview | bytes]:
+def packets(parts: Sequence[TensorPiece]) -> list[memoryview | bytes]:
     """The packets of these pieces, as buffers in order; payloads are views where runs are long.
 
     Every halo passes through here between two kernels, rarely enough to find the caches cold, so
@@ -86,7 +86,7 @@ def packets(parts: Sequence[Piece]) -> list[memoryview | bytes]:
     return buffers
 
 
-class Reader:
+class PacketReader:
     """Reads the packets of a stream from a blocking socket; bytes read beyond a header are kept for
     the next packet.
     """
@@ -97,7 +97,7 @@ class Reader:
         self._buffer = memoryview(bytearray(_AHEAD_BYTES))
         self._start = self._stop = 0
 
-    def next(self) -> tuple[Piece, bool] | None:
+    def next(self) -> tuple[TensorPiece, bool] | None:
         """The next packet, and whether its message ends with it; None at the stream's end.
 
         Raises:
@@ -128,9 +128,9 @@ class Reader:
         array = aligned_empty(box.shape, dtype)
         if size:
             self._fill(array.reshape(-1).view(np.uint8).data)
-        return Piece(TaskKey(request, version, task, attempt), tensor, box, array, self._sender), (
-            mark == _LAST
-        )
+        return TensorPiece(
+            TaskKey(request, version, task, attempt), tensor, box, array, self._sender
+        ), (mark == _LAST)
 
     def _has(self, size: int) -> bool:
         """Reads until `size` bytes are buffered; False if the stream ends before."""

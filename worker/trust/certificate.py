@@ -82,7 +82,7 @@ class Streams(Protocol):
         ...
 
 
-class Membership:
+class TrustUpdates:
     """Passes the list of members to the gate and to the owners of `streams` with neighbours, and
     renews the certificate when the host asks. `state_dir` keeps the generation of the newest list.
     """

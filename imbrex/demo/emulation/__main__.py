@@ -24,7 +24,7 @@ from imbrex.described import find_planners_here
 from protos.daemon.logs import log_to_stderr
 from worker.daemon import serve as serve_worker
 from worker.engines.ort_session import BLOCKED_LAYOUT
-from worker.machine.hardware import Hardware as WorkerHardware
+from worker.machine.hardware import WorkerHardware
 from worker.settings import WorkerSettings
 
 

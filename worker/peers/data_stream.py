@@ -44,7 +44,7 @@ class _Unsent:
     patience_s: float
 
 
-class Link:
+class DataStream:
     """An open stream to a neighbour. When it has broken, `send` returns False."""
 
     def __init__(self, stream: socket.socket, endpoint: Endpoint) -> None:
