@@ -126,11 +126,11 @@ async def run(
         stack.push_async_callback(server.stop, 1.0)
         stack.push_async_callback(exchange.drain, _DRAIN_S)
         await _say(healthy, health_pb2.HealthCheckResponse.SERVING)
-        told = {"address": f"{settings.host}:{port}", "data_port": listener.port, "id": own_id}
-        stack.enter_context(_ready_file(settings.state_dir / READY_FILE, told))
+        ready = {"address": f"{settings.host}:{port}", "data_port": listener.port, "id": own_id}
+        stack.enter_context(_ready_file(settings.state_dir / READY_FILE, ready))
         _log.info(
             "ready",
-            **told,
+            **ready,
             engine=engine.traits.name,
             pace=settings.pace,
             threads=settings.task_threads,
@@ -190,12 +190,12 @@ def _engine(
     for leftover in folder.glob(".*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
-    def made(threads: int) -> Engine:
+    def engine_for(threads: int) -> Engine:
         place = Place(folder, store, threads, settings.memory_bytes, settings.nice)
         return hardware.make_engine(place)
 
-    settings = settled(settings, made(1))
-    engine = made(settings.task_threads)
+    settings = settled(settings, engine_for(1))
+    engine = engine_for(settings.task_threads)
     if isinstance(engine, Verified):
         stack.callback(engine.close)
     return settings, engine
@@ -226,8 +226,8 @@ def _stop_on_signals() -> asyncio.Event:
 
 
 @contextmanager
-def _ready_file(path: Path, told: Mapping[str, Any]) -> Iterator[None]:
-    write_atomically(path, json.dumps({**told, "pid": os.getpid()}).encode())
+def _ready_file(path: Path, content: Mapping[str, Any]) -> Iterator[None]:
+    write_atomically(path, json.dumps({**content, "pid": os.getpid()}).encode())
     try:
         yield
     finally:

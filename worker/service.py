@@ -236,7 +236,7 @@ class GrpcService:
                 cause=f"the request names {len(request.neighbours)} neighbours",
                 cure=f"Name at most {_MAX_NEIGHBOURS} at a time",
             )
-        tried = (self._reach(each.device, each.address) for each in request.neighbours)
+        tried = (self._reach(other.device, other.address) for other in request.neighbours)
         condition = await asyncio.to_thread(
             LocalMachine().condition,
             self._parts.settings.state_dir,

@@ -10,13 +10,13 @@ from models.cut.program import Program
 from tests.waiting import until
 from tests.whole.cluster import assert_right, coordinator, question
 from tests.worker.plugged import plant, plug
-from tests.worker.support import conv_model, in_process
+from tests.worker.support import conv_model, in_process, picture
 from worker.engines import AUTO, pick
 from worker.engines.base import Place
 from worker.engines.onnxruntime import OnnxRuntime
 from worker.engines.ort_session import Session
-from worker.engines.pick import FILE, MOST_RUNS, Fastest, TrialResult
-from worker.engines.verified import ReferenceRun, Verified, VerifiedProgram
+from worker.engines.pick import FILE, MOST_RUNS, Fastest, TrialResult, pick_engine
+from worker.engines.verified import ReferenceRun, Standing, Verified, VerifiedProgram
 from worker.programs.store import BlobStore
 
 MODEL = "digits"
@@ -176,6 +176,25 @@ async def test_without_a_gain_it_stays_with_onnxruntime(tmp_path, monkeypatch, f
     assert type(engine.load(program(1).sha256)) is Session
 
 
+async def test_only_an_engine_picked_for_its_speed_loses_what_it_computes_more_slowly(
+    tmp_path, monkeypatch, fastest
+):
+    monkeypatch.setattr("worker.engines.verified.SLOWER", 0.0)
+    found(monkeypatch, good=BETTER)
+    await picked(fastest(good="1"), tmp_path, 1)
+    for engine, is_for_speed in (
+        (fastest(good="1"), True),
+        (pick_engine("good", Place(tmp_path, BlobStore(tmp_path, 1 << 20), 1)), False),
+    ):
+        engine.prepare(program(1))
+        x = picture()
+        engine.load(program(1).sha256).bound({"x": x}, {"y": x.shape}).compute()
+        await until(lambda engine=engine: engine.standing() != Standing())
+        assert ("times as long" in engine.standing().refused) is is_for_speed
+        assert engine.standing().programs == (0 if is_for_speed else 1)
+        engine.close()
+
+
 async def test_another_version_or_engine_is_tried_again(tmp_path, monkeypatch, fastest):
     found(monkeypatch, good=BETTER)
     await picked(fastest(good="1"), tmp_path, 1)
@@ -202,7 +221,7 @@ async def test_a_stored_pick_is_used_from_the_start(tmp_path, monkeypatch):
     found(monkeypatch, sound=BETTER, openvino="not for this test")
     state = tmp_path / "worker"
     place = Place(state / "optimised", BlobStore(state, 1 << 20), 1)
-    await picked(pick.pick_engine(AUTO, place), place.folder, 1)
+    await picked(pick_engine(AUTO, place), place.folder, 1)
     async with (
         in_process(state, engine="auto") as worker,
         coordinator(tmp_path / "host", [worker.address], "lw") as host,

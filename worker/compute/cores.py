@@ -151,9 +151,9 @@ def _kept(path: Path, key: str) -> CoreTiming | None:
     read.
     """
     try:
-        found = json.loads(path.read_bytes())
-        if found["key"] == key:
-            return CoreTiming(float(found["together_s"]), float(found["apart_s"]))
+        stored = json.loads(path.read_bytes())
+        if stored["key"] == key:
+            return CoreTiming(float(stored["together_s"]), float(stored["apart_s"]))
     except (OSError, ValueError, KeyError, TypeError):
         pass
     return None
@@ -192,5 +192,5 @@ def _convolutions() -> bytes:
     ]
     graph = helper.make_graph(nodes, "convolutions", ends[:1], ends[1:], initializer=weights)
     opset = [helper.make_opsetid("", 17)]
-    made: bytes = helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
-    return made
+    model: bytes = helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
+    return model

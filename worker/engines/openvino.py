@@ -114,8 +114,8 @@ class OpenVino:
             path.write_bytes(model.SerializeToString())
             read = self._core.read_model(path)
         held = {tensor.name for tensor in model.graph.initializer}
-        inputs = [each.name for each in model.graph.input if each.name not in held]
-        outputs = [each.name for each in model.graph.output]
+        inputs = [value.name for value in model.graph.input if value.name not in held]
+        outputs = [value.name for value in model.graph.output]
         with _reading():
             ends = _signatures(inputs, read.inputs), _signatures(outputs, read.outputs)
         wanted: dict[str, object] = {"INFERENCE_PRECISION_HINT": _HINTS[read_precision(model)]}
@@ -128,7 +128,7 @@ class OpenVino:
         model = read.clone()
         model.reshape(dict(enumerate(map(list, shapes))))
         try:
-            made = self._core.compile_model(
+            compiled = self._core.compile_model(
                 model, self._device, {**wanted, "CACHE_DIR": str(self._cache)}
             )
         except Exception as error:
@@ -137,7 +137,7 @@ class OpenVino:
             _trim(self._cache, 0)
             return self._core.compile_model(model, self._device, {**wanted})
         _trim(self._cache, CACHE_BYTES)
-        return made
+        return compiled
 
 
 class Compiled(Runnable):

@@ -54,11 +54,12 @@ def pick_engine(name: str, place: Place) -> Engine:
     Raises:
         BadConfiguration: there is none, or it cannot be used here.
     """
-    if name == AUTO:
-        reference, versions = OnnxRuntime(place), candidates()
-        return Fastest(place, reference, versions) if versions else reference
-    maker = factory_of(name)
-    return maker(place) if name == DEFAULT else Verified(place, OnnxRuntime(place), maker(place))
+    reference = OnnxRuntime(place)
+    if name == AUTO and (versions := candidates()):
+        return Fastest(place, reference, versions)
+    if name in (AUTO, DEFAULT):
+        return reference
+    return Verified(place, reference, factory_of(name)(place))
 
 
 @dataclass(slots=True)

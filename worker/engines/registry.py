@@ -51,17 +51,17 @@ def factory_of(name: str) -> EngineFactory:
         return partial(_imported(name, _BUILT_IN[base]), device=option)
     if name in _BUILT_IN:
         return _imported(name, _BUILT_IN[name])
-    found = _installed().get(name)
-    if found is None:
+    entry = _installed().get(name)
+    if entry is None:
         raise BadConfiguration(
             cause=f"there is no engine {name!r}",
             cure=f"Choose one of {', '.join(engine_names())}, or install its package",
         )
     try:
-        plugged: EngineFactory = found.load()
+        plugged: EngineFactory = entry.load()
     except (ImportError, AttributeError) as error:
         raise BadConfiguration(
-            cause=f"the engine {name!r} of {found.value} cannot be imported: {error}",
+            cause=f"the engine {name!r} of {entry.value} cannot be imported: {error}",
             cure="Install what that package needs, or choose another engine",
         ) from error
     return partial(_made, name, plugged)
@@ -73,17 +73,17 @@ def candidates(sysfs: Path = Path("/sys")) -> dict[str, str]:
     """
     import onnxruntime
 
-    found = {
+    versions = {
         f"{DEFAULT}:{provider}": onnxruntime.__version__
         for provider in onnxruntime.get_available_providers()
         if provider not in _NO_CANDIDATES
     }
     if find_spec("openvino"):
         names = [name for name, nodes in _DEVICES.items() if _has_intel(sysfs, nodes)]
-        found |= dict.fromkeys(("openvino", *names), version("openvino"))
+        versions |= dict.fromkeys(("openvino", *names), version("openvino"))
     for name, entry in _installed().items():
-        found[name] = entry.dist.version if entry.dist else ""
-    return found
+        versions[name] = entry.dist.version if entry.dist else ""
+    return versions
 
 
 def _has_intel(sysfs: Path, nodes: str) -> bool:

@@ -32,18 +32,18 @@ def device_id(state_dir: Path) -> DeviceId:
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         if path.exists():
-            found = path.read_text().strip()
-            if _ID.fullmatch(found):
-                return DeviceId(found)
+            stored = path.read_text().strip()
+            if _ID.fullmatch(stored):
+                return DeviceId(stored)
             raise BadConfiguration(
                 cause=f"{path} does not hold a device id",
                 cure=f"Remove {path}; a new id is created at the next start",
             )
-        made = DeviceId(uuid.uuid4().hex[:16])
-        write_atomically(path, f"{made}\n".encode())
+        new = DeviceId(uuid.uuid4().hex[:16])
+        write_atomically(path, f"{new}\n".encode())
     except OSError as error:
         raise unusable(state_dir, error) from error
-    return made
+    return new
 
 
 def facts(settings: WorkerSettings, own_id: DeviceId, engine: Engine) -> Facts:

@@ -62,11 +62,11 @@ class LocalMachine:
 
     def _memory(self) -> dict[str, int]:
         """The kernel's memory table, in bytes."""
-        found = {}
+        table = {}
         for line in self._text("proc/meminfo").splitlines():
             key, _, value = line.partition(":")
-            found[key] = _number(value.removesuffix("kB").strip()) << 10
-        return found
+            table[key] = _number(value.removesuffix("kB").strip()) << 10
+        return table
 
     def _text(self, path: str) -> str:
         """A file's text; empty if it does not exist or cannot be read."""

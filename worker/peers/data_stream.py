@@ -95,7 +95,7 @@ class DataStream:
 
     def _wait(self, action: SendToPeer, is_second: bool, buffers: list[memoryview | bytes]) -> None:
         """Leaves the rest to the writer thread."""
-        size = sum(memoryview(each).nbytes for each in buffers)
+        size = sum(memoryview(buffer).nbytes for buffer in buffers)
         patience_s = PATIENCE_S + size / SLOWEST_BYTES_PER_S
         self._unsent.append(_Unsent(action, is_second, buffers, time.monotonic(), patience_s))
         os.eventfd_write(self._changed, 1)
@@ -149,7 +149,7 @@ class DataStream:
 
     def _end(self, error: ImbrexError) -> None:
         with self._lock:
-            unsent = [(each.action, each.is_second) for each in self._unsent]
+            unsent = [(item.action, item.is_second) for item in self._unsent]
             self._unsent.clear()
         self.broken(unsent, error)
 

@@ -83,7 +83,7 @@ class DataListener:
         """Sets the members; ends the streams of all other devices."""
         with self._lock:
             self._members = frozenset(members)
-            gone = [each for each in self._streams if each.sender not in self._members]
+            gone = [stream for stream in self._streams if stream.sender not in self._members]
         for stream in gone:
             if stream.sender:
                 _hang_up(stream.socket)
@@ -113,7 +113,7 @@ class DataListener:
                 continue
             stream = _Stream(accepted)
             with self._lock:
-                strangers = [each for each in self._streams if not each.sender]
+                strangers = [other for other in self._streams if not other.sender]
                 if len(self._streams) >= _MOST_STREAMS:
                     accepted.close()
                     continue
@@ -193,7 +193,7 @@ class DataListener:
                 return f"device {sender} is not a member of the cluster"
         elif not hmac.compare_digest(secret.encode(), self._caller.secret.encode()):
             return "the cluster secret is missing or wrong"
-        if sum(each.sender == sender for each in self._streams) >= MOST_STREAMS_OF_A_PEER:
+        if sum(other.sender == sender for other in self._streams) >= MOST_STREAMS_OF_A_PEER:
             return f"device {sender} has {MOST_STREAMS_OF_A_PEER} streams open already"
         return ""
 
@@ -201,8 +201,8 @@ class DataListener:
         """Delivers until the stream ends, or until a piece leads to work."""
         assert stream.reader is not None
         charge, deliver = self._caller.endpoint.charge, self._deliver
-        while (found := stream.reader.next()) is not None:
-            piece, is_last = found
+        while (packet := stream.reader.next()) is not None:
+            piece, is_last = packet
             stream.uncharged_bytes += piece.array.nbytes
             if is_last:
                 charge(stream.uncharged_bytes)
@@ -215,15 +215,15 @@ class DataListener:
 def _listening(host: str, port: int) -> socket.socket:
     """A socket on the given port, else on any free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for each in dict.fromkeys((port, 0)):
+    for wanted in dict.fromkeys((port, 0)):
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((host.strip("[]"), each))
+            listener.bind((host.strip("[]"), wanted))
             listener.listen(_MOST_STRANGERS)
         except OSError as error:
             listener.close()
-            if each == 0:
+            if wanted == 0:
                 ways = ("host (--host)", "data_port (--data-port)")
                 raise cannot_listen(host, port, ways, error.strerror or str(error)) from error
         else:

@@ -214,8 +214,8 @@ class _Neighbour:
             await self._disconnect()
             if is_fresh:
                 failed, self._waiting = [waiting, *self._waiting], deque()
-                for each in failed:
-                    self._neighbours.fail(each.action, reason)
+                for lost in failed:
+                    self._neighbours.fail(lost.action, reason)
             elif waiting.is_second:
                 self._neighbours.fail(waiting.action, reason)
             else:

@@ -181,10 +181,10 @@ def read_greeting(stream: socket.socket) -> tuple[str, str]:
 
 def _exactly(stream: socket.socket, size: int) -> bytes:
     """Exactly `size` bytes, fewer at the stream's end; reads nothing beyond them."""
-    found = b""
-    while len(found) < size and (got := stream.recv(size - len(found))):
-        found += got
-    return found
+    received = b""
+    while len(received) < size and (got := stream.recv(size - len(received))):
+        received += got
+    return received
 
 
 @lru_cache(_MOST_PLACES)

@@ -106,8 +106,8 @@ class TaskForm:
     @cached_property
     def needed_bytes(self) -> int:
         """Bytes of its inputs and outputs."""
-        made = sum(box.volume * _YIELD_ITEMSIZE for box in self.yields.values())
-        return self.input_bytes + made
+        outputs = sum(box.volume * _YIELD_ITEMSIZE for box in self.yields.values())
+        return self.input_bytes + outputs
 
     @cached_property
     def fault(self) -> str:

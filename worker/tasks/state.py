@@ -89,7 +89,7 @@ class _Task:
                 if entry.array is None:
                     entry.array = aligned_empty(entry.spec.box.shape, entry.spec.dtype)
             inputs = {
-                name: each.array for name, each in self.inputs.items() if each.array is not None
+                name: entry.array for name, entry in self.inputs.items() if entry.array is not None
             }
             form = self.order.form
             self.run = RunProgram(self.order.key, form.program, inputs, form.shapes, form.checked)
@@ -203,9 +203,9 @@ class Tasks:
         wrong = f"outputs of task {key.task} of request {key.request} are not kept here"
         if task is None or task.phase is not TaskPhase.DONE:
             return [ReportFailure(stream, key, NoOutput.code, wrong)]
-        made = task.order.form.yields
+        yields = task.order.form.yields
         for entry in outputs:
-            if made.get(entry.tensor) != entry.yields or not entry.yields.contains(entry.box):
+            if yields.get(entry.tensor) != entry.yields or not entry.yields.contains(entry.box):
                 return [
                     ReportFailure(
                         stream, key, NoOutput.code, f"{wrong}: {entry.tensor} {entry.box}"
@@ -216,23 +216,23 @@ class Tasks:
     def show(self, key: TaskKey, tensor: str, box: Box, stream: int) -> list[TaskAction]:
         """The host asks for the pieces that peers sent of this box of a finished task's input."""
         task = self._tasks.get(key)
-        found = tuple(
+        pieces = tuple(
             TensorPiece(key, tensor, piece.box, piece.array)
             for piece in (task.from_peers if task is not None else ())
             if piece.tensor == tensor and box.contains(piece.box)
         )
-        if task is None or not found:
+        if task is None or not pieces:
             why = f"pieces that peers sent to task {key.task} of request {key.request} are not kept"
             return [ReportFailure(stream, key, NoOutput.code, f"{why}: {tensor} {box}")]
-        return [SendToHost(stream, found, None, self._has_open(key.request))]
+        return [SendToHost(stream, pieces, None, self._has_open(key.request))]
 
     def cancel(self, request: str, task: int, attempt: int) -> list[TaskAction]:
         """The host cancels this task."""
         actions: list[TaskAction] = []
         known = self._requests.get(request, _Request())
-        for key, each in known.tasks.items():
+        for key, entry in known.tasks.items():
             if (key.task, key.attempt) == (task, attempt):
-                actions += self._end(each)
+                actions += self._end(entry)
         return actions
 
     def release(self, requests: Iterable[str]) -> list[TaskAction]:
@@ -358,9 +358,9 @@ class Tasks:
                     done = replace(done, peer_bytes=done.peer_bytes + sent)
         host = tuple(piece for (to, _), group in groups.items() if to == HOST for piece in group)
         if host or done is not None:
-            told = SendToHost(stream, host, done, self._has_open(key.request))
+            to_host = SendToHost(stream, host, done, self._has_open(key.request))
             # Without pieces it waits for the next message, which neighbours may soon trigger.
-            actions.insert(0 if told.more and not host else len(actions), told)
+            actions.insert(0 if to_host.more and not host else len(actions), to_host)
         # Last: neighbours need not wait for it.
         for (to, _), pieces in groups.items():
             actions += map(Keep, pieces if to == self._own_id else ())
@@ -387,8 +387,8 @@ class Tasks:
     def _forget_inputs(self, task: _Task) -> None:
         for entry in task.inputs.values():
             entry.array = None
-        kept = task.from_peers_bytes
-        spent = min(task.order.form.input_bytes - kept, task.reserved_bytes)
+        received = task.from_peers_bytes
+        spent = min(task.order.form.input_bytes - received, task.reserved_bytes)
         task.reserved_bytes -= spent
         self.reserved_bytes -= spent
 

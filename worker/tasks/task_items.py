@@ -52,7 +52,7 @@ def _form(common: bytes) -> TaskForm:
             entry.tensor,
             box_of(entry.box),
             dtype_of(entry.data_type),
-            tuple((each.device, box_of(each.box)) for each in entry.sources)
+            tuple((source.device, box_of(source.box)) for source in entry.sources)
             if message.sources_named
             else None,
         )
