@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -149,6 +150,7 @@ async def test_the_fastest_that_is_right_and_leaves_room_is_picked(tmp_path, mon
         crashed = fastest(**versions)
         assert (crashed.traits.name, crashed.wants("")) == ("onnxruntime", "")
         assert "it has ended the worker several times" in crashed.standing().refused
+        shutil.rmtree(suspects, ignore_errors=True)
 
 
 @pytest.mark.parametrize(("memory_mb", "tries"), [(240, True), (190, False)])
