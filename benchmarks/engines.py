@@ -39,8 +39,8 @@ from models.tensors.boxes import Box
 from models.tensors.precision import WIRES, Precision
 from protos.errors import ImbrexError
 from worker.engines.base import Place, Runnable
-from worker.engines.choice import GAIN
-from worker.engines.registry import DEFAULT, candidates, raw_maker
+from worker.engines.pick import GAIN
+from worker.engines.registry import DEFAULT, candidates, factory_of
 from worker.programs.store import BlobStore
 
 Arrays = Mapping[str, np.ndarray]
@@ -123,7 +123,7 @@ def measure(name: str, threads: int, precision: Precision) -> dict[str, Any]:
 
 
 def _loaded(name: str, program: Program, place: Place) -> Runnable:
-    engine = raw_maker(name)(place)
+    engine = factory_of(name)(place)
     engine.prepare(program)
     loaded = engine.load(program.sha256)
     assert loaded is not None, "it was just prepared"

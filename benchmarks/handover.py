@@ -46,7 +46,7 @@ from worker.engines.base import Place
 from worker.engines.onnxruntime import OnnxRuntime
 from worker.programs.store import BlobStore
 from worker.tasks.state import Tasks
-from worker.tasks.task_items import task_spec
+from worker.tasks.task_items import task_order
 
 SHAPES = ((1, 64, 1, 16), (1, 64, 1, 256), (1, 256, 2, 256))
 # What the first task reads and makes, and the second.
@@ -121,7 +121,7 @@ def orders_ms(requests: int) -> tuple[float, float]:
         tasks = Tasks("d-1", cap_bytes=1 << 40)
         began_s = time.thread_time()
         for item, _ in decode(message):
-            tasks.add_task(task_spec(item.task, 0), 0.0)
+            tasks.add_task(task_order(item.task, 0), 0.0)
         understood.append((time.thread_time() - began_s) / len(items))
     return _median_ms(said), _median_ms(understood)
 

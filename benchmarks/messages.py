@@ -53,8 +53,8 @@ from protos.wire.convert import box_message, data_type_of
 from protos.wire.endpoint import Endpoint
 from protos.wire.facts import DeviceId
 from protos.wire.frames import encode
-from worker.peers.link import Link, connect
-from worker.tasks.actions import Piece, SendToPeer, TaskKey
+from worker.peers.data_stream import DataStream, connect
+from worker.tasks.actions import SendToPeer, TaskKey, TensorPiece
 from worker.trust.certificate import IDENTITY_FILE
 
 # Halos of common networks, and the tile of one.
@@ -143,7 +143,7 @@ class Data:
     def __init__(self, running: dict[str, Any], caller: Caller) -> None:
         address = f"127.0.0.1:{running['data_port']}"
         self._links = [
-            Link(connect(address, running["id"], caller), Endpoint(), _broken) for _ in range(2)
+            DataStream(connect(address, running["id"], caller), Endpoint()) for _ in range(2)
         ]
 
     def send(self, shape: tuple[int, ...], pairs: int) -> None:
@@ -152,7 +152,7 @@ class Data:
         for _ in seldom(pairs):
             for number, link in enumerate(self._links):
                 key = TaskKey(_request(), 1, number, 0)
-                piece = Piece(key, "halo", Box.whole(shape), values)
+                piece = TensorPiece(key, "halo", Box.whole(shape), values)
                 assert link.send(SendToPeer("", "", (piece,), key, 1))
 
 
@@ -297,10 +297,6 @@ def _tensor(task: int, values: np.ndarray) -> pb.Item:
 
 def _request() -> str:
     return f"r{time.monotonic_ns()}"
-
-
-def _broken(_: Sequence[object], error: Exception) -> None:
-    raise SystemExit(str(error))
 
 
 @contextmanager

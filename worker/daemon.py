@@ -33,19 +33,18 @@ from worker.compute.cores import settled
 from worker.compute.measure import Measurer
 from worker.compute.sessions import Sessions
 from worker.engines.base import Engine, Place
-from worker.engines.checked import Checked
-from worker.exchange.exchange import Exchange
+from worker.engines.verified import Verified
+from worker.exchange.exchange import TaskExchange
 from worker.machine.advertise import Advertisement
-from worker.machine.hardware import Hardware
-from worker.machine.identity import device_id, facts
-from worker.machine.machine import Machine
-from worker.peers.listener import Listener
+from worker.machine.hardware import WorkerHardware
+from worker.machine.identity import device_id
+from worker.peers.listener import DataListener
 from worker.peers.offers import Offers
 from worker.programs.store import BlobStore
-from worker.service import Parts, Service
+from worker.service import GrpcService, WorkerParts
 from worker.settings import WorkerSettings
 from worker.tasks.state import Tasks
-from worker.trust.certificate import Membership, credentials_in, watch_clock
+from worker.trust.certificate import TrustUpdates, credentials_in, watch_clock
 from worker.trust.coordinators_seen import Hosts
 
 READY_FILE = "ready.json"
@@ -57,7 +56,9 @@ _log = structlog.get_logger()
 
 
 async def run(
-    settings: WorkerSettings, stop: asyncio.Event | None = None, hardware: Hardware | None = None
+    settings: WorkerSettings,
+    stop: asyncio.Event | None = None,
+    hardware: WorkerHardware | None = None,
 ) -> None:
     """Serves until `stop` is set, or SIGTERM or SIGINT comes; on this computer, or as `hardware`.
 
@@ -65,7 +66,7 @@ async def run(
         BadConfiguration: a setting, the state directory or the port cannot be used.
     """
     stop = stop or _stop_on_signals()
-    hardware = hardware or Hardware.of(settings)
+    hardware = hardware or WorkerHardware.of(settings)
     own_id = device_id(settings.state_dir)
     version = installed_version("imbrex")
     keep_buffers(settings.memory_bytes)
@@ -88,35 +89,32 @@ async def run(
         tasks = Tasks(own_id, tensors_cap_bytes(memory_bytes))
         caller = Caller(own_id, settings.secret, hardware.endpoint, credentials)
         gate, offers = make_gate(settings.secret, credentials), Offers()
-        exchange = Exchange(tasks, sessions, compute, caller, version)
+        exchange = TaskExchange(tasks, sessions, compute, caller, version)
         stack.push_async_callback(exchange.close)
         stack.push_async_callback(offers.close)
-        listener = Listener(
-            settings.host, settings.wanted_data_port, caller, exchange.receive_piece, offers.take
+        listener = DataListener(
+            settings.host, settings.wanted_data_port, caller, exchange.receive_piece, offers
         )
         stack.callback(listener.close)
         # A wrong address is an error before the worker serves; the network may come up later.
         advertisement = Advertisement(settings.host, settings.mdns_interfaces, settings.mdns)
-        parts = Parts(
-            facts=lambda: facts(settings, own_id, engine),
+        parts = WorkerParts(
+            settings=settings,
+            own_id=own_id,
             version=version,
+            engine=engine,
             store=store,
             sessions=sessions,
             measurer=Measurer(store, compute, engine),
             exchange=exchange,
             endpoint=hardware.endpoint,
-            counters=lambda: {
-                **exchange.counts(),
-                "overruns": compute.throttle.overruns,
-                "messages": hardware.endpoint.handled,
-            },
-            membership=Membership(caller, gate, (exchange, listener), settings.state_dir),
+            trust=TrustUpdates(caller, gate, (exchange, listener), settings.state_dir),
             hosts=Hosts(),
-            condition=lambda: Machine().condition(settings.state_dir, advertisement.stands),
+            advertisement=advertisement,
             data_port=listener.port,
             offers=offers,
         )
-        service = Service(parts, settings.nice)
+        service = GrpcService(parts)
         stack.callback(service.close)
         server, healthy = make_server(gate), _health()
         register(service, server)
@@ -128,11 +126,11 @@ async def run(
         stack.push_async_callback(server.stop, 1.0)
         stack.push_async_callback(exchange.drain, _DRAIN_S)
         await _say(healthy, health_pb2.HealthCheckResponse.SERVING)
-        told = {"address": f"{settings.host}:{port}", "data_port": listener.port, "id": own_id}
-        stack.enter_context(_ready_file(settings.state_dir / READY_FILE, told))
+        ready = {"address": f"{settings.host}:{port}", "data_port": listener.port, "id": own_id}
+        stack.enter_context(_ready_file(settings.state_dir / READY_FILE, ready))
         _log.info(
             "ready",
-            **told,
+            **ready,
             engine=engine.traits.name,
             pace=settings.pace,
             threads=settings.task_threads,
@@ -153,10 +151,10 @@ def main(file: Path | None = None, overrides: Mapping[str, Any] | None = None) -
         BadConfiguration: a setting, the state directory or the port cannot be used.
     """
     settings = WorkerSettings.load(file, overrides)
-    return serve(settings, Hardware.of(settings))
+    return serve(settings, WorkerHardware.of(settings))
 
 
-def serve(settings: WorkerSettings, hardware: Hardware) -> int:
+def serve(settings: WorkerSettings, hardware: WorkerHardware) -> int:
     """Runs a worker on the given `hardware`; returns the exit code.
 
     Raises:
@@ -183,7 +181,7 @@ def join_cluster(file: Path | None = None, overrides: Mapping[str, Any] | None =
 
 
 def _engine(
-    settings: WorkerSettings, store: BlobStore, hardware: Hardware, stack: AsyncExitStack
+    settings: WorkerSettings, store: BlobStore, hardware: WorkerHardware, stack: AsyncExitStack
 ) -> tuple[WorkerSettings, Engine]:
     """The engine, which `stack` closes, and the settings with the best threads and concurrency for
     it.
@@ -192,13 +190,13 @@ def _engine(
     for leftover in folder.glob(".*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
-    def made(threads: int) -> Engine:
+    def engine_for(threads: int) -> Engine:
         place = Place(folder, store, threads, settings.memory_bytes, settings.nice)
-        return hardware.engine(place)
+        return hardware.make_engine(place)
 
-    settings = settled(settings, made(1))
-    engine = made(settings.task_threads)
-    if isinstance(engine, Checked):
+    settings = settled(settings, engine_for(1))
+    engine = engine_for(settings.task_threads)
+    if isinstance(engine, Verified):
         stack.callback(engine.close)
     return settings, engine
 
@@ -228,8 +226,8 @@ def _stop_on_signals() -> asyncio.Event:
 
 
 @contextmanager
-def _ready_file(path: Path, told: Mapping[str, Any]) -> Iterator[None]:
-    write_atomically(path, json.dumps({**told, "pid": os.getpid()}).encode())
+def _ready_file(path: Path, content: Mapping[str, Any]) -> Iterator[None]:
+    write_atomically(path, json.dumps({**content, "pid": os.getpid()}).encode())
     try:
         yield
     finally:

@@ -12,12 +12,12 @@ from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
 import grpc.aio
-import psutil  # type: ignore[import-untyped, unused-ignore]
 import structlog
 
 from models.cut.program import Program
 from models.tensors.memory import megabytes
 from protos import imbrex_pb2 as pb
+from protos.daemon.memory_in_use import resident_bytes
 from protos.errors import BadRequest, ImbrexError, LostWorker, PeerViolation
 from protos.rpc.channels import COORDINATOR_KEY, HOST, SENDER_KEY
 from protos.rpc.direct import Direct, offer
@@ -25,17 +25,22 @@ from protos.rpc.serving import Context
 from protos.status import STREAM_ENDED, fail, own_cancellation
 from protos.wire import versions
 from protos.wire.endpoint import Endpoint
-from protos.wire.facts import Facts
+from protos.wire.facts import DeviceId, Facts
 from protos.wire.frames import Buffer
 from worker.compute.measure import Measurer, input_shape
 from worker.compute.sessions import Sessions
+from worker.engines.base import Engine
 from worker.engines.processor import settle_thread
-from worker.exchange.exchange import Exchange
-from worker.exchange.outbox import Outbox
+from worker.exchange.exchange import TaskExchange
+from worker.exchange.result_queue import ResultQueue
+from worker.machine.advertise import Advertisement
+from worker.machine.identity import facts
+from worker.machine.machine import LocalMachine
 from worker.peers.offers import Offers
 from worker.programs.graphs import checked_model, program_of
 from worker.programs.store import BlobStore
-from worker.trust.certificate import Membership
+from worker.settings import WorkerSettings
+from worker.trust.certificate import TrustUpdates
 from worker.trust.coordinators_seen import Hosts
 
 # One chunk of a blob is 1 MB; a message is 64 MB at most.
@@ -54,22 +59,27 @@ Call = TypeVar("Call", bound=Callable[..., Awaitable[Any]])
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class WorkerParts:
     """The parts that handle the service's calls."""
 
-    facts: Callable[[], Facts]
+    settings: WorkerSettings
+    own_id: DeviceId
     version: str
+    engine: Engine
     store: BlobStore
     sessions: Sessions
     measurer: Measurer
-    exchange: Exchange
+    exchange: TaskExchange
     endpoint: Endpoint
-    counters: Callable[[], dict[str, int]]
-    membership: Membership
+    trust: TrustUpdates
     hosts: Hosts
-    condition: Callable[[], pb.Condition]
+    advertisement: Advertisement
     data_port: int
     offers: Offers
+
+    def facts(self) -> Facts:
+        """The present facts of this worker."""
+        return facts(self.settings, self.own_id, self.engine)
 
 
 def _answers(method: Call) -> Call:
@@ -87,14 +97,14 @@ def _answers(method: Call) -> Call:
     return cast("Call", guarded)
 
 
-class Service:
+class GrpcService:
     """Implements `protos.rpc.serving.WorkerService`."""
 
-    def __init__(self, parts: Parts, nice: int = 0) -> None:
+    def __init__(self, parts: WorkerParts) -> None:
         self._parts = parts
         # Optimising takes a core for a while: one program at a time, beside the compute thread.
         # Sessions start their threads here, so they inherit this thread's niceness.
-        self._preparing = ThreadPoolExecutor(1, "prepare", settle_thread, (nice,))
+        self._preparing = ThreadPoolExecutor(1, "prepare", settle_thread, (parts.settings.nice,))
         self._streams = 0
         # By blob, while one arrives.
         self._putting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -113,7 +123,7 @@ class Service:
         others: list[str] = []
         generation = 0
         if _sender(context) == HOST:
-            generation = self._parts.membership.learn(
+            generation = self._parts.trust.learn(
                 request.members, request.generation, request.coordinators
             )
             if request.coordinator:
@@ -125,8 +135,11 @@ class Service:
             version=self._parts.version,
             facts=self._parts.facts().message(),
             received_s=received_s,
-            counters=self._parts.counters(),
-            resident_bytes=_resident_bytes(),
+            counters={
+                **self._parts.exchange.counts(),
+                "messages": self._parts.endpoint.handled,
+            },
+            resident_bytes=resident_bytes(),
             coordinators=others,
             generation=generation,
             data_port=self._parts.data_port,
@@ -197,17 +210,17 @@ class Service:
         """Drops the programs of this coordinator that it does not name."""
         named = list(request.programs)
         await asyncio.to_thread(self._parts.sessions.retain, named, _coordinator(context))
-        return pb.RetainReply(resident_bytes=_resident_bytes())
+        return pb.RetainReply(resident_bytes=resident_bytes())
 
     @_answers
     async def measure(self, request: pb.MeasureRequest, context: Context) -> pb.MeasureReply:
         """Times a program."""
-        facts = self._parts.facts()
+        own = self._parts.facts()
         program = program_of(request.program)
         inputs = [input_shape(i.tensor, i.data_type, i.dims) for i in request.inputs]
-        allowed = [n for n in request.threads if 1 <= n <= facts.cores] if facts.pace == 1 else []
+        allowed = [n for n in request.threads if 1 <= n <= own.cores] if own.pace == 1 else []
         measured = await self._parts.measurer.measure(
-            program, inputs, request.repeats, request.at_most_s, allowed or [facts.threads]
+            program, inputs, request.repeats, request.at_most_s, allowed or [own.threads]
         )
         return pb.MeasureReply(
             seconds=measured.seconds,
@@ -223,9 +236,14 @@ class Service:
                 cause=f"the request names {len(request.neighbours)} neighbours",
                 cure=f"Name at most {_MAX_NEIGHBOURS} at a time",
             )
-        tried = (self._reach(each.device, each.address) for each in request.neighbours)
+        tried = (self._reach(other.device, other.address) for other in request.neighbours)
+        condition = await asyncio.to_thread(
+            LocalMachine().condition,
+            self._parts.settings.state_dir,
+            self._parts.advertisement.stands,
+        )
         return pb.ExamineReply(
-            condition=await asyncio.to_thread(self._parts.condition),
+            condition=condition,
             reached=await asyncio.gather(*tried),
         )
 
@@ -239,10 +257,10 @@ class Service:
     @_answers
     async def renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewReply:
         """Renews the worker's certificate."""
-        membership = self._parts.membership
+        trust = self._parts.trust
         if not request.certificate:
-            return pb.RenewReply(signing_request=membership.signing_request())
-        membership.certify(request.certificate)
+            return pb.RenewReply(signing_request=trust.signing_request())
+        trust.certify(request.certificate)
         return pb.RenewReply()
 
     async def exchange(self, _request: AsyncIterator[bytes], context: Context) -> None:
@@ -253,7 +271,7 @@ class Service:
             context.set_details("too many streams")
             return
         self._streams += 1
-        number, outbox = self._parts.exchange.open_stream()
+        number, results = self._parts.exchange.open_stream()
         tasks: set[asyncio.Future[PeerViolation | None]] = set()
         try:
             with self._parts.offers.made() as offered:
@@ -263,7 +281,7 @@ class Service:
                 parts = (
                     self._read(number, sender, context),
                     self._read_direct(number, sender, offered.stream),
-                    self._write(outbox, context, offered.stream),
+                    self._write(results, context, offered.stream),
                 )
                 tasks = {asyncio.ensure_future(part) for part in parts}
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -307,7 +325,7 @@ class Service:
                 return violation
 
     async def _write(
-        self, outbox: Outbox, context: Context, stream: asyncio.Future[Direct]
+        self, results: ResultQueue, context: Context, stream: asyncio.Future[Direct]
     ) -> None:
         async def write(message: Sequence[Buffer]) -> None:
             await self._parts.endpoint.handle(sum(map(len, message)))
@@ -317,7 +335,7 @@ class Service:
                 await context.write(b"".join(message))
 
         try:
-            await outbox.write_all(write)
+            await results.write_all(write)
         except LostWorker:
             pass
         except STREAM_ENDED:
@@ -340,7 +358,3 @@ def _coordinator(context: Context) -> str:
     """The id of the coordinator that calls; empty if it does not say."""
     sent = dict(context.invocation_metadata() or ()).get(COORDINATOR_KEY)
     return str(sent or "")[:_MOST_NAME]
-
-
-def _resident_bytes() -> int:
-    return int(psutil.Process().memory_info().rss)

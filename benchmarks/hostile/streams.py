@@ -18,9 +18,9 @@ from models.tensors.boxes import Box
 from protos.errors import LostWorker
 from protos.rpc.channels import Caller
 from protos.rpc.direct import PREFACE, TOKEN_BYTES
-from worker.peers.link import connect
+from worker.peers.data_stream import connect
 from worker.peers.packets import WELCOME, greeting, packets
-from worker.tasks.actions import Piece, TaskKey
+from worker.tasks.actions import TaskKey, TensorPiece
 
 _SILENT, _STREAMS, _PACKETS, _FORGED = 200, 40, 50, 10
 _PATIENCE_S = 2.0
@@ -44,7 +44,7 @@ def mangled_packets_and_silence(target: Target) -> Happened:
     """
     rng, hung_up = random.Random(1), 0
     box = Box.whole((1, 8, 2, 100))
-    piece = Piece(TaskKey("r", 1, 1, 0), "y", box, np.zeros(box.shape, np.float32))
+    piece = TensorPiece(TaskKey("r", 1, 1, 0), "y", box, np.zeros(box.shape, np.float32))
     whole = b"".join(packets([piece]))
     ports = _ports(target)
     with ExitStack() as stack:

@@ -42,6 +42,11 @@ def free_bytes() -> int:
     return max(0, min(available, soft - _allocated_bytes()))
 
 
+def resident_bytes() -> int:
+    """Bytes of memory that this process occupies."""
+    return int(psutil.Process().memory_info().rss)
+
+
 def _allocated_bytes() -> int:
     """The bytes that count towards RLIMIT_DATA: private writable memory."""
     for line in _STATUS.read_text().splitlines():

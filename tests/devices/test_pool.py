@@ -242,7 +242,7 @@ async def test_a_malformed_frame_ends_the_connection_and_is_counted(tmp_path, mo
     async def garbage(_service, _outbox, _context, stream):
         await (await stream).write([b"\xff\xff\xff\xffnot a frame"])
 
-    monkeypatch.setattr("worker.service.Service._write", garbage)
+    monkeypatch.setattr("worker.service.GrpcService._write", garbage)
     async with in_process(tmp_path) as running, watched_pool(running.address) as watched:
         await until(lambda: watched.pool.losses["peer_violation"])
         assert "truncated frame" in watched.peer(running.address).reason

@@ -23,7 +23,7 @@ from protos.trust.identity import (
 )
 from protos.wire.facts import DeviceId
 from tests.worker.support import in_process
-from worker.tasks.actions import Piece, SendToPeer, TaskKey
+from worker.tasks.actions import SendToPeer, TaskKey, TensorPiece
 from worker.trust.certificate import IDENTITY_FILE
 
 BORDER = Box.whole((1, 16, 12, 10))
@@ -95,5 +95,5 @@ def pieces_of(request):
     """A border for a neighbour's task."""
     key = TaskKey(request, 1, 1, 0)
     return SendToPeer(
-        "", "", (Piece(key, "y", BORDER, np.zeros(BORDER.shape, np.float32)),), key, 1
+        "", "", (TensorPiece(key, "y", BORDER, np.zeros(BORDER.shape, np.float32)),), key, 1
     )

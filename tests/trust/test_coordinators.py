@@ -48,7 +48,7 @@ from tests.trust.support import (
 from tests.waiting import until
 from tests.whole.cluster import assert_right, coordinator, question, state_of
 from tests.worker.support import in_process
-from worker.peers.link import Link, connect
+from worker.peers.data_stream import DataStream, connect
 
 MODEL = "digits"
 SECOND = "b" * 12
@@ -215,7 +215,7 @@ async def test_both_work_with_the_same_devices_and_one_is_removed(first, tmp_pat
 
                 as_hall = caller(ours, HALL, tmp_path / "as-hall")
                 opened = await asyncio.to_thread(connect, at(kitchen), KITCHEN, as_hall)
-                link = Link(opened, Endpoint(), print)
+                link = DataStream(opened, Endpoint())
                 assert link.send(pieces_of("r1"))
                 began_s = time.monotonic()
                 await asyncio.to_thread(theirs.roster.remove, HALL)

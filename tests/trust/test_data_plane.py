@@ -38,9 +38,10 @@ from tests.worker.support import (
     until_done,
     whole,
 )
-from worker.peers.link import Link, connect
-from worker.peers.listener import Listener
-from worker.tasks.actions import Piece, SendToPeer, TaskKey
+from worker.peers.data_stream import DataStream, connect
+from worker.peers.listener import DataListener
+from worker.peers.offers import Offers
+from worker.tasks.actions import SendToPeer, TaskKey, TensorPiece
 
 
 async def told(trust, running, *members):
@@ -112,7 +113,8 @@ async def test_the_streams_of_a_revoked_device_end_at_once(cluster, tmp_path):
     own = caller(trust.certified, OFFICE, tmp_path / "office")
     opened = await asyncio.to_thread(connect, at(kitchen), KITCHEN, own)
     broken = []
-    link = Link(opened, Endpoint(), lambda *what: broken.append(what))
+    link = DataStream(opened, Endpoint())
+    link.broken = lambda *what: broken.append(what)
     assert link.send(pieces_of("r1"))
     began_s = time.monotonic()
     await told(trust, kitchen, KITCHEN, HALL)
@@ -128,16 +130,16 @@ async def test_what_the_socket_does_not_take_at_once_follows_under_tls(tmp_path)
     trust = make_trust(tmp_path / "host")
     own, other = (caller(trust.certified, each, tmp_path / each) for each in (KITCHEN, HALL))
     heard = []
-    listener = Listener("127.0.0.1", 0, own, heard.append, print)
+    listener = DataListener("127.0.0.1", 0, own, heard.append, Offers())
     listener.keep({HALL})
     opened = await asyncio.to_thread(connect, f"127.0.0.1:{listener.port}", KITCHEN, other)
-    link = Link(opened, Endpoint(), print)
+    link = DataStream(opened, Endpoint())
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal((1, 64, rows, 100), np.float32) for rows in (1, 150, 3) * 12]
     senders = [
         threading.Thread(target=link.send, args=(SendToPeer("", "", (part,), part.key, 1),))
         for number, array in enumerate(arrays)
-        for part in [Piece(TaskKey("r", 1, number, 0), "y", Box.whole(array.shape), array)]
+        for part in [TensorPiece(TaskKey("r", 1, number, 0), "y", Box.whole(array.shape), array)]
     ]
     for each in senders:
         each.start()

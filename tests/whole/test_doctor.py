@@ -12,7 +12,7 @@ from tests.devices.support import advertised, unique_cluster, worker_process
 from tests.waiting import until
 from tests.whole.cluster import coordinator
 from tests.worker.support import in_process
-from worker.machine.machine import Machine
+from worker.machine.machine import LocalMachine
 
 
 async def codes(host) -> dict[str, str]:
@@ -22,14 +22,14 @@ async def codes(host) -> dict[str, str]:
 
 def changed(monkeypatch, **values: object) -> None:
     """The worker in this process has such a machine."""
-    read = Machine.condition
+    read = LocalMachine.condition
 
     def condition(self, state_dir, announced):
         found = read(self, state_dir, announced)
         found.MergeFrom(pb.Condition(**values))
         return found
 
-    monkeypatch.setattr(Machine, "condition", condition)
+    monkeypatch.setattr(LocalMachine, "condition", condition)
 
 
 async def test_a_machine_in_a_bad_state(tmp_path, monkeypatch) -> None:
@@ -44,7 +44,7 @@ async def test_a_machine_in_a_bad_state(tmp_path, monkeypatch) -> None:
             monkeypatch,
             power_flags=0x10005,
             disk_free_bytes=DISK_ERROR_BYTES - 1,
-            clock_s=Machine().clock() + 3600,
+            clock_s=LocalMachine().clock() + 3600,
             governor="powersave",
         )
         found = (await host.doctor.examine()).findings

@@ -94,8 +94,8 @@ async def test_the_comparison_finds_a_wrong_engine_that_nothing_checks(tmp_path,
     plant(tmp_path, monkeypatch, "Wrong")
     # The worker believes whatever its engine computes.
     (tmp_path / "packages" / "sitecustomize.py").write_text(
-        "import worker.engines.comparison\n"
-        "worker.engines.comparison.of_engine = lambda precision: 1.0\n"
+        "import worker.engines.verified\n"
+        "worker.engines.verified.of_engine = lambda precision: 1.0\n"
     )
     found = await compared_on(tmp_path, "digits", ["lw"], ("wrong", "wrong"), audit_every=0)
     with pytest.raises(AssertionError, match="1e-05"):

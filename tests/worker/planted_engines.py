@@ -23,7 +23,7 @@ class Wrong(Sound):
 
     def load(self, sha256):
         loaded = super().load(sha256)
-        return Spoilt(loaded) if self.spoils(self._given.get(sha256)) else loaded
+        return Spoilt(loaded) if self.spoils(self._programs.get(sha256)) else loaded
 
 
 class FarOff(Wrong):

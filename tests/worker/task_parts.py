@@ -6,13 +6,13 @@ from models.tensors.boxes import Box
 from worker.tasks.actions import (
     InputSpec,
     OutputSpec,
-    Piece,
-    Run,
+    RunProgram,
     SendToHost,
     SendToPeer,
     TaskForm,
     TaskKey,
-    TaskSpec,
+    TaskOrder,
+    TensorPiece,
 )
 
 F32 = np.dtype(np.float32)
@@ -30,17 +30,17 @@ KEY = TaskKey("r", 1, 0, 0)
 HOST = OutputSpec("y", OUT, OUT, "host")
 
 
-def spec(key=KEY, inputs=(("x", IN),), outputs=(HOST,), stream=7):
+def task_order(key=KEY, inputs=(("x", IN),), outputs=(HOST,), stream=7):
     read = tuple(InputSpec(n, b, F32) for n, b in inputs)
-    return TaskSpec(key, TaskForm("p", read, outputs), stream)
+    return TaskOrder(key, TaskForm("p", read, outputs), stream)
 
 
 def piece(box, value=1.0, key=KEY, tensor="x", dtype=np.float32):
-    return Piece(key, tensor, box, np.full(box.shape, value, dtype))
+    return TensorPiece(key, tensor, box, np.full(box.shape, value, dtype))
 
 
 def sent_by(device, box, value=1.0, key=KEY):
-    return Piece(key, "x", box, np.full(box.shape, value, F32), device)
+    return TensorPiece(key, "x", box, np.full(box.shape, value, F32), device)
 
 
 def plain(actions):
@@ -48,7 +48,7 @@ def plain(actions):
     shown = []
     for action in actions:
         match action:
-            case Run(key, program, inputs, shapes):
+            case RunProgram(key, program, inputs, shapes):
                 arrays = {name: array.tolist() for name, array in inputs.items()}
                 shown.append(("run", key, program, arrays, dict(shapes)))
             case SendToHost(stream, pieces, done, more):
@@ -67,7 +67,7 @@ def shape(p):
 
 def run_one(tasks, task=None, value=0.0):
     """A task up to its end."""
-    task = task or spec()
+    task = task or task_order()
     tasks.add_task(task, 0.0)
     for entry in task.form.inputs:
         tasks.add_piece(piece(entry.box, value, task.key, entry.tensor), 1.0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.worker.clock import FakeClock
-from worker.compute.compute import Compute, Job, Ready, Throttle
+from worker.compute.compute import Compute, ComputeJob, Ready, Throttle
 from worker.engines.processor import settle_thread, yield_to_others
 from worker.settings import WorkerSettings
 
@@ -153,7 +153,7 @@ def test_a_thread_that_has_claimed_a_core_computes_what_follows_too():
             told.append((outcome.value, threading.current_thread()))
             return following if following and compute.claim() else None
 
-        return Job(lambda: Ready(lambda: number), ended)
+        return ComputeJob(lambda: Ready(lambda: number), ended)
 
     assert compute.claim()
     thread = follow(compute, job(1, job(2)))
@@ -171,11 +171,11 @@ def test_a_core_is_claimed_once_and_not_before_what_waits():
 
     assert compute.claim()
     assert not compute.claim()
-    compute.submit(Job(lambda: Ready(first), ended.append))
+    compute.submit(ComputeJob(lambda: Ready(first), ended.append))
     assert not computing.wait(0.1), "the core is taken"
-    follow(compute, Job(lambda: Ready(lambda: "claimed"), ended.append))
+    follow(compute, ComputeJob(lambda: Ready(lambda: "claimed"), ended.append))
     assert computing.wait(10)
-    compute.submit(Job(lambda: Ready(lambda: "waits"), ended.append))
+    compute.submit(ComputeJob(lambda: Ready(lambda: "waits"), ended.append))
     assert not compute.claim()
     go_on.set()
     compute.close()
@@ -184,7 +184,7 @@ def test_a_core_is_claimed_once_and_not_before_what_waits():
 
 def test_what_is_no_longer_wanted_leaves_its_claimed_core_free():
     compute, ended = Compute(Throttle(1.0)), []
-    job = Job(lambda: Ready(lambda: 1), ended.append, is_wanted=False)
+    job = ComputeJob(lambda: Ready(lambda: 1), ended.append, is_wanted=False)
     for _ in range(2):
         assert compute.claim()
         follow(compute, job)
@@ -195,7 +195,7 @@ def test_what_is_no_longer_wanted_leaves_its_claimed_core_free():
 @pytest.mark.parametrize("fails", ["begin", "compute"])
 def test_a_claimed_core_is_free_again_after_an_error(fails):
     compute, ended = Compute(Throttle(1.0)), []
-    job = Job(lambda: 1 // 0 if fails == "begin" else Ready(lambda: 1 // 0), ended.append)
+    job = ComputeJob(lambda: 1 // 0 if fails == "begin" else Ready(lambda: 1 // 0), ended.append)
     for _ in range(2):
         assert compute.claim()
         follow(compute, job)
@@ -211,7 +211,7 @@ def test_a_claiming_thread_yields_to_other_programs_like_those_of_the_pool():
 
     def reads():
         assert compute.claim()
-        compute.follow(Job(lambda: Ready(niceness), ended.append))
+        compute.follow(ComputeJob(lambda: Ready(niceness), ended.append))
 
     before, thread = niceness(), threading.Thread(target=reads)
     thread.start()

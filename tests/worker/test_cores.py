@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from worker.compute.cores import FILE, Timing, _quiet, measured, settled
+from worker.compute.cores import FILE, CoreTiming, _quiet, measured, settled
 from worker.engines.base import Place, Traits
 from worker.engines.onnxruntime import OnnxRuntime
 from worker.programs.store import BlobStore
@@ -14,8 +14,8 @@ from worker.settings import WorkerSettings
 
 ENGINE = SimpleNamespace(traits=Traits("onnxruntime", "1", "cpu", "this processor"))
 
-TOGETHER = Timing(together_s=1.0, apart_s=0.9)
-APART = Timing(together_s=1.0, apart_s=0.5)
+TOGETHER = CoreTiming(together_s=1.0, apart_s=0.9)
+APART = CoreTiming(together_s=1.0, apart_s=0.5)
 
 
 class Measuring:
@@ -79,7 +79,7 @@ def test_a_busy_machine_decides_nothing(tmp_path, cores):
     assert not (tmp_path / FILE).exists()
     busy, quiet = (1.0, 0.1, 0.5), (3.0, 2.0, 0.99)
     assert _quiet([busy] * 9 + [quiet] * 2) is None
-    assert _quiet([busy, quiet, (2.5, 2.5, 1.0), quiet]) == Timing(2.5, 2.0)
+    assert _quiet([busy, quiet, (2.5, 2.5, 1.0), quiet]) == CoreTiming(2.5, 2.0)
 
 
 @pytest.mark.parametrize(

@@ -18,16 +18,17 @@ from protos.wire.endpoint import Endpoint
 from protos.wire.frames import MAX_TENSOR_BYTES
 from tests.waiting import until
 from worker.peers import packets
-from worker.peers.link import Link, connect
-from worker.peers.listener import MOST_STREAMS_OF_A_PEER, Listener
-from worker.tasks.actions import Piece, SendToPeer, TaskKey
+from worker.peers.data_stream import DataStream, connect
+from worker.peers.listener import MOST_STREAMS_OF_A_PEER, DataListener
+from worker.peers.offers import Offers
+from worker.tasks.actions import SendToPeer, TaskKey, TensorPiece
 
 KEY = TaskKey("request", 3, 5, 1)
 BOX = Box.of((0, 1), (0, 8), (2, 4), (0, 100))
 
 
 def piece(array, box=None, tensor="y"):
-    return Piece(KEY, tensor, box or Box.whole(array.shape), array)
+    return TensorPiece(KEY, tensor, box or Box.whole(array.shape), array)
 
 
 def sent(*pieces):
@@ -35,18 +36,22 @@ def sent(*pieces):
     return b"".join(packets.packets(pieces))
 
 
-def read(data, at_once=1 << 20):
-    """The packets in some bytes, as (tensor, box, array, is last)."""
-    place = 0
+class Bytes:
+    """A socket from which at most so many bytes are received at once."""
 
-    def recv_into(view):
-        nonlocal place
-        part = data[place : place + min(len(view), at_once)]
+    def __init__(self, data, at_once):
+        self._data, self._at_once = data, at_once
+
+    def recv_into(self, view):
+        size = min(len(view), self._at_once)
+        part, self._data = self._data[:size], self._data[size:]
         view[: len(part)] = part
-        place += len(part)
         return len(part)
 
-    reader = packets.Reader(recv_into, "a")
+
+def read(data, at_once=1 << 20):
+    """The packets in some bytes, as (tensor, box, array, is last)."""
+    reader = packets.PacketReader(Bytes(data, at_once), "a")
     while (found := reader.next()) is not None:
         got, is_last = found
         assert (got.key, got.sender) == (KEY, "a")
@@ -122,7 +127,7 @@ def test_a_box_of_many_gigabytes_allocates_nothing():
 async def heard():
     """A listener in a cluster with a secret, and what it was given."""
     pieces = []
-    listener = Listener("127.0.0.1", 0, Caller("b", "s"), pieces.append, print)
+    listener = DataListener("127.0.0.1", 0, Caller("b", "s"), pieces.append, Offers())
     yield listener, pieces
     listener.close()
     names = {"data accept", "data reader"}
@@ -132,9 +137,10 @@ async def heard():
 def link_to(listener, sender="a", secret="s", broken=None):
     address = f"127.0.0.1:{listener.port}"
     stream = connect(address, "b", Caller(sender, secret))
-    return Link(
-        stream, Endpoint(), (lambda *what: broken.append(what)) if broken is not None else print
-    )
+    link = DataStream(stream, Endpoint())
+    if broken is not None:
+        link.broken = lambda *what: broken.append(what)
+    return link
 
 
 def action(*pieces):
@@ -160,7 +166,7 @@ async def test_what_follows_is_read_while_a_piece_is_computed():
         pieces.append(piece)
         return (lambda: goes_on.wait(10)) if len(pieces) == 1 else None
 
-    listener = Listener("127.0.0.1", 0, Caller("b", "s"), deliver, print)
+    listener = DataListener("127.0.0.1", 0, Caller("b", "s"), deliver, Offers())
     link = link_to(listener)
     for number in range(3):
         assert link.send(action(piece(np.full((1, 2), number, np.float32))))

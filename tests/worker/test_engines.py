@@ -32,9 +32,8 @@ from worker.engines.onnxruntime import OnnxRuntime
 from worker.engines.registry import (
     DEFAULT,
     candidates,
-    engine_maker,
     engine_names,
-    raw_maker,
+    factory_of,
 )
 from worker.programs.store import BlobStore
 
@@ -93,20 +92,20 @@ async def test_what_an_engine_cannot_compute_is_computed_by_onnxruntime_and_name
 def test_the_engines_that_there_are(plugged):
     assert engine_names() == [AUTO, DEFAULT, "openvino", "broken", "reference"]
     with pytest.raises(BadConfiguration, match="no engine 'abacus'"):
-        engine_maker("abacus")
+        factory_of("abacus")
     with pytest.raises(
         BadConfiguration, match=r"'broken' of tests\.worker\.reference_engine:Nothing"
     ):
-        engine_maker("broken")
+        factory_of("broken")
     with pytest.raises(BadConfiguration, match="no 'NoSuchExecutionProvider'"):
-        raw_maker("onnxruntime:NoSuchExecutionProvider")(None)
+        factory_of("onnxruntime:NoSuchExecutionProvider")(None)
 
 
 def test_an_engine_whose_package_is_missing_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", None)
     monkeypatch.delitem(sys.modules, "worker.engines.openvino", raising=False)
     with pytest.raises(BadConfiguration, match="not installed") as raised:
-        engine_maker("openvino")
+        factory_of("openvino")
     assert re.search(r"-m pip install 'openvino>=[\d.]+', or", raised.value.cure)
 
 

@@ -22,9 +22,8 @@ from tests.planning.support import small_model
 from tests.worker.plugged import plug
 from tests.worker.support import process
 from worker.engines.base import Place
-from worker.engines.choice import Choice
-from worker.engines.registry import engine_maker, raw_maker
-from worker.engines.trial import Trial
+from worker.engines.onnxruntime import OnnxRuntime
+from worker.engines.pick import Fastest, pick_engine
 from worker.programs.store import BlobStore
 
 TOY = "limited_engine"
@@ -72,7 +71,7 @@ def test_an_engine_that_declares_nonsense_is_refused_by_name(
 ):
     plug(tmp_path, monkeypatch, odd=f"{TOY}:{name}")
     with pytest.raises(BadConfiguration, match=rf"engine 'odd'.*{told}"):
-        engine_maker("odd")(place)
+        pick_engine("odd", place)
 
 
 def test_a_device_that_reports_nonsense_is_refused():
@@ -85,9 +84,7 @@ def test_a_device_that_reports_nonsense_is_refused():
 
 def test_auto_leaves_it_out_and_says_how_to_use_it(tmp_path, monkeypatch, place):
     plug(tmp_path, monkeypatch, wholeonly=f"{TOY}:WholeOnly")
-    choice = Choice(place, raw_maker, {"wholeonly": "0"}, "")
-    job = Trial("wholeonly", place.store.blobs.parent, place.folder, 1, 1 << 40, [])
-    told = choice._tried(job)
+    told = Fastest(place, OnnxRuntime(place), {"wholeonly": "0"})._trial("wholeonly", [])
     assert "it computes whole networks only. Set engine = wholeonly" in told
 
 

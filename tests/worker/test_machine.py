@@ -10,7 +10,7 @@ from protos.rpc.client import WorkerClient
 from tests.worker.support import in_process
 from worker.machine.condition import power_flags, throttled
 from worker.machine.ethtool import Cards
-from worker.machine.machine import Machine
+from worker.machine.machine import LocalMachine
 
 PI = {
     "proc/meminfo": "MemTotal:  948000 kB\nMemFree:  10 kB\nMemAvailable:  150000 kB\n",
@@ -25,6 +25,9 @@ PI = {
 
 
 class Drivers(Cards):
+    def __init__(self, **addresses: list[str]) -> None:
+        self.addresses = lambda: addresses  # type: ignore[method-assign]
+
     def port_mbps(self, name: str) -> int:
         return {"eth0": 1000}[name]
 
@@ -40,10 +43,10 @@ def laid_out(root, files) -> None:
 
 
 @pytest.fixture
-def pi(tmp_path) -> Machine:
+def pi(tmp_path) -> LocalMachine:
     laid_out(tmp_path / "root", PI)
-    addresses = {"lo": ["127.0.0.1"], "eth0": ["10.0.0.2"], "wlan0": [], "docker0": ["172.17.0.1"]}
-    return Machine(tmp_path / "root", Drivers(), lambda: addresses, lambda: 1e9)
+    cards = Drivers(lo=["127.0.0.1"], eth0=["10.0.0.2"], wlan0=[], docker0=["172.17.0.1"])
+    return LocalMachine(tmp_path / "root", cards, lambda: 1e9)
 
 
 def test_a_pi_in_a_bad_state(pi, tmp_path) -> None:
@@ -89,7 +92,7 @@ def test_a_kernel_of_debians_own_tells_of_the_voltage(tmp_path, alarm, flags) ->
 
 
 def test_where_nothing_says_anything(tmp_path) -> None:
-    found = Machine(tmp_path / "empty", Drivers(), dict).condition(tmp_path, announced=False)
+    found = LocalMachine(tmp_path / "empty", Drivers()).condition(tmp_path, announced=False)
     assert found.memory_bytes == found.power_flags == 0
     assert not found.governor
     assert not found.interfaces
@@ -106,7 +109,7 @@ def test_odd_files_are_not_believed(pi, tmp_path, damage) -> None:
 
 def test_this_machine(tmp_path) -> None:
     """Whatever it is: nothing fails, and the drivers' answers are plausible."""
-    found = Machine().condition(tmp_path, announced=False)
+    found = LocalMachine().condition(tmp_path, announced=False)
     assert found.clock_s > 1.7e9
     assert found.memory_available_bytes <= found.memory_bytes
     assert found.memory_bytes
@@ -125,7 +128,7 @@ def test_a_full_disk(tmp_path) -> None:
         pytest.skip("nothing may be mounted here")
     try:
         (disk / "weights").write_bytes(bytes(1000 << 10))
-        found = Machine().condition(disk, announced=False)
+        found = LocalMachine().condition(disk, announced=False)
         assert found.disk_bytes == 1 << 20
         assert found.disk_free_bytes < 50_000
     finally:

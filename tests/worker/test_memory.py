@@ -23,7 +23,7 @@ from tests.worker.support import (
     until_done,
     whole,
 )
-from worker.exchange.exchange import Exchange
+from worker.exchange.exchange import TaskExchange
 
 SIDE = 512
 # float32 of SIDE x SIDE in this many channels: 600 MB between two maps of one channel.
@@ -89,7 +89,7 @@ async def test_memory_that_ends_while_a_task_is_set_up_is_told_as_such(tmp_path,
         WorkerClient(running.address, Caller("host")) as client,
     ):
         await install(client, program, blobs)
-        monkeypatch.setattr(Exchange, "_bound", none_left)
+        monkeypatch.setattr(TaskExchange, "_bound", none_left)
         _, end = await answered(client, program, picture(12, 10), "short")
     assert end.code == "out_of_memory", end
     assert "out of memory" in end.message

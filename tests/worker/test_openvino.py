@@ -14,14 +14,14 @@ from models.tensors.precision import write_precision
 from protos.errors import BadConfiguration
 from tests.worker.support import conv_program, picture, whole
 from worker.engines.base import Place
-from worker.engines.registry import raw_maker
+from worker.engines.registry import factory_of
 from worker.programs.store import BlobStore
 
 pytest.importorskip("openvino", reason="needs the extra openvino")
 
 
 def engine(folder, threads=1, name="openvino"):
-    return raw_maker(name)(Place(folder / "programs", BlobStore(folder, 1 << 30), threads))
+    return factory_of(name)(Place(folder / "programs", BlobStore(folder, 1 << 30), threads))
 
 
 def given(engine, folder, **options):

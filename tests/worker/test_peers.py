@@ -23,11 +23,11 @@ from tests.worker.support import (
     whole,
 )
 from tests.worker.test_service import same
-from worker.peers.listener import Listener
-from worker.peers.peers import Peers
-from worker.service import Service
+from worker.peers.listener import DataListener
+from worker.peers.neighbours import Neighbours
+from worker.service import GrpcService
 from worker.tasks import state
-from worker.tasks.actions import Piece, SendToPeer, TaskKey
+from worker.tasks.actions import SendToPeer, TaskKey, TensorPiece
 
 IN = Box.whole((1, 16, 12, 10))
 TOP, BOTTOM = Box.of((0, 1), (0, 16), (0, 6), (0, 10)), Box.of((0, 1), (0, 16), (6, 12), (0, 10))
@@ -113,7 +113,7 @@ async def test_where_the_data_plane_cannot_be_reached_borders_go_by_grpc(two, mo
     there = output(IN, to=b.id, address=b.address, to_task=1)
     for request, way in (("r1", "data"), ("r2", "data"), ("r3", "grpc"), ("r4", "grpc")):
         if request == "r3":
-            monkeypatch.setattr("worker.peers.peers.connect", out_of_reach)
+            monkeypatch.setattr("worker.peers.neighbours.connect", out_of_reach)
             # Its stream ends: the next is opened in vain.
             await asyncio.to_thread(hang_up, b)
         before = await sent(a)
@@ -132,7 +132,7 @@ def out_of_reach(*_):
 
 def hang_up(running):
     """Ends the streams that neighbours have to a worker of this process."""
-    for listener in [each for each in gc.get_objects() if isinstance(each, Listener)]:
+    for listener in [each for each in gc.get_objects() if isinstance(each, DataListener)]:
         if running.data_port == listener.port:
             listener.keep(())
 
@@ -190,13 +190,13 @@ async def test_a_neighbour_that_takes_nothing_is_given_up(tmp_path, monkeypatch,
         ended.wait(20)
 
     ended = threading.Event()
-    module = {"data": "worker.peers.link", "grpc": "worker.peers.peers"}[way]
+    module = {"data": "worker.peers.data_stream", "grpc": "worker.peers.neighbours"}[way]
     monkeypatch.setattr(f"{module}.PATIENCE_S", 0.2)
     monkeypatch.setattr(f"{module}.SLOWEST_BYTES_PER_S", 1e9)
-    monkeypatch.setattr(Service, "_read", never)
-    monkeypatch.setattr(Listener, "_read", reads_nothing)
+    monkeypatch.setattr(GrpcService, "_read", never)
+    monkeypatch.setattr(DataListener, "_read", reads_nothing)
     if way == "grpc":
-        monkeypatch.setattr("worker.peers.peers.connect", out_of_reach)
+        monkeypatch.setattr("worker.peers.neighbours.connect", out_of_reach)
     failed: list[tuple[SendToPeer, ImbrexError]] = []
     given_up = asyncio.Event()
 
@@ -204,10 +204,10 @@ async def test_a_neighbour_that_takes_nothing_is_given_up(tmp_path, monkeypatch,
         failed.append((action, error))
         given_up.set()
 
-    peers = Peers(Caller("a", "s"), "test", fail)
+    peers = Neighbours(Caller("a", "s"), "test", fail)
     box = Box.whole((1, 1 << 20))
     key = TaskKey("r", 1, 1, 1)
-    piece = Piece(key, "y", box, np.zeros(box.shape, np.float32))
+    piece = TensorPiece(key, "y", box, np.zeros(box.shape, np.float32))
     async with in_process(tmp_path / "b", secret="s") as b, asyncio.timeout(20):
         for _ in range(8):
             peers.send(SendToPeer(b.id, b.address, (piece,), key, 1))
@@ -221,7 +221,7 @@ async def test_a_neighbour_that_takes_nothing_is_given_up(tmp_path, monkeypatch,
 async def test_what_waits_for_a_neighbour_that_cannot_be_reached_is_told_at_once(monkeypatch):
     """Whatever the reason; and later messages try again."""
     failed = []
-    peers = Peers(Caller("a", "s"), "1", lambda action, error: failed.append((action, error)))
+    peers = Neighbours(Caller("a", "s"), "1", lambda action, error: failed.append((action, error)))
     tried = []
 
     async def no_thread(self):
@@ -229,7 +229,7 @@ async def test_what_waits_for_a_neighbour_that_cannot_be_reached_is_told_at_once
         await asyncio.sleep(0.05)
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("worker.peers.peers._Peer._connect", no_thread)
+    monkeypatch.setattr("worker.peers.neighbours._Neighbour._connect", no_thread)
     key = TaskKey("r", 1, 0, 0)
     for _ in range(2):
         actions = [SendToPeer("b", "127.0.0.1:1", (), key, 1) for _ in range(5)]

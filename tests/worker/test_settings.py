@@ -3,7 +3,7 @@ import pytest
 from coordinator.settings import CoordinatorSettings
 from protos.errors import BadConfiguration
 from worker.daemon import run
-from worker.machine.hardware import Hardware
+from worker.machine.hardware import WorkerHardware
 from worker.settings import WorkerSettings
 
 
@@ -95,14 +95,14 @@ def test_at_a_pace_tasks_are_computed_one_at_a_time():
 
 def test_a_pace_is_that_of_onnxruntime():
     paced = {"pace": 0.5}
-    Hardware.of(WorkerSettings.load(None, paced, {}))
+    WorkerHardware.of(WorkerSettings.load(None, paced, {}))
     with pytest.raises(BadConfiguration, match=r"'openvino' cannot be slowed down"):
-        Hardware.of(WorkerSettings.load(None, paced | {"engine": "openvino"}, {}))
+        WorkerHardware.of(WorkerSettings.load(None, paced | {"engine": "openvino"}, {}))
 
 
 def test_an_engine_that_nobody_has_is_named_with_those_that_there_are():
     with pytest.raises(BadConfiguration, match=r"no engine 'abacus'.*onnxruntime"):
-        Hardware.of(WorkerSettings.load(None, {"engine": "abacus"}, {}))
+        WorkerHardware.of(WorkerSettings.load(None, {"engine": "abacus"}, {}))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "::ffff:127.0.0.1", "127.1", "", "example.org"])

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.tensors.boxes import Box, covers_exactly, minus
-from tests.worker.task_parts import F32, HOST, IN, KEY, OUT, piece, plain, sent_by, spec
+from tests.worker.task_parts import F32, HOST, IN, KEY, OUT, piece, plain, sent_by, task_order
 from worker.tasks.actions import (
     InputSpec,
-    Piece,
     TaskForm,
     TaskKey,
-    TaskSpec,
+    TaskOrder,
+    TensorPiece,
 )
 from worker.tasks.early import EARLY_FOR_S, PIECE_BYTES
 from worker.tasks.state import Tasks
@@ -21,30 +21,30 @@ from worker.tasks.state import Tasks
 def test_pieces_may_overtake_their_task(tasks):
     assert tasks.add_piece(piece(IN), 0.0) == []
     assert tasks._early.held_bytes > 32
-    assert plain(tasks.add_task(spec(), 1.0)) == [
+    assert plain(tasks.add_task(task_order(), 1.0)) == [
         ("run", KEY, "p", {"x": [[1] * 4] * 2}, {"y": OUT.shape})
     ]
     assert tasks._early.held_bytes == 0
 
 
 def test_a_frame_that_is_the_whole_input_is_not_copied(tasks):
-    tasks.add_task(spec(), 0.0)
+    tasks.add_task(task_order(), 0.0)
     sent = piece(IN)
     (run,) = tasks.add_piece(sent, 0.0)
     assert run.inputs["x"] is sent.array
 
 
 def test_a_strided_whole_input_and_pieces_become_one_aligned_array(tasks):
-    tasks.add_task(spec(), 0.0)
+    tasks.add_task(task_order(), 0.0)
     view = np.ones((2, 8), F32)[:, ::2]
-    (run,) = tasks.add_piece(Piece(KEY, "x", IN, view), 0.0)
+    (run,) = tasks.add_piece(TensorPiece(KEY, "x", IN, view), 0.0)
     assert run.inputs["x"].flags.c_contiguous
     assert run.inputs["x"].ctypes.data % 64 == 0
 
 
 def test_empty_inputs_are_full(tasks):
     empty = Box.of((0, 2), (4, 4))
-    assert plain(tasks.add_task(spec(inputs=(("x", empty),)), 0.0)) == [
+    assert plain(tasks.add_task(task_order(inputs=(("x", empty),)), 0.0)) == [
         ("run", KEY, "p", {"x": [[], []]}, {"y": OUT.shape})
     ]
 
@@ -56,23 +56,23 @@ def test_empty_inputs_are_full(tasks):
         (piece(IN, dtype=np.float64), "wrong_size"),
         (piece(Box.of((0, 2), (4, 9))), "wrong_size"),
         (piece(Box.of((0, 2))), "wrong_size"),
-        (Piece(KEY, "x", IN, np.zeros((2, 3), F32)), "wrong_size"),
+        (TensorPiece(KEY, "x", IN, np.zeros((2, 3), F32)), "wrong_size"),
     ],
 )
 def test_what_does_not_fit_is_dropped_and_counted(tasks, bad, why):
-    tasks.add_task(spec(), 0.0)
+    tasks.add_task(task_order(), 0.0)
     assert tasks.add_piece(bad, 0.0) == []
     assert tasks.dropped == {why: 1}
 
 
 def test_duplicates_are_dropped_before_and_after_the_start(tasks):
     part = Box.of((0, 1), (4, 8))
-    tasks.add_task(spec(), 0.0)
+    tasks.add_task(task_order(), 0.0)
     tasks.add_piece(piece(part), 0.0)
     assert tasks.add_piece(piece(part, 9.0), 0.0) == []
     (run,) = tasks.add_piece(piece(IN, 1.0), 0.0)
     assert tasks.add_piece(piece(IN, 9.0), 0.0) == []
-    assert tasks.add_task(spec(), 0.0) == []
+    assert tasks.add_task(task_order(), 0.0) == []
     assert run.inputs["x"].max() == 1
     assert tasks.dropped == {"duplicate": 2, "duplicate_task": 1}
 
@@ -106,12 +106,12 @@ def test_a_flood_of_one_sender_drops_nothing_of_others():
         tasks.add_piece(sent_by("flood", IN, key=TaskKey("r", 1, number, 0)), 0.0)
     tasks.add_piece(sent_by("right", IN, 5.0, TaskKey("later", 1, 0, 0)), 0.0)
     for request, value in (("first", 3.0), ("later", 5.0)):
-        (run,) = tasks.add_task(spec(TaskKey(request, 1, 0, 0)), 0.0)
+        (run,) = tasks.add_task(task_order(TaskKey(request, 1, 0, 0)), 0.0)
         assert run.inputs["x"].tolist() == [[value] * 4] * 2
 
 
 def sourced(*sources):
-    return TaskSpec(KEY, TaskForm("p", (InputSpec("x", IN, F32, sources),), (HOST,)), 7)
+    return TaskOrder(KEY, TaskForm("p", (InputSpec("x", IN, F32, sources),), (HOST,)), 7)
 
 
 @pytest.mark.parametrize("early", [True, False])
@@ -137,14 +137,14 @@ def test_the_host_may_send_what_a_neighbour_did_not_and_an_older_one_names_nobod
     tasks.add_task(sourced(("left", IN)), 0.0)
     assert len(tasks.add_piece(piece(IN), 0.0)) == 1
     other = TaskKey("old", 1, 0, 0)
-    tasks.add_task(spec(other), 0.0)
+    tasks.add_task(task_order(other), 0.0)
     assert len(tasks.add_piece(sent_by("anybody", IN, key=other), 0.0)) == 1
 
 
 def test_an_input_in_too_many_parts_is_not_filled_further():
     tasks = Tasks("me", cap_bytes=1 << 20)
     wide = Box.of((0, 8192))
-    tasks.add_task(spec(inputs=(("x", wide),)), 0.0)
+    tasks.add_task(task_order(inputs=(("x", wide),)), 0.0)
     for column in range(0, 8192, 2):
         tasks.add_piece(sent_by("left", Box.of((column, column + 1))), 0.0)
     assert tasks.dropped["scattered"] > 2048
@@ -175,14 +175,14 @@ def test_any_pieces_in_any_order_fill_the_input_once(parts, when, overtaken):
     sent = [part for part in inside if not part.is_empty]
     ran = []
     if not overtaken:
-        tasks.add_task(spec(inputs=(("x", box),)), 0.0)
+        tasks.add_task(task_order(inputs=(("x", box),)), 0.0)
     for number, part in enumerate(sent):
         if overtaken and number == when:
-            ran += tasks.add_task(spec(inputs=(("x", box),)), 0.0)
-        ran += tasks.add_piece(Piece(KEY, "x", part, source[part.slices()]), 0.0)
+            ran += tasks.add_task(task_order(inputs=(("x", box),)), 0.0)
+        ran += tasks.add_piece(TensorPiece(KEY, "x", part, source[part.slices()]), 0.0)
         reference[part.slices()] = source[part.slices()]
     if overtaken and when >= len(sent):
-        ran += tasks.add_task(spec(inputs=(("x", box),)), 0.0)
+        ran += tasks.add_task(task_order(inputs=(("x", box),)), 0.0)
     full = not np.isnan(reference[box.slices()]).any()
     assert len(ran) == full
     if full:
@@ -193,7 +193,7 @@ def test_any_pieces_in_any_order_fill_the_input_once(parts, when, overtaken):
 
 def test_what_peers_sent_is_shown_until_the_request_is_released(tasks):
     top, bottom = Box.of((0, 1), (4, 8)), Box.of((1, 2), (4, 8))
-    tasks.add_task(spec(), 0.0)
+    tasks.add_task(task_order(), 0.0)
     tasks.add_piece(sent_by("left", top, 3.0), 1.0)
     tasks.add_piece(piece(bottom), 1.0)
     kept = tasks.reserved_bytes
@@ -214,7 +214,7 @@ def test_what_peers_sent_is_shown_until_the_request_is_released(tasks):
 def test_of_boxes_within_boxes_no_more_is_kept_than_fits_the_input(tasks):
     """As a hostile neighbour may send them: each adds a row to what is there."""
     box = Box.of((0, 64), (0, 8))
-    tasks.add_task(spec(inputs=(("x", box),)), 0.0)
+    tasks.add_task(task_order(inputs=(("x", box),)), 0.0)
     for rows in range(1, 64):
         tasks.add_piece(sent_by("left", Box.of((0, rows), (0, 8))), 1.0)
     (task,) = tasks._tasks.values()

@@ -101,8 +101,7 @@ class Throttle:
         clock = self._clock
         start = clock.now_s()
         value, cpu_s = self.computed(ready)
-        if ready.check:
-            ready.check(value)
+        ready.check(value)
         if self._pace < 1:
             deadline = start + cpu_s / self._pace + self.waiting_s(ready)
             if clock.now_s() > deadline:
@@ -127,13 +126,13 @@ class Throttle:
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class ComputeJob:
     """A run. The thread that computes it calls `ended` with its result or its error, which returns
     a job whose core that thread has claimed, to be computed next, or None.
     """
 
     begin: Begin[Any]
-    ended: Callable[[Timed[Any] | Exception], "Job | None"]
+    ended: Callable[[Timed[Any] | Exception], "ComputeJob | None"]
     is_wanted: bool = True
 
 
@@ -146,7 +145,7 @@ class Compute:
     def __init__(self, throttle: Throttle, nice: int = 0, concurrency: int = 1) -> None:
         self.throttle = throttle
         self._nice = nice
-        self._jobs: SimpleQueue[Job | Callable[[], None] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[ComputeJob | Callable[[], None] | None] = SimpleQueue()
         # Held by the thread that sets up the next job, until that job may compute.
         self._turn = threading.Lock()
         self._cores = threading.Semaphore(concurrency)
@@ -161,7 +160,7 @@ class Compute:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: ComputeJob) -> None:
         """Queues a job; may be called from any thread. A job that has been cancelled by its turn is
         skipped, without `ended`.
         """
@@ -176,7 +175,7 @@ class Compute:
         with self._counting:
             return not self._waiting and self._cores.acquire(blocking=False)
 
-    def follow(self, job: Job | None) -> None:
+    def follow(self, job: ComputeJob | None) -> None:
         """Computes a job whose core the calling thread has claimed, and then what follows it."""
         self._settle()
         while job is not None:
@@ -208,7 +207,7 @@ class Compute:
             with suppress(RuntimeError):  # the loop is closed: there is no caller left
                 loop.call_soon_threadsafe(tell, outcome)
 
-        job = Job(begin, ended)
+        job = ComputeJob(begin, ended)
         self.submit(job)
         try:
             return await result
@@ -236,7 +235,7 @@ class Compute:
                 job = self._jobs.get()
                 if job is None:
                     return
-                if not isinstance(job, Job):
+                if not isinstance(job, ComputeJob):
                     self._run_errand(job)
                     continue
                 if job.is_wanted:
@@ -256,13 +255,13 @@ class Compute:
         except Exception:
             _log.exception("an errand failed")
 
-    def _set_up(self, job: Job) -> Ready[Any] | Exception:
+    def _set_up(self, job: ComputeJob) -> Ready[Any] | Exception:
         try:
             return self.throttle.set_up(job.begin)
         except Exception as error:
             return error
 
-    def _finish(self, job: Job, outcome: Ready[Any] | Exception | None) -> Job | None:
+    def _finish(self, job: ComputeJob, outcome: Ready[Any] | Exception | None) -> ComputeJob | None:
         """Runs a job that is set up, on a core that is its own; delivers its result or its error;
         returns what this thread is to compute next.
         """

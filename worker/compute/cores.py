@@ -44,7 +44,7 @@ _QUIET = 0.9
 _SEED = 20_240_601
 
 # Arguments: the engine, the number of cores, the niceness.
-Measure: TypeAlias = Callable[[Engine, int, int], "Timing | None"]
+Measure: TypeAlias = Callable[[Engine, int, int], "CoreTiming | None"]
 # Seconds together, seconds apart, and the least share of a core that a thread of the latter had.
 _Round: TypeAlias = tuple[float, float, float]
 
@@ -52,7 +52,7 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class CoreTiming:
     """Seconds for the same convolutions: `together_s` in one session with a thread per core,
     `apart_s` in strips, with one single-threaded session per core, all at once.
     """
@@ -95,7 +95,7 @@ def settled(
     return _divided(settings, cores if timing.is_faster_apart else 1)
 
 
-def measured(engine: Engine, cores: int, nice: int) -> Timing | None:
+def measured(engine: Engine, cores: int, nice: int) -> CoreTiming | None:
     """Times both alternately for about half a second: the fastest of each, among the rounds in
     which no other process used the cores; None if there were too few. The threads run at niceness
     `nice`.
@@ -133,12 +133,12 @@ def measured(engine: Engine, cores: int, nice: int) -> Timing | None:
     return _quiet(rounds)
 
 
-def _quiet(rounds: Sequence[_Round]) -> Timing | None:
+def _quiet(rounds: Sequence[_Round]) -> CoreTiming | None:
     """The fastest of each kind among the undisturbed rounds."""
     quiet = [(together, apart) for together, apart, share in rounds if share >= _QUIET]
     if len(quiet) < _LEAST_ROUNDS:
         return None
-    return Timing(*(min(times) for times in zip(*quiet, strict=True)))
+    return CoreTiming(*(min(times) for times in zip(*quiet, strict=True)))
 
 
 def _divided(settings: WorkerSettings, concurrency: int) -> WorkerSettings:
@@ -146,14 +146,14 @@ def _divided(settings: WorkerSettings, concurrency: int) -> WorkerSettings:
     return settings.model_copy(update={"threads": threads, "concurrency": concurrency})
 
 
-def _kept(path: Path, key: str) -> Timing | None:
+def _kept(path: Path, key: str) -> CoreTiming | None:
     """The stored measurement of this processor and onnxruntime; None if there is none that can be
     read.
     """
     try:
-        found = json.loads(path.read_bytes())
-        if found["key"] == key:
-            return Timing(float(found["together_s"]), float(found["apart_s"]))
+        stored = json.loads(path.read_bytes())
+        if stored["key"] == key:
+            return CoreTiming(float(stored["together_s"]), float(stored["apart_s"]))
     except (OSError, ValueError, KeyError, TypeError):
         pass
     return None
@@ -192,5 +192,5 @@ def _convolutions() -> bytes:
     ]
     graph = helper.make_graph(nodes, "convolutions", ends[:1], ends[1:], initializer=weights)
     opset = [helper.make_opsetid("", 17)]
-    made: bytes = helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
-    return made
+    model: bytes = helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
+    return model

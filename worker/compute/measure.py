@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from models.cut.program import Program, WeightRef
 from models.tensors.memory import PEAK_OVER_WEIGHTS, megabytes
 from protos.daemon.heap import give_back_memory
-from protos.daemon.memory_in_use import free_bytes
+from protos.daemon.memory_in_use import free_bytes, resident_bytes
 from protos.errors import BadRequest
 from protos.failures import OutOfMemory
 from protos.wire.convert import MAX_DIMS, dtype_of
@@ -94,7 +93,7 @@ class Measurer:
         while len(seconds) < repeats and (not seconds or time.monotonic() < until):
             timed = await self._compute.run(lambda: session.bound(feed, {}))
             seconds.append(timed.stop_s - timed.start_s)
-        return Measurement(tuple(seconds), threads, psutil.Process().memory_info().rss)
+        return Measurement(tuple(seconds), threads, resident_bytes())
 
     def _ready(
         self, program: Program, inputs: Sequence[TensorShape], threads: int

@@ -5,6 +5,7 @@ sets up runs. Everything else (weights, memory, scheduling, messages) is up to t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +15,18 @@ from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from models.cut.program import Program
+from protos.errors import Unavailable
 from protos.failures import BadInput
+from protos.wire.convert import dtype_of
 from protos.wire.limits import ALL_TYPES, Limits
 from worker.programs.store import BlobStore
 
 T = TypeVar("T")
 
 Processor: TypeAlias = Literal["cpu", "gpu", "npu"]
+
+# Programs without their weights, a few kilobytes each.
+_MOST_PROGRAMS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +51,20 @@ class Traits:
 
 @dataclass(frozen=True, slots=True)
 class Ready(Generic[T]):
-    """A run that is set up: the function that computes, the bytes of weights it reads, the name of
-    its kernels (empty if unknown), and a function that inspects the result and is not part of the
-    measured time.
+    """A run that is set up: the function that computes, the bytes of weights it reads, and the name
+    of its kernels (empty if unknown).
     """
 
     compute: Callable[[], T]
     weight_bytes: int = 0
     kernels: tuple[object, ...] = ()
-    check: Callable[[T], None] | None = None
+
+    def check(self, result: T) -> None:
+        """Inspects the result, which is no part of the measured time.
+
+        Raises:
+            ImbrexError: it cannot be used.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,4 +196,53 @@ class Place:
     nice: int = 0
 
 
-Maker: TypeAlias = Callable[[Place], Engine]
+class ProgramCache:
+    """The programs since the start by hash, for engines that have no prepared form of their own on
+    disk; the oldest are dropped.
+    """
+
+    def __init__(self, store: BlobStore) -> None:
+        self._store = store
+        self._programs: OrderedDict[str, Program] = OrderedDict()
+
+    def __contains__(self, sha256: str) -> bool:
+        return sha256 in self._programs
+
+    def add(self, program: Program) -> None:
+        """Adds a program."""
+        self._programs[program.sha256] = program
+        while len(self._programs) > _MOST_PROGRAMS:
+            self._programs.popitem(last=False)
+
+    def get(self, sha256: str) -> Program | None:
+        """A program; None if it is not here, or no longer."""
+        return self._programs.get(sha256)
+
+    def all(self) -> list[Program]:
+        """All of them, the oldest first."""
+        return list(self._programs.values())
+
+    def weights(self, program: Program) -> dict[str, np.ndarray]:
+        """A program's weights by name: maps of their blobs.
+
+        Raises:
+            Unavailable: a blob is no longer there.
+        """
+        arrays: dict[str, np.ndarray] = {}
+        for ref in program.weights:
+            dtype = dtype_of(ref.data_type)
+            try:
+                arrays[ref.name] = (
+                    np.empty(ref.dims, dtype)
+                    if 0 in ref.dims
+                    else np.memmap(self._store.path(ref.sha256), dtype, mode="r", shape=ref.dims)
+                )
+            except (OSError, ValueError) as error:
+                raise Unavailable(
+                    cause=f"the weight {ref.name!r} is no longer here: {error}",
+                    cure="Raise disk_mb on this worker",
+                ) from error
+        return arrays
+
+
+EngineFactory: TypeAlias = Callable[[Place], Engine]

@@ -113,7 +113,7 @@ class OnnxRuntime:
         """Optimises a program, and keeps the result."""
         model = checked_model(program)
         names = matrices(model, program.weights)
-        kept = [ref for ref in program.weights if ref.name in names]
+        large = [ref for ref in program.weights if ref.name in names]
         self._check_memory([ref for ref in program.weights if ref.name not in names])
         for ref in program.weights:
             self._require_size(ref)
@@ -136,7 +136,7 @@ class OnnxRuntime:
             make_session(model.SerializeToString(), chosen, self._without, self.providers)
             del model
             model = self._split(built)
-            inputs_to_weights(model, kept)
+            inputs_to_weights(model, large)
             pack(model, self._store, built, self._memory_bytes)
         write_atomically(self._path(program.sha256), model.SerializeToString())
         give_back_memory()

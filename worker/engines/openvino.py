@@ -8,7 +8,7 @@ f16: f32 is asked for, except in programs of models that allow half precision.
 import ctypes
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -23,8 +23,7 @@ from models.tensors.arrays import aligned_empty
 from models.tensors.precision import Precision, read_precision
 from protos.errors import BadConfiguration, ImbrexError
 from protos.failures import BadInput, OutOfMemory, RunError
-from worker.engines.base import Place, Processor, Ready, Runnable, Signature, Traits
-from worker.engines.given import Given
+from worker.engines.base import Place, Processor, ProgramCache, Ready, Runnable, Signature, Traits
 from worker.engines.processor import cpu_fingerprint, cpu_gflops
 from worker.programs.graphs import (
     EMBED_BELOW_BYTES,
@@ -42,7 +41,7 @@ CACHE_BYTES = 1_000_000_000
 _HINTS: Mapping[Precision, str] = {"exact": "f32", "fp16": "f16", "int8": "f16"}
 _PROCESSORS: Mapping[str, Processor] = {"CPU": "cpu", "GPU": "gpu", "NPU": "npu"}
 
-Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+_Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
 _log = structlog.get_logger()
 
@@ -64,7 +63,7 @@ class OpenVino:
         self._device = device
         self._place = place
         self._cache = place.folder / NAME
-        self._given = Given(place.store)
+        self._programs = ProgramCache(place.store)
         self.traits = Traits(
             NAME if device == "CPU" else f"{NAME}:{device}",
             ov.__version__,
@@ -83,18 +82,18 @@ class OpenVino:
 
     def is_prepared(self, sha256: str) -> bool:
         """Whether the program has been given since the start."""
-        return sha256 in self._given
+        return sha256 in self._programs
 
     def prepare(self, program: Program) -> None:
         """Keeps the program until it is compiled for the shapes of its tasks."""
-        self._given.add(program)
+        self._programs.add(program)
 
     def load(self, sha256: str) -> "Compiled | None":
         """The program with its weights in the store; None if it has not been given."""
-        program = self._given.get(sha256)
+        program = self._programs.get(sha256)
         if program is None:
             return None
-        return self.trial(program, self._given.weights(program), self._place.threads)
+        return self.trial(program, self._programs.weights(program), self._place.threads)
 
     def trial(
         self, program: Program, weights: Mapping[str, np.ndarray], threads: int
@@ -115,21 +114,21 @@ class OpenVino:
             path.write_bytes(model.SerializeToString())
             read = self._core.read_model(path)
         held = {tensor.name for tensor in model.graph.initializer}
-        inputs = [each.name for each in model.graph.input if each.name not in held]
-        outputs = [each.name for each in model.graph.output]
+        inputs = [value.name for value in model.graph.input if value.name not in held]
+        outputs = [value.name for value in model.graph.output]
         with _reading():
             ends = _signatures(inputs, read.inputs), _signatures(outputs, read.outputs)
         wanted: dict[str, object] = {"INFERENCE_PRECISION_HINT": _HINTS[read_precision(model)]}
         if self._device == "CPU":
             wanted |= {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1}
-        return Compiled(*ends, lambda shapes: self._compiled(read, shapes, wanted))
+        return Compiled(*ends, self, read, wanted)
 
-    def _compiled(self, read: ov.Model, shapes: Shapes, wanted: Mapping[str, object]) -> Any:
+    def compile(self, read: ov.Model, shapes: _Shapes, wanted: Mapping[str, object]) -> Any:
         """The program for inputs of these shapes, from the cache on disk if that is usable."""
         model = read.clone()
         model.reshape(dict(enumerate(map(list, shapes))))
         try:
-            made = self._core.compile_model(
+            compiled = self._core.compile_model(
                 model, self._device, {**wanted, "CACHE_DIR": str(self._cache)}
             )
         except Exception as error:
@@ -138,22 +137,30 @@ class OpenVino:
             _trim(self._cache, 0)
             return self._core.compile_model(model, self._device, {**wanted})
         _trim(self._cache, CACHE_BYTES)
-        return made
+        return compiled
 
 
 class Compiled(Runnable):
-    """A program that is compiled, by `compiled`, for the shapes of each run."""
+    """A program that `engine` compiles for the shapes of each run, with the `wanted` options."""
 
     def __init__(
         self,
         inputs: Mapping[str, Signature],
         outputs: Mapping[str, Signature],
-        compiled: Callable[[Shapes], Any],
+        engine: OpenVino,
+        read: ov.Model,
+        wanted: Mapping[str, object],
     ) -> None:
         super().__init__(inputs, outputs)
-        self._compiled = compiled
+        self._engine = engine
+        self._read = read
+        self._wanted = wanted
         # Compiled programs with their idle requests: one request computes one task at a time.
-        self._made: dict[Shapes, tuple[Any, SimpleQueue[Any]]] = {}
+        self._made: dict[_Shapes, tuple[Any, SimpleQueue[Any]]] = {}
+
+    def compile(self, shapes: _Shapes) -> Any:
+        """The program for inputs of these shapes."""
+        return self._engine.compile(self._read, shapes, self._wanted)
 
     def _bind(
         self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
@@ -161,7 +168,7 @@ class Compiled(Runnable):
         key = tuple(inputs[name].shape for name in self.inputs)
         try:
             if key not in self._made:
-                self._made[key] = (self._compiled(key), SimpleQueue())
+                self._made[key] = (self.compile(key), SimpleQueue())
             compiled, idle = self._made[key]
             try:
                 request = idle.get_nowait()

@@ -178,8 +178,8 @@ class Session(Runnable):
                 raise from_runtime(error, "running a program") from error
             if not dynamic:
                 return results
-            made = binding.get_outputs()  # in the order in which they were bound
-            return results | {name: made[k].numpy() for k, name in enumerate(dynamic)}
+            unbound = binding.get_outputs()  # in the order in which they were bound
+            return results | {name: unbound[k].numpy() for k, name in enumerate(dynamic)}
 
         sizes = (inputs[name].shape for name in self.inputs)
         return Ready(compute, self._weight_bytes, (self._name, *sizes))

@@ -52,7 +52,7 @@ def pack(model: onnx.ModelProto, store: BlobStore, folder: Path, memory_bytes: i
     for weight in weights:
         if length_of(weight) > most:
             _declare_input(model, weight)
-    for group in _groups([each for each in weights if length_of(each) <= most]):
+    for group in _groups([weight for weight in weights if length_of(weight) <= most]):
         _pack_group(model, group, store, folder)
 
 
@@ -63,7 +63,7 @@ def is_packed(weight: TensorProto) -> bool:
 
 def packed_bytes(weight: TensorProto) -> int:
     """Bytes of a weight's packed forms."""
-    forms = [each.value for each in weight.external_data if each.key.startswith(_PACKED)]
+    forms = [entry.value for entry in weight.external_data if entry.key.startswith(_PACKED)]
     # A name and its buffers: NAME|OFFSET;LENGTH;CHECKSUM|...
     return sum(int(buffer.split(";")[1]) for form in forms for buffer in form.split("|")[1:])
 
@@ -76,7 +76,7 @@ def _packable(model: onnx.ModelProto) -> list[TensorProto]:
         if node.op_type not in _READ_AS_THEY_ARE
         for name in node.input
     }
-    return [each for each in external_weights(model) if each.name in read]
+    return [weight for weight in external_weights(model) if weight.name in read]
 
 
 def _groups(weights: Sequence[TensorProto]) -> Iterator[list[TensorProto]]:
@@ -96,7 +96,7 @@ def _pack_group(
     """Has onnxruntime pack these weights and save them, which is one blob."""
     alone = onnx.ModelProto()
     alone.CopyFrom(model)
-    names = {each.name for each in group}
+    names = {weight.name for weight in group}
     for weight in external_weights(alone):
         if weight.name not in names:
             _declare_input(alone, weight)
@@ -114,7 +114,7 @@ def _pack_group(
         chosen.add_session_config_entry(key, value)
     make_session(alone.SerializeToString(), chosen)
     saved = onnx.ModelProto.FromString((folder / _SAVED).read_bytes())
-    packed = {each.name: each for each in external_weights(saved) if is_packed(each)}
+    packed = {weight.name: weight for weight in external_weights(saved) if is_packed(weight)}
     if not packed:
         return
     file = folder / _SAVED_WEIGHTS
@@ -131,7 +131,7 @@ def _pack_group(
 
 def _declare_input(model: onnx.ModelProto, weight: TensorProto) -> None:
     """What is also an input is not constant, so a session does not pack it."""
-    if weight.name not in {each.name for each in model.graph.input}:
+    if weight.name not in {value.name for value in model.graph.input}:
         model.graph.input.append(
             helper.make_tensor_value_info(weight.name, weight.data_type, weight.dims)
         )

@@ -4,8 +4,7 @@ import onnxruntime as ort
 
 from models.cut.program import Program
 from protos.errors import BadConfiguration
-from worker.engines.base import Place, Processor, Traits
-from worker.engines.given import Given
+from worker.engines.base import Place, Processor, ProgramCache, Traits
 from worker.engines.onnxruntime import NAME, OnnxRuntime
 from worker.engines.ort_session import CPU, Session, make_session, options
 from worker.engines.processor import cpu_fingerprint
@@ -31,7 +30,7 @@ class Provider(OnnxRuntime):
                 "build of onnxruntime that has it",
             )
         super().__init__(place)
-        self._given = Given(place.store)
+        self._programs = ProgramCache(place.store)
         self.providers = tuple(dict.fromkeys((provider, CPU)))
         self.traits = Traits(
             f"{NAME}:{provider}",
@@ -42,15 +41,15 @@ class Provider(OnnxRuntime):
 
     def is_prepared(self, sha256: str) -> bool:
         """Whether the program has been given since the start."""
-        return sha256 in self._given
+        return sha256 in self._programs
 
     def prepare(self, program: Program) -> None:
         """Keeps the program."""
-        self._given.add(program)
+        self._programs.add(program)
 
     def load(self, sha256: str) -> Session | None:
         """A session of a program; None if it has not been given."""
-        program = self._given.get(sha256)
+        program = self._programs.get(sha256)
         if program is None:
             return None
         model = checked_model(program)

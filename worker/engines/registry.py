@@ -1,11 +1,10 @@
 """The engines: those in this package, and those of packages with an entry point in
 `imbrex.engines`. Each is a function of a `Place`, imported on demand.
 
-A name may say more after a colon: `onnxruntime:` an execution provider, `openvino:` a device. All
-engines but onnxruntime on the CPU compute beside it (`worker.engines.checked`).
+A name may say more after a colon: `onnxruntime:` an execution provider, `openvino:` a device.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -17,10 +16,7 @@ from protos.daemon.extras import line_for_extra
 from protos.errors import BadConfiguration, ImbrexError
 from protos.wire.limits import Limits
 from worker.engines import AUTO
-from worker.engines.base import Engine, Maker, Place, Traits
-from worker.engines.checked import Checked
-from worker.engines.choice import Choice
-from worker.engines.processor import cpu_fingerprint
+from worker.engines.base import Engine, EngineFactory, Place, Traits
 
 GROUP = "imbrex.engines"
 DEFAULT = "onnxruntime"
@@ -38,27 +34,12 @@ _INTEL = "0x8086"
 
 
 def engine_names() -> list[str]:
-    """The names that `engine_maker` knows, without what may follow a colon."""
+    """The names that `maker_of` knows, and `auto`, without what may follow a colon."""
     return [AUTO, *_BUILT_IN, *sorted({*_installed()} - {*_BUILT_IN})]
 
 
-def engine_maker(name: str) -> Maker:
-    """The function that creates the engine of this name, checked against onnxruntime.
-
-    Raises:
-        BadConfiguration: there is none, or its package cannot be imported.
-    """
-    if name == DEFAULT:
-        return raw_maker(name)
-    reference = raw_maker(DEFAULT)
-    if name == AUTO:
-        names = candidates()
-        return partial(_chosen, reference, names) if names else reference
-    return partial(_beside, reference, raw_maker(name))
-
-
-def raw_maker(name: str) -> Maker:
-    """The function that creates the engine of this name, unchecked.
+def factory_of(name: str) -> EngineFactory:
+    """The function that creates the engine of this name, whose results nothing verifies yet.
 
     Raises:
         BadConfiguration: there is none, or its package cannot be imported.
@@ -70,17 +51,17 @@ def raw_maker(name: str) -> Maker:
         return partial(_imported(name, _BUILT_IN[base]), device=option)
     if name in _BUILT_IN:
         return _imported(name, _BUILT_IN[name])
-    found = _installed().get(name)
-    if found is None:
+    entry = _installed().get(name)
+    if entry is None:
         raise BadConfiguration(
             cause=f"there is no engine {name!r}",
             cure=f"Choose one of {', '.join(engine_names())}, or install its package",
         )
     try:
-        plugged: Maker = found.load()
+        plugged: EngineFactory = entry.load()
     except (ImportError, AttributeError) as error:
         raise BadConfiguration(
-            cause=f"the engine {name!r} of {found.value} cannot be imported: {error}",
+            cause=f"the engine {name!r} of {entry.value} cannot be imported: {error}",
             cure="Install what that package needs, or choose another engine",
         ) from error
     return partial(_made, name, plugged)
@@ -92,17 +73,17 @@ def candidates(sysfs: Path = Path("/sys")) -> dict[str, str]:
     """
     import onnxruntime
 
-    found = {
+    versions = {
         f"{DEFAULT}:{provider}": onnxruntime.__version__
         for provider in onnxruntime.get_available_providers()
         if provider not in _NO_CANDIDATES
     }
     if find_spec("openvino"):
         names = [name for name, nodes in _DEVICES.items() if _has_intel(sysfs, nodes)]
-        found |= dict.fromkeys(("openvino", *names), version("openvino"))
+        versions |= dict.fromkeys(("openvino", *names), version("openvino"))
     for name, entry in _installed().items():
-        found[name] = entry.dist.version if entry.dist else ""
-    return found
+        versions[name] = entry.dist.version if entry.dist else ""
+    return versions
 
 
 def _has_intel(sysfs: Path, nodes: str) -> bool:
@@ -114,7 +95,7 @@ def _has_intel(sysfs: Path, nodes: str) -> bool:
     return False
 
 
-def _made(name: str, make: Maker, place: Place) -> Engine:
+def _made(name: str, make: EngineFactory, place: Place) -> Engine:
     """The engine of a package, whose mistakes are errors with its name."""
     try:
         engine = make(place)
@@ -131,16 +112,6 @@ def _made(name: str, make: Maker, place: Place) -> Engine:
             cure="Correct its package (docs/engines.md), or choose another engine",
         ) from error
     return engine
-
-
-def _beside(reference: Maker, make: Maker, place: Place) -> Engine:
-    return Checked(place, reference(place), make)
-
-
-def _chosen(reference: Maker, names: Mapping[str, str], place: Place) -> Engine:
-    made = reference(place)
-    basis = f"{made.traits.fingerprint}|{cpu_fingerprint()}"
-    return Checked(place, made, choice=Choice(place, raw_maker, names, basis))
 
 
 def _imported(name: str, where: str) -> Callable[..., Engine]:

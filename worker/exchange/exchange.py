@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, assert_never
 
@@ -27,27 +27,27 @@ from protos.errors import ImbrexError, PeerViolation
 from protos.failures import NotFinite, OutOfMemory, RunError, SendFailed
 from protos.rpc.channels import Caller
 from protos.wire.frames import Buffer, decode
-from worker.compute.compute import Compute, Job, Timed
+from worker.compute.compute import Compute, ComputeJob, Timed
 from worker.compute.sessions import Sessions
 from worker.engines.base import Ready
-from worker.exchange.outbox import Outbox
-from worker.peers.peers import Peers
-from worker.peers.readers import Work
+from worker.exchange.result_queue import ResultQueue
+from worker.peers.neighbours import Neighbours
+from worker.peers.readers import FollowUp
 from worker.tasks.actions import (
-    Action,
     Discard,
-    Failed,
     Keep,
-    Piece,
-    Run,
+    ReportFailure,
+    RunProgram,
     SendToHost,
     SendToPeer,
     SetUp,
+    TaskAction,
     TaskKey,
+    TensorPiece,
 )
 from worker.tasks.state import Tasks
 from worker.tasks.task_items import (
-    Message,
+    OutgoingMessage,
     box_of,
     done_item,
     failed_item,
@@ -55,7 +55,7 @@ from worker.tasks.task_items import (
     messages,
     output_specs,
     piece_of,
-    task_spec,
+    task_order,
 )
 
 # A probe longer than this measures nothing better and would hold up tensors behind it.
@@ -67,7 +67,7 @@ _MOST_PEER_HEADER_BYTES = 256 << 10
 _log = structlog.get_logger()
 
 
-class Exchange:
+class TaskExchange:
     """Streams, the task state, the compute threads and the peers of one worker. Created on the
     event loop, where its methods run unless they say otherwise.
     """
@@ -81,18 +81,18 @@ class Exchange:
         self._lock = threading.Lock()
         self._sessions = sessions
         self._compute = compute
-        self._peers = Peers(caller, version, self._not_sent)
-        self._streams: dict[int, Outbox] = {}
+        self._neighbours = Neighbours(caller, version, self._not_sent)
+        self._streams: dict[int, ResultQueue] = {}
         self._numbers = itertools.count(1)
-        self._runs: dict[TaskKey, Job] = {}
+        self._runs: dict[TaskKey, ComputeJob] = {}
         self._idle: asyncio.Event | None = None  # what a drain waits for
         self._rest = Rest()
 
-    def open_stream(self) -> tuple[int, Outbox]:
-        """A new Exchange stream: its number and its outbox."""
-        number, outbox = next(self._numbers), Outbox()
-        self._streams[number] = outbox
-        return number, outbox
+    def open_stream(self) -> tuple[int, ResultQueue]:
+        """A new Exchange stream: its number and its queue."""
+        number, results = next(self._numbers), ResultQueue()
+        self._streams[number] = results
+        return number, results
 
     def close_stream(self, number: int) -> None:
         """The stream has ended: cancels the tasks that came over it."""
@@ -142,7 +142,7 @@ class Exchange:
             received = piece_of(item.tensor, payload.copy() if small else payload, sender)
             self._change(self._tasks.add_piece, received, time.monotonic())
 
-    def receive_piece(self, piece: Piece) -> Work | None:
+    def receive_piece(self, piece: TensorPiece) -> FollowUp | None:
         """Handles a halo; may be called in any thread. Returns the run of the task that it has
         completed, for the calling thread to compute; None if another thread does, or none is
         complete.
@@ -152,15 +152,17 @@ class Exchange:
 
     def keep(self, members: Collection[str]) -> None:
         """Sets the members; ends the streams to all other devices."""
-        self._peers.keep(members)
+        self._neighbours.keep(members)
 
     def counts(self) -> dict[str, int]:
         """Counts since the start: dropped frames by reason, messages to neighbours by transport,
-        tasks run, and milliseconds of computing them, whoever asked.
+        tasks run, milliseconds of computing them, whoever asked, and runs that other load slowed
+        down further than the pace.
         """
         with self._lock:
             ran = {"tasks_run": self._tasks_run, "computed_ms": round(1e3 * self._computed_s)}
-            return {**self._tasks.dropped, **self._peers.sent, **ran}
+            ran["overruns"] = self._compute.throttle.overruns
+            return {**self._tasks.dropped, **self._neighbours.sent, **ran}
 
     async def reach(self, device: str, address: str) -> None:
         """Returns when a neighbour has answered over a new connection.
@@ -168,7 +170,7 @@ class Exchange:
         Raises:
             ImbrexError: it does not answer, or is another device.
         """
-        await self._peers.reach(device, address)
+        await self._neighbours.reach(device, address)
 
     async def drain(self, timeout_s: float) -> None:
         """Lets running tasks finish, writes what is queued, then ends every stream."""
@@ -178,31 +180,33 @@ class Exchange:
                 while self._runs:
                     self._idle.clear()
                     await self._idle.wait()
-        for outbox in self._streams.values():
-            outbox.close()
+        for results in self._streams.values():
+            results.close()
 
     async def close(self) -> None:
         """Starts no more runs, and ends the streams to neighbours."""
         for job in list(self._runs.values()):
             job.is_wanted = False
-        await self._peers.close()
+        await self._neighbours.close()
 
     # ------------------------------------------------------------ in any thread
 
-    def _change(self, change: Callable[..., list[Action]], *about: Any) -> None:
+    def _change(self, change: Callable[..., list[TaskAction]], *about: Any) -> None:
         """Passes an event to the state, and carries out the resulting actions."""
         for action in self._step(change, *about):
             self._act(action)
 
-    def _change_here(self, change: Callable[..., list[Action]], *about: Any) -> Job | None:
+    def _change_here(
+        self, change: Callable[..., list[TaskAction]], *about: Any
+    ) -> ComputeJob | None:
         """The same in a thread that may compute. Returns one of the resulting runs if a core is
         free, which the thread has then claimed for it.
         """
-        run: Run | None = None
+        run: RunProgram | None = None
         actions = deque(self._step(change, *about))
         while actions:
             action = actions.popleft()
-            if isinstance(action, Run) and run is None:
+            if isinstance(action, RunProgram) and run is None:
                 run = action
             elif isinstance(action, Keep):
                 actions.extend(self._step(self._tasks.add_piece, action.piece, time.monotonic()))
@@ -215,7 +219,7 @@ class Exchange:
         self._act(run)
         return None
 
-    def _step(self, change: Callable[..., list[Action]], *about: Any) -> list[Action]:
+    def _step(self, change: Callable[..., list[TaskAction]], *about: Any) -> list[TaskAction]:
         with self._lock:
             overflows = self._tasks.dropped["early_overflow"]
             try:
@@ -228,10 +232,10 @@ class Exchange:
                 actions = self._tasks.failed(key, OutOfMemory.code, short)
             overflows -= self._tasks.dropped["early_overflow"]
         if overflows:
-            self._peers.on_loop(self._rest.begin)
+            self._neighbours.on_loop(self._rest.begin)
         return actions
 
-    def _act(self, action: Action) -> None:
+    def _act(self, action: TaskAction) -> None:
         """Carries out an action; the task fails whose outputs cannot be passed on."""
         try:
             self._carry_out(action)
@@ -240,30 +244,30 @@ class Exchange:
             match action:
                 case SendToPeer(source=key):
                     pass
-                case SendToHost(pieces=(Piece(key=key), *_)):
+                case SendToHost(pieces=(TensorPiece(key=key), *_)):
                     pass
                 case _:
                     raise
             code = OutOfMemory.code if isinstance(error, MemoryError) else RunError.code
             self._change(self._tasks.failed, key, code, repr(error))
 
-    def _carry_out(self, action: Action) -> None:
+    def _carry_out(self, action: TaskAction) -> None:
         match action:
-            case Run():
+            case RunProgram():
                 self._compute.submit(self._job(action))
             case SetUp(request):
                 self._compute.errand(partial(self._set_up, request))
             case SendToHost(stream, pieces, done, more):
                 last = [done_item(done)] if done is not None else []
-                outbox = self._streams.get(stream)
+                results = self._streams.get(stream)
                 if pieces or not more:
-                    self._peers.on_loop(self._write, stream, list(messages(pieces, last)))
-                elif outbox is not None and outbox.hold(last):
-                    self._peers.on_loop(outbox.flush_soon)
+                    self._neighbours.on_loop(self._write, stream, list(messages(pieces, last)))
+                elif results is not None and results.hold(last):
+                    self._neighbours.on_loop(results.flush_soon)
             case SendToPeer():
-                self._peers.send(action)
-            case Failed(stream):
-                self._peers.on_loop(self._write, stream, [([failed_item(action)], [])])
+                self._neighbours.send(action)
+            case ReportFailure(stream):
+                self._neighbours.on_loop(self._write, stream, [([failed_item(action)], [])])
             case Keep(piece):
                 self._change(self._tasks.add_piece, piece, time.monotonic())
             case Discard(key):
@@ -273,8 +277,10 @@ class Exchange:
             case _:
                 assert_never(action)
 
-    def _job(self, run: Run) -> Job:
-        job = self._runs[run.key] = Job(partial(self._begin, run), partial(self._ended, run.key))
+    def _job(self, run: RunProgram) -> ComputeJob:
+        job = self._runs[run.key] = ComputeJob(
+            partial(self._begin, run), partial(self._ended, run.key)
+        )
         return job
 
     def _set_up(self, request: str) -> None:
@@ -289,16 +295,18 @@ class Exchange:
             run.ready = self._bound(run)
         self._compute.errand(partial(self._set_up, request))
 
-    def _begin(self, run: Run) -> Ready[dict[str, np.ndarray]]:
+    def _begin(self, run: RunProgram) -> Ready[dict[str, np.ndarray]]:
         ready: Ready[dict[str, np.ndarray]] = run.ready or self._bound(run)
         run.ready = None
         return ready
 
-    def _bound(self, run: Run) -> Ready[dict[str, np.ndarray]]:
+    def _bound(self, run: RunProgram) -> Ready[dict[str, np.ndarray]]:
         bound = self._sessions.get(run.program).bound(run.inputs, run.shapes)
-        return replace(bound, check=lambda made: _require_finite(made, run.checked))
+        return _Finite(bound.compute, bound.weight_bytes, bound.kernels, run.checked)
 
-    def _ended(self, key: TaskKey, outcome: Timed[dict[str, np.ndarray]] | Exception) -> Job | None:
+    def _ended(
+        self, key: TaskKey, outcome: Timed[dict[str, np.ndarray]] | Exception
+    ) -> ComputeJob | None:
         """Handles the end of a run, in the thread that ran it. Returns the run of the task that it
         has completed on this device, if this thread has claimed a core for it.
         """
@@ -307,9 +315,11 @@ class Exchange:
         finally:
             self._runs.pop(key, None)
             if self._idle is not None and not self._runs:
-                self._peers.on_loop(self._idle.set)
+                self._neighbours.on_loop(self._idle.set)
 
-    def _tell(self, key: TaskKey, outcome: Timed[dict[str, np.ndarray]] | Exception) -> Job | None:
+    def _tell(
+        self, key: TaskKey, outcome: Timed[dict[str, np.ndarray]] | Exception
+    ) -> ComputeJob | None:
         if isinstance(outcome, MemoryError):
             outcome = OutOfMemory(
                 cause=f"a task was out of memory: {outcome}",
@@ -341,7 +351,7 @@ class Exchange:
         """Handles an item that only a host may send."""
         kind, tasks = item.WhichOneof("kind"), self._tasks
         if kind == "task":
-            self._change(tasks.add_task, task_spec(item.task, number), now)
+            self._change(tasks.add_task, task_order(item.task, number), now)
         elif kind == "release":
             self._change(tasks.release, item.release.requests)
         elif kind == "cancel":
@@ -359,15 +369,15 @@ class Exchange:
                 cure="Run the same version of imbrex on every device",
             )
 
-    def _write(self, stream: int, waiting: Iterable[Message]) -> None:
-        outbox = self._streams.get(stream)
-        if outbox is None:
+    def _write(self, stream: int, waiting: Iterable[OutgoingMessage]) -> None:
+        results = self._streams.get(stream)
+        if results is None:
             return
         try:
-            outbox.add(waiting)
+            results.add(waiting)
         except ImbrexError as error:
             _log.error("host does not read", cause=error.cause, cure=error.cure)
-            outbox.close()
+            results.close()
 
     def _pong(self, number: int, ping: pb.Ping, now: float) -> None:
         payload = bytes(min(ping.reply_bytes, _MAX_PROBE_BYTES))
@@ -382,11 +392,17 @@ def _key_in(about: Sequence[Any]) -> TaskKey | None:
     return key
 
 
-def _require_finite(outputs: dict[str, np.ndarray], checked: Iterable[str]) -> None:
-    """Raises NotFinite unless these outputs are finite."""
-    for name in checked:
-        if not is_finite(outputs[name]):
-            raise NotFinite(
-                cause=f"the program produced values of {name!r} that are not finite",
-                cure="If only this device does so, check its memory and its power supply",
-            )
+@dataclass(frozen=True, slots=True)
+class _Finite(Ready[dict[str, np.ndarray]]):
+    """A run of which the outputs of these `names` have to be finite."""
+
+    names: Collection[str] = ()
+
+    def check(self, result: dict[str, np.ndarray]) -> None:
+        """Raises NotFinite unless they are."""
+        for name in self.names:
+            if not is_finite(result[name]):
+                raise NotFinite(
+                    cause=f"the program produced values of {name!r} that are not finite",
+                    cure="If only this device does so, check its memory and its power supply",
+                )

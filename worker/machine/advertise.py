@@ -37,18 +37,18 @@ def interfaces(bind: str, chosen: Sequence[str]) -> list[Interface]:
     own = own_interfaces()
     if not wanted:
         return best(own)
-    found = [each for each in own if each.address in wanted]
+    advertised = [interface for interface in own if interface.address in wanted]
     # All of 127.0.0.0/8 is reachable, though only one of its addresses is listed.
-    listed = {each.address for each in found}
-    missing = (each for each in wanted if each.startswith("127.") and each not in listed)
-    found += [Interface("lo", each, "255.0.0.0", Rank.LOOPBACK) for each in missing]
-    if not found:
+    listed = {interface.address for interface in advertised}
+    missing = (text for text in wanted if text.startswith("127.") and text not in listed)
+    advertised += [Interface("lo", text, "255.0.0.0", Rank.LOOPBACK) for text in missing]
+    if not advertised:
         raise BadConfiguration(
             cause=f"no network interface has an address of {', '.join(wanted)}",
             cure="Correct mdns_interfaces or host, or set mdns = false and name this worker to "
             "the coordinator",
         )
-    return found
+    return advertised
 
 
 def service_info(
@@ -122,7 +122,7 @@ class Advertisement:
 
     async def _register(self, info: ServiceInfo, where: Sequence[Interface]) -> bool:
         """Otherwise the worker still serves, but has to be named to the coordinator."""
-        addresses = [each.address for each in where]
+        addresses = [interface.address for interface in where]
         try:
             self._zeroconf = AsyncZeroconf(interfaces=addresses, ip_version=IPVersion.V4Only)
             registered = self._zeroconf.async_register_service(info, allow_name_change=True)

@@ -21,8 +21,9 @@ _SENSORS = ("cpu_thermal", "cpu-thermal", "soc_thermal", "coretemp", "k10temp")
 def celsius() -> float:
     """The processor's temperature in degrees Celsius; 0 if unknown."""
     read = getattr(psutil, "sensors_temperatures", None)
-    found = read() if read is not None else {}
-    return max((each.current for name in _SENSORS for each in found.get(name, ())), default=0.0)
+    sensors = read() if read is not None else {}
+    readings = (reading for name in _SENSORS for reading in sensors.get(name, ()))
+    return max((reading.current for reading in readings), default=0.0)
 
 
 def power_flags(root: Path) -> int:

@@ -1,10 +1,14 @@
-"""What only a network card's driver reports: two old ioctls that every kernel answers."""
+"""What no file says of network cards: their addresses, and what only a driver reports, by two old
+ioctls that every kernel answers.
+"""
 
 import array
 import fcntl
 import socket
 import struct
 from contextlib import suppress
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
 
 _SIOCETHTOOL = 0x8946  # linux/sockios.h
 _ETHTOOL_GSET = 0x00000001  # linux/ethtool.h
@@ -16,7 +20,14 @@ _PORTS = ((12, 10_000), (15, 2500), (5, 1000), (4, 1000), (3, 100), (2, 100), (1
 
 
 class Cards:
-    """Queries the drivers; a driver that does not answer leaves the value unknown."""
+    """Queries the system and its drivers; one that does not answer leaves the value unknown."""
+
+    def addresses(self) -> dict[str, list[str]]:
+        """The IPv4 addresses of every interface."""
+        return {
+            name: [entry.address for entry in entries if entry.family == socket.AF_INET]
+            for name, entries in psutil.net_if_addrs().items()
+        }
 
     def port_mbps(self, name: str) -> int:
         """The highest speed of an Ethernet port in Mbps; 0 if unknown."""

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from protos.errors import BadConfiguration
 from protos.wire.endpoint import Endpoint
 from worker.compute.compute import Throttle
 from worker.engines import AUTO
-from worker.engines.base import Maker
-from worker.engines.registry import DEFAULT, engine_maker
+from worker.engines.base import Engine, Place
+from worker.engines.onnxruntime import OnnxRuntime
+from worker.engines.pick import pick_engine
+from worker.engines.registry import DEFAULT, factory_of
 from worker.settings import WorkerSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Hardware:
-    """The engine, the throttle of runs, and the cost of messages."""
+class WorkerHardware:
+    """The throttle of runs, the name of the engine, and the cost of messages. `without` names the
+    passes of onnxruntime's optimiser that an emulated processor's lacks; no other engine is then
+    used.
+    """
 
     throttle: Throttle
-    engine: Maker
+    engine: str = DEFAULT
+    without: Sequence[str] = ()
     endpoint: Endpoint = field(default_factory=Endpoint)
 
     @classmethod
-    def of(cls, settings: WorkerSettings) -> Hardware:
+    def of(cls, settings: WorkerSettings) -> WorkerHardware:
         """The hardware of this machine.
 
         Raises:
@@ -36,4 +43,14 @@ class Hardware:
                 cause=f"the engine {name!r} cannot be slowed down to a pace of {settings.pace}",
                 cure=f"Set pace = 1, or engine = {DEFAULT}: the CPU time of others is not known",
             )
-        return cls(Throttle(settings.pace), engine_maker(name))
+        if name != AUTO:
+            factory_of(name)
+        return cls(Throttle(settings.pace), name)
+
+    def make_engine(self, place: Place) -> Engine:
+        """The engine.
+
+        Raises:
+            BadConfiguration: it cannot be used here.
+        """
+        return OnnxRuntime(place, self.without) if self.without else pick_engine(self.engine, place)

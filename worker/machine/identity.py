@@ -14,9 +14,8 @@ from protos.daemon.files import unusable, write_atomically
 from protos.errors import BadConfiguration
 from protos.wire.facts import DeviceId, Facts
 from worker.engines.base import Engine
-from worker.engines.checked import Checked
 from worker.engines.processor import cpu_model, mhz
-from worker.engines.verdicts import Standing
+from worker.engines.verified import Standing, Verified
 from worker.machine.condition import celsius, throttled
 from worker.settings import WorkerSettings
 
@@ -33,24 +32,24 @@ def device_id(state_dir: Path) -> DeviceId:
     try:
         state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         if path.exists():
-            found = path.read_text().strip()
-            if _ID.fullmatch(found):
-                return DeviceId(found)
+            stored = path.read_text().strip()
+            if _ID.fullmatch(stored):
+                return DeviceId(stored)
             raise BadConfiguration(
                 cause=f"{path} does not hold a device id",
                 cure=f"Remove {path}; a new id is created at the next start",
             )
-        made = DeviceId(uuid.uuid4().hex[:16])
-        write_atomically(path, f"{made}\n".encode())
+        new = DeviceId(uuid.uuid4().hex[:16])
+        write_atomically(path, f"{new}\n".encode())
     except OSError as error:
         raise unusable(state_dir, error) from error
-    return made
+    return new
 
 
 def facts(settings: WorkerSettings, own_id: DeviceId, engine: Engine) -> Facts:
     """The present facts; frequency and free memory change."""
     now, most = mhz()
-    standing = engine.standing() if isinstance(engine, Checked) else Standing()
+    standing = engine.standing() if isinstance(engine, Verified) else Standing()
     return Facts(
         id=own_id,
         name=settings.shown_name,

@@ -1,17 +1,14 @@
 """The state of this machine: what the coordinator's doctor cannot see from outside.
 
-Everything is read from the kernel's files below `root`, except for what only a network card's
-driver reports (`Cards`), so that tests can describe any state of a Raspberry Pi in files.
+Everything is read from the kernel's files below `root`, except for what these do not say of network
+cards (`Cards`), so that tests can describe any state of a Raspberry Pi in files.
 """
 
 import os
-import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from protos import imbrex_pb2 as pb
 from protos.daemon.interfaces import Rank, is_wireless, rank_of
@@ -22,21 +19,12 @@ _NETWORK = "sys/class/net"
 _FREQUENCY = "sys/devices/system/cpu/cpu0/cpufreq"
 
 
-def own_addresses() -> dict[str, list[str]]:
-    """The IPv4 addresses of every interface."""
-    return {
-        name: [entry.address for entry in entries if entry.family == socket.AF_INET]
-        for name, entries in psutil.net_if_addrs().items()
-    }
-
-
 @dataclass(frozen=True, slots=True)
-class Machine:
+class LocalMachine:
     """The sources to read from."""
 
     root: Path = Path("/")
     cards: Cards = field(default_factory=Cards)
-    addresses: Callable[[], Mapping[str, Sequence[str]]] = own_addresses
     clock: Callable[[], float] = time.time
 
     def condition(self, state_dir: Path, announced: bool) -> pb.Condition:
@@ -57,7 +45,7 @@ class Machine:
         )
 
     def _interfaces(self) -> Iterator[pb.Interface]:
-        for name, addresses in self.addresses().items():
+        for name, addresses in self.cards.addresses().items():
             if rank_of(name, self.root / _NETWORK) >= Rank.INNER:
                 continue
             folder = f"{_NETWORK}/{name}"
@@ -74,11 +62,11 @@ class Machine:
 
     def _memory(self) -> dict[str, int]:
         """The kernel's memory table, in bytes."""
-        found = {}
+        table = {}
         for line in self._text("proc/meminfo").splitlines():
             key, _, value = line.partition(":")
-            found[key] = _number(value.removesuffix("kB").strip()) << 10
-        return found
+            table[key] = _number(value.removesuffix("kB").strip()) << 10
+        return table
 
     def _text(self, path: str) -> str:
         """A file's text; empty if it does not exist or cannot be read."""

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import structlog
@@ -23,9 +22,10 @@ from protos.errors import PeerViolation
 from protos.rpc.channels import Caller
 from protos.rpc.direct import GREET_S, PREFACE, tune
 from protos.trust.identity import device_of
-from worker.peers.packets import WELCOME, Reader, read_greeting
-from worker.peers.readers import Readers, Work
-from worker.tasks.actions import Piece
+from worker.peers.offers import Offers
+from worker.peers.packets import WELCOME, PacketReader, read_greeting
+from worker.peers.readers import FollowUp, Readers
+from worker.tasks.actions import TensorPiece
 
 # Connections that have not greeted yet, and streams of one neighbour: its present one, and those
 # from before its cable was pulled. Each may hold a packet of 4 MB while it is read.
@@ -36,9 +36,7 @@ _MOST_STREAMS = 256
 _PAUSE_S = 0.1
 
 # Returns what the calling thread is to do next, if anything.
-Deliver = Callable[[Piece], Work | None]
-# Takes over a host's connection, with what is needed to secure it.
-TakeHost = Callable[[socket.socket, ssl.SSLContext | None], None]
+Deliver = Callable[[TensorPiece], FollowUp | None]
 
 _log = structlog.get_logger()
 
@@ -51,12 +49,14 @@ class _Stream:
 
     socket: socket.socket
     sender: str = ""
-    reader: Reader | None = None
+    reader: PacketReader | None = None
     uncharged_bytes: int = 0
 
 
-class Listener:
-    """Listens from construction on. `deliver` and `take_host` are called in the reading threads."""
+class DataListener:
+    """Listens from construction on. `deliver` is called in the reading threads; `offers` takes the
+    streams of hosts.
+    """
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class Listener:
         port: int,
         caller: Caller,
         deliver: Deliver,
-        take_host: TakeHost,
+        offers: Offers,
     ) -> None:
         self._caller = caller
         self._deliver = deliver
-        self._take_host = take_host
+        self._offers = offers
         self._members: frozenset[str] | None = None
         self._lock = threading.Lock()
         self._streams: dict[_Stream, None] = {}
@@ -83,7 +83,7 @@ class Listener:
         """Sets the members; ends the streams of all other devices."""
         with self._lock:
             self._members = frozenset(members)
-            gone = [each for each in self._streams if each.sender not in self._members]
+            gone = [stream for stream in self._streams if stream.sender not in self._members]
         for stream in gone:
             if stream.sender:
                 _hang_up(stream.socket)
@@ -113,7 +113,7 @@ class Listener:
                 continue
             stream = _Stream(accepted)
             with self._lock:
-                strangers = [each for each in self._streams if not each.sender]
+                strangers = [other for other in self._streams if not other.sender]
                 if len(self._streams) >= _MOST_STREAMS:
                     accepted.close()
                     continue
@@ -128,8 +128,8 @@ class Listener:
                 _log.warning("a data stream cannot be read", cause=str(error))
                 self._forget(stream)
 
-    def _serve(self, stream: _Stream) -> Work | None:
-        work: Work | None = None
+    def _serve(self, stream: _Stream) -> FollowUp | None:
+        work: FollowUp | None = None
         try:
             if stream.reader is None and not self._is_neighbour(stream):
                 return None
@@ -162,7 +162,7 @@ class Listener:
         context = credentials.tls_server() if credentials is not None else None
         if stream.socket.recv(1, socket.MSG_PEEK) == PREFACE:
             stream.socket.recv(1)
-            self._take_host(socket.socket(fileno=stream.socket.detach()), context)
+            self._offers.take(socket.socket(fileno=stream.socket.detach()), context)
             return False
         self._greet(stream, context)
         return True
@@ -172,14 +172,14 @@ class Listener:
             secured = context.wrap_socket(stream.socket, server_side=True)
             with self._lock:
                 stream.socket = secured
-        sender, secret = read_greeting(partial(_exactly, stream.socket))
+        sender, secret = read_greeting(stream.socket)
         with self._lock:
             if objection := self._objection(stream.socket, sender, secret):
                 raise PeerViolation(cause=objection, cure="See `imbrex cluster list`")
             stream.sender = sender
         stream.socket.sendall(WELCOME)
         stream.socket.settimeout(None)
-        stream.reader = Reader(stream.socket.recv_into, sender)
+        stream.reader = PacketReader(stream.socket, sender)
 
     def _objection(self, stream: socket.socket, sender: str, secret: str) -> str:
         """The reason to refuse a stream; empty if there is none."""
@@ -193,16 +193,16 @@ class Listener:
                 return f"device {sender} is not a member of the cluster"
         elif not hmac.compare_digest(secret.encode(), self._caller.secret.encode()):
             return "the cluster secret is missing or wrong"
-        if sum(each.sender == sender for each in self._streams) >= MOST_STREAMS_OF_A_PEER:
+        if sum(other.sender == sender for other in self._streams) >= MOST_STREAMS_OF_A_PEER:
             return f"device {sender} has {MOST_STREAMS_OF_A_PEER} streams open already"
         return ""
 
-    def _read(self, stream: _Stream) -> Work | None:
+    def _read(self, stream: _Stream) -> FollowUp | None:
         """Delivers until the stream ends, or until a piece leads to work."""
         assert stream.reader is not None
         charge, deliver = self._caller.endpoint.charge, self._deliver
-        while (found := stream.reader.next()) is not None:
-            piece, is_last = found
+        while (packet := stream.reader.next()) is not None:
+            piece, is_last = packet
             stream.uncharged_bytes += piece.array.nbytes
             if is_last:
                 charge(stream.uncharged_bytes)
@@ -215,28 +215,20 @@ class Listener:
 def _listening(host: str, port: int) -> socket.socket:
     """A socket on the given port, else on any free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for each in dict.fromkeys((port, 0)):
+    for wanted in dict.fromkeys((port, 0)):
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((host.strip("[]"), each))
+            listener.bind((host.strip("[]"), wanted))
             listener.listen(_MOST_STRANGERS)
         except OSError as error:
             listener.close()
-            if each == 0:
+            if wanted == 0:
                 ways = ("host (--host)", "data_port (--data-port)")
                 raise cannot_listen(host, port, ways, error.strerror or str(error)) from error
         else:
             return listener
     raise AssertionError("any free port was tried")
-
-
-def _exactly(stream: socket.socket, size: int) -> bytes:
-    """Exactly `size` bytes, fewer at the stream's end; reads nothing beyond them."""
-    found = b""
-    while len(found) < size and (got := stream.recv(size - len(found))):
-        found += got
-    return found
 
 
 def _hang_up(stream: socket.socket) -> None:

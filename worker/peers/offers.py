@@ -63,8 +63,8 @@ class Offers:
     async def close(self) -> None:
         """Ends the connections that have not presented a token."""
         greeting = list(self._greeting)
-        for each in greeting:
-            each.cancel()
+        for task in greeting:
+            task.cancel()
         await asyncio.gather(*greeting, return_exceptions=True)
 
     def _begin(self, accepted: socket.socket, context: ssl.SSLContext | None) -> None:

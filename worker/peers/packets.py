@@ -10,8 +10,9 @@ A stream begins with a greeting: who sends, and the cluster's secret where that 
 
 from __future__ import annotations
 
+import socket
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -21,7 +22,7 @@ from models.tensors.boxes import Box
 from protos.errors import PeerViolation
 from protos.wire.convert import DTYPES, MAX_DIMS, data_type_of
 from protos.wire.frames import MAX_TENSOR_BYTES, pieces, runs
-from worker.tasks.actions import Piece, TaskKey
+from worker.tasks.actions import TaskKey, TensorPiece
 
 MAGIC = b"imbrex\x01"
 # What the receiver says to a greeting that it accepts.
@@ -40,10 +41,8 @@ _MOST_PLACES = 1024
 # Bytes read at once, if available: a small halo then takes one system call.
 _AHEAD_BYTES = 64 << 10
 
-Read = Callable[[int], bytes]
 
-
-def split(parts: Iterable[Piece]) -> Iterator[Piece]:
+def split(parts: Iterable[TensorPiece]) -> Iterator[TensorPiece]:
     """The same pieces, cut to at most `MAX_TENSOR_BYTES` each."""
     for part in parts:
         if part.array.nbytes <= MAX_TENSOR_BYTES:
@@ -51,10 +50,10 @@ def split(parts: Iterable[Piece]) -> Iterator[Piece]:
             continue
         for cut in pieces(part.box.spans, part.array.itemsize):
             box = Box.of(*cut)
-            yield Piece(part.key, part.tensor, box, part.array[box.slices(part.box)])
+            yield TensorPiece(part.key, part.tensor, box, part.array[box.slices(part.box)])
 
 
-def packets(parts: Sequence[Piece]) -> list[memoryview | bytes]:
+def packets(parts: Sequence[TensorPiece]) -> list[memoryview | bytes]:
     """The packets of these pieces, as buffers in order; payloads are views where runs are long.
 
     Every halo passes through here between two kernels, rarely enough to find the caches cold, so
@@ -87,18 +86,18 @@ def packets(parts: Sequence[Piece]) -> list[memoryview | bytes]:
     return buffers
 
 
-class Reader:
-    """Reads the packets of a stream. `recv_into` fills the beginning of a buffer with at least one
-    byte, or returns 0 at the stream's end; bytes read beyond a header are kept for the next packet.
+class PacketReader:
+    """Reads the packets of a stream from a blocking socket; bytes read beyond a header are kept for
+    the next packet.
     """
 
-    def __init__(self, recv_into: Callable[[memoryview], int], sender: str) -> None:
-        self._recv_into = recv_into
+    def __init__(self, stream: socket.socket, sender: str) -> None:
+        self._stream = stream
         self._sender = sender
         self._buffer = memoryview(bytearray(_AHEAD_BYTES))
         self._start = self._stop = 0
 
-    def next(self) -> tuple[Piece, bool] | None:
+    def next(self) -> tuple[TensorPiece, bool] | None:
         """The next packet, and whether its message ends with it; None at the stream's end.
 
         Raises:
@@ -129,9 +128,9 @@ class Reader:
         array = aligned_empty(box.shape, dtype)
         if size:
             self._fill(array.reshape(-1).view(np.uint8).data)
-        return Piece(TaskKey(request, version, task, attempt), tensor, box, array, self._sender), (
-            mark == _LAST
-        )
+        return TensorPiece(
+            TaskKey(request, version, task, attempt), tensor, box, array, self._sender
+        ), (mark == _LAST)
 
     def _has(self, size: int) -> bool:
         """Reads until `size` bytes are buffered; False if the stream ends before."""
@@ -141,7 +140,7 @@ class Reader:
         self._buffer[:ahead] = bytes(self._buffer[self._start : self._stop])
         self._start, self._stop = 0, ahead
         while self._stop < size:
-            got = self._recv_into(self._buffer[self._stop :])
+            got = self._stream.recv_into(self._buffer[self._stop :])
             if not got:
                 return False
             self._stop += got
@@ -152,7 +151,7 @@ class Reader:
         payload[:ahead] = self._buffer[self._start : self._start + ahead]
         self._start += ahead
         while ahead < len(payload):
-            got = self._recv_into(payload[ahead:])
+            got = self._stream.recv_into(payload[ahead:])
             if not got:
                 raise _violation("ended the stream within a packet")
             ahead += got
@@ -164,20 +163,28 @@ def greeting(sender: str, secret: str) -> bytes:
     return _GREETING.pack(MAGIC, len(own), len(proof)) + own + proof
 
 
-def read_greeting(read: Read) -> tuple[str, str]:
+def read_greeting(stream: socket.socket) -> tuple[str, str]:
     """(the sender's id, the secret that it presents).
 
     Raises:
         PeerViolation: this is not a greeting.
     """
-    header = read(_GREETING.size)
+    header = _exactly(stream, _GREETING.size)
     if len(header) == _GREETING.size:
         magic, own, proof = _GREETING.unpack(header)
         if magic == MAGIC and proof <= _MOST_NAME:
-            text = read(own + proof)
+            text = _exactly(stream, own + proof)
             if len(text) == own + proof:
                 return text[:own].decode(errors="replace"), text[own:].decode(errors="replace")
     raise _violation("did not greet")
+
+
+def _exactly(stream: socket.socket, size: int) -> bytes:
+    """Exactly `size` bytes, fewer at the stream's end; reads nothing beyond them."""
+    received = b""
+    while len(received) < size and (got := stream.recv(size - len(received))):
+        received += got
+    return received
 
 
 @lru_cache(_MOST_PLACES)

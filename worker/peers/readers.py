@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 S = TypeVar("S")
 
 # What a thread is to do next, for any time, while another reads its stream.
-Work = Callable[[], None]
+FollowUp = Callable[[], None]
 
 
 class Readers(Generic[S]):
@@ -20,7 +20,7 @@ class Readers(Generic[S]):
     threads as open streams, and one for each that works or has worked at the same time.
     """
 
-    def __init__(self, read: Callable[[S], Work | None]) -> None:
+    def __init__(self, read: Callable[[S], FollowUp | None]) -> None:
         self._read = read
         self._lock = threading.Lock()
         self._threads: set[threading.Thread] = set()

@@ -96,7 +96,7 @@ def matrices(model: onnx.ModelProto, weights: Sequence[WeightRef]) -> frozenset[
     for node in model.graph.node:
         for k, name in enumerate(node.input):
             (seconds if k == 1 and node.op_type in _PRODUCTS else others).add(name)
-        others.update(name for each in node.attribute for name in _read_inside(each))
+        others.update(name for attribute in node.attribute for name in _read_inside(attribute))
     return frozenset(large & seconds - others)
 
 
@@ -105,8 +105,8 @@ def _read_inside(attribute: onnx.AttributeProto) -> Iterator[str]:
     for graph in (attribute.g, *attribute.graphs):
         for node in graph.node:
             yield from node.input
-            for each in node.attribute:
-                yield from _read_inside(each)
+            for inner in node.attribute:
+                yield from _read_inside(inner)
 
 
 def declare_input(model: onnx.ModelProto, ref: WeightRef) -> None:
@@ -117,7 +117,7 @@ def declare_input(model: onnx.ModelProto, ref: WeightRef) -> None:
 def inputs_to_weights(model: onnx.ModelProto, weights: Iterable[WeightRef]) -> None:
     """Turns these inputs back into initialisers, whose bytes are files named by their hash."""
     refs = {ref.name: ref for ref in weights}
-    inputs = [each for each in model.graph.input if each.name not in refs]
+    inputs = [value for value in model.graph.input if value.name not in refs]
     del model.graph.input[:]
     model.graph.input.extend(inputs)
     for ref in refs.values():
@@ -140,7 +140,8 @@ def refer(tensor: TensorProto, location: str, length: int) -> None:
 
 def external_weights(model: onnx.ModelProto) -> list[TensorProto]:
     """The initialisers whose bytes are in files."""
-    return [each for each in model.graph.initializer if each.data_location == TensorProto.EXTERNAL]
+    initializers = model.graph.initializer
+    return [weight for weight in initializers if weight.data_location == TensorProto.EXTERNAL]
 
 
 def location_of(weight: TensorProto) -> str:

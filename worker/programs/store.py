@@ -109,11 +109,11 @@ class BlobStore:
                 cause=f"blob {sha256[:12]} ended after {have} of {total_bytes} bytes",
                 cure="Ask which bytes are missing, and continue there",
             )
-        found = hash_file(path)
-        if found != sha256:
+        actual = hash_file(path)
+        if actual != sha256:
             path.unlink(missing_ok=True)
             raise BadRequest(
-                cause=f"the bytes of blob {sha256[:12]} have the hash {found[:12]}: "
+                cause=f"the bytes of blob {sha256[:12]} have the hash {actual[:12]}: "
                 "corrupted on the way, or the wrong file",
                 cure="Send it again from the start",
             )

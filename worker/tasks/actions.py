@@ -40,7 +40,7 @@ class InputSpec:
     dtype: np.dtype
     sources: tuple[tuple[str, Box], ...] | None = None
 
-    def objection(self, piece: Piece) -> str:
+    def objection(self, piece: TensorPiece) -> str:
         """What is wrong with a piece of this tensor; empty if nothing."""
         if piece.array.dtype != self.dtype or len(piece.box) != len(self.box):
             return "wrong_size"
@@ -106,8 +106,8 @@ class TaskForm:
     @cached_property
     def needed_bytes(self) -> int:
         """Bytes of its inputs and outputs."""
-        made = sum(box.volume * _YIELD_ITEMSIZE for box in self.yields.values())
-        return self.input_bytes + made
+        outputs = sum(box.volume * _YIELD_ITEMSIZE for box in self.yields.values())
+        return self.input_bytes + outputs
 
     @cached_property
     def fault(self) -> str:
@@ -128,7 +128,7 @@ class TaskForm:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskSpec:
+class TaskOrder:
     """A task from the host. Answers go to the `stream` that it came from."""
 
     key: TaskKey
@@ -137,7 +137,7 @@ class TaskSpec:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Piece:
+class TensorPiece:
     """A box of a tensor, addressed to a task's input or, towards the host, from its output.
     `sender` is the peer that sent it; empty: the host, or this device itself. `selection`: the host
     reads no other entries. The array is the whole tensor if that is `dynamic`.
@@ -153,7 +153,7 @@ class Piece:
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class RunProgram:
     """Run the program now; `inputs` are contiguous and stay untouched until it has finished.
     `shapes` are those of its outputs, None where that is not known before. `checked` are the
     outputs that must be finite. `ready` holds the prepared run.
@@ -181,8 +181,8 @@ class SendToHost:
     """
 
     stream: int
-    pieces: tuple[Piece, ...]
-    done: Done | None
+    pieces: tuple[TensorPiece, ...]
+    done: TaskEnd | None
     more: bool
 
 
@@ -192,7 +192,7 @@ class SendToPeer:
 
     device: str
     address: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TensorPiece, ...]
     source: TaskKey
     stream: int
 
@@ -201,11 +201,11 @@ class SendToPeer:
 class Keep:
     """A piece for a later task of this device: `Tasks.add_piece`."""
 
-    piece: Piece
+    piece: TensorPiece
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class TaskEnd:
     """A task has finished; times are of this worker's clock, `peer_bytes` went to other devices.
     `described_last`: its inputs had come before it was assigned.
     """
@@ -219,7 +219,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class ReportFailure:
     """A task has failed; `code` as in `TaskFailed`."""
 
     stream: int
@@ -235,4 +235,4 @@ class Discard:
     key: TaskKey
 
 
-Action = SetUp | Run | SendToHost | SendToPeer | Keep | Failed | Discard
+TaskAction = SetUp | RunProgram | SendToHost | SendToPeer | Keep | ReportFailure | Discard

@@ -9,7 +9,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from sys import getsizeof
 
-from worker.tasks.actions import Piece, TaskKey
+from worker.tasks.actions import TaskKey, TensorPiece
 
 # The host's task message arrives at most a few round trips after its peers' data.
 EARLY_FOR_S = 30.0
@@ -20,7 +20,7 @@ PIECE_BYTES = 2048
 @dataclass(slots=True, eq=False)
 class _Held:
     since_s: float
-    pieces: dict[Piece, None] = field(default_factory=dict)
+    pieces: dict[TensorPiece, None] = field(default_factory=dict)
 
 
 class EarlyPieces:
@@ -34,10 +34,10 @@ class EarlyPieces:
         self._held: OrderedDict[TaskKey, _Held] = OrderedDict()
         # Bytes by sender, and their pieces in order of arrival.
         self._of: Counter[str] = Counter()
-        self._order: dict[str, dict[Piece, None]] = {}
+        self._order: dict[str, dict[TensorPiece, None]] = {}
         self.held_bytes = 0
 
-    def hold(self, piece: Piece, now: float) -> None:
+    def hold(self, piece: TensorPiece, now: float) -> None:
         """Holds a piece until its task arrives, or drops pieces for lack of room."""
         size = _size(piece)
         while self.held_bytes + size > self._cap_bytes:
@@ -51,7 +51,7 @@ class EarlyPieces:
         self._of[piece.sender] += size
         self.held_bytes += size
 
-    def take(self, key: TaskKey) -> list[Piece]:
+    def take(self, key: TaskKey) -> list[TensorPiece]:
         """Removes and returns the pieces of a task."""
         held = self._held.pop(key, None)
         if held is None:
@@ -73,14 +73,14 @@ class EarlyPieces:
                 return
             self._dropped["early_expired"] += len(self.take(key))
 
-    def _drop(self, piece: Piece) -> None:
+    def _drop(self, piece: TensorPiece) -> None:
         held = self._held[piece.key]
         del held.pieces[piece]
         if not held.pieces:
             del self._held[piece.key]
         self._forget(piece)
 
-    def _forget(self, piece: Piece) -> None:
+    def _forget(self, piece: TensorPiece) -> None:
         size = _size(piece)
         self.held_bytes -= size
         self._of[piece.sender] -= size
@@ -90,6 +90,6 @@ class EarlyPieces:
             del self._order[piece.sender], self._of[piece.sender]
 
 
-def _size(piece: Piece) -> int:
+def _size(piece: TensorPiece) -> int:
     names = getsizeof(piece.key.request) + getsizeof(piece.tensor)
     return piece.array.nbytes + names + PIECE_BYTES

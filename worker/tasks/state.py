@@ -25,20 +25,20 @@ from models.tensors.boxes import Box
 from protos.failures import BadInput, NoOutput, OutOfMemory
 from worker.tasks.actions import (
     HOST,
-    Action,
     Discard,
-    Done,
-    Failed,
     InputSpec,
     Keep,
     OutputSpec,
-    Piece,
-    Run,
+    ReportFailure,
+    RunProgram,
     SendToHost,
     SendToPeer,
     SetUp,
+    TaskAction,
+    TaskEnd,
     TaskKey,
-    TaskSpec,
+    TaskOrder,
+    TensorPiece,
 )
 from worker.tasks.early import EarlyPieces
 from worker.tasks.known import shape, slices, without
@@ -53,7 +53,7 @@ _MAX_RELEASED = 4096
 _MOST_GAPS = 1024
 
 
-class Phase(Enum):
+class TaskPhase(Enum):
     """The state of a task."""
 
     WAITING = auto()
@@ -71,28 +71,28 @@ class _Input:
 
 @dataclass(slots=True, eq=False)
 class _Task:
-    spec: TaskSpec
+    order: TaskOrder
     inputs: dict[str, _Input]
     reserved_bytes: int
-    phase: Phase = Phase.WAITING
+    phase: TaskPhase = TaskPhase.WAITING
     ready_s: float = 0.0
     described_last: bool = False
     outputs: dict[str, np.ndarray] = field(default_factory=dict)
-    from_peers: list[Piece] = field(default_factory=list)
+    from_peers: list[TensorPiece] = field(default_factory=list)
     from_peers_bytes: int = 0
-    run: Run | None = None
+    run: RunProgram | None = None
 
-    def to_run(self) -> Run:
+    def to_run(self) -> RunProgram:
         """Its run, with memory for inputs that have not arrived."""
         if self.run is None:
             for entry in self.inputs.values():
                 if entry.array is None:
                     entry.array = aligned_empty(entry.spec.box.shape, entry.spec.dtype)
             inputs = {
-                name: each.array for name, each in self.inputs.items() if each.array is not None
+                name: entry.array for name, entry in self.inputs.items() if entry.array is not None
             }
-            form = self.spec.form
-            self.run = Run(self.spec.key, form.program, inputs, form.shapes, form.checked)
+            form = self.order.form
+            self.run = RunProgram(self.order.key, form.program, inputs, form.shapes, form.checked)
         return self.run
 
 
@@ -127,41 +127,41 @@ class Tasks:
 
     def running(self) -> bool:
         """Whether a task is being computed or is queued to be."""
-        return any(task.phase is Phase.RUNNING for task in self._tasks.values())
+        return any(task.phase is TaskPhase.RUNNING for task in self._tasks.values())
 
-    def add_task(self, spec: TaskSpec, now: float) -> list[Action]:
+    def add_task(self, order: TaskOrder, now: float) -> list[TaskAction]:
         """The host assigned a task."""
-        key = spec.key
+        key = order.key
         if key in self._tasks or key.request in self._released:
             return self._drop("late_task" if key not in self._tasks else "duplicate_task")
-        if spec.form.fault:
-            return [Failed(spec.stream, key, BadInput.code, spec.form.fault)]
-        needed = spec.form.needed_bytes
+        if order.form.fault:
+            return [ReportFailure(order.stream, key, BadInput.code, order.form.fault)]
+        needed = order.form.needed_bytes
         if len(self._tasks) >= MAX_TASKS or self.reserved_bytes + needed > self._cap_bytes:
             short = (
                 f"the task needs {needed >> 10} KB for its tensors, but "
                 f"{self.reserved_bytes >> 10} of {self._cap_bytes >> 10} KB are in use by "
                 f"{len(self._tasks)} tasks"
             )
-            return [Failed(spec.stream, key, OutOfMemory.code, short)]
+            return [ReportFailure(order.stream, key, OutOfMemory.code, short)]
         self.reserved_bytes += needed
         inputs = {
             entry.tensor: _Input(entry, () if entry.box.is_empty else (entry.box,))
-            for entry in spec.form.inputs
+            for entry in order.form.inputs
         }
         request = self._requests.setdefault(key.request, _Request())
         task = self._tasks[key] = request.tasks[key] = request.bare[key] = _Task(
-            spec, inputs, needed
+            order, inputs, needed
         )
         request.open.add(key)
-        actions: list[Action] = []
+        actions: list[TaskAction] = []
         for piece in self._early.take(key):
             actions += self._fill(task, piece, now)
         actions = actions or self._start_if_full(task, now)
-        task.described_last = task.phase is Phase.RUNNING
+        task.described_last = task.phase is TaskPhase.RUNNING
         return actions or self._set_up(request)
 
-    def add_piece(self, piece: Piece, now: float) -> list[Action]:
+    def add_piece(self, piece: TensorPiece, now: float) -> list[TaskAction]:
         """A tensor frame arrived from the host or a peer."""
         self._early.expire(now)
         task = self._tasks.get(piece.key)
@@ -174,64 +174,70 @@ class Tasks:
 
     def finished(
         self, key: TaskKey, outputs: Mapping[str, np.ndarray], start_s: float, stop_s: float
-    ) -> list[Action]:
+    ) -> list[TaskAction]:
         """The program has run; this state owns `outputs` from now on."""
         task = self._tasks.get(key)
-        if task is None or task.phase is not Phase.RUNNING:
+        if task is None or task.phase is not TaskPhase.RUNNING:
             return self._drop("unwanted_result")
-        task.phase = Phase.DONE
+        task.phase = TaskPhase.DONE
         self._requests[key.request].open.discard(key)
         task.outputs = dict(outputs)
         self._forget_inputs(task)
-        done = Done(key, task.ready_s, start_s, stop_s, described_last=task.described_last)
-        return self._deliver(task, task.spec.form.outputs, done)
+        done = TaskEnd(key, task.ready_s, start_s, stop_s, described_last=task.described_last)
+        return self._deliver(task, task.order.form.outputs, done)
 
-    def failed(self, key: TaskKey, code: str, message: str) -> list[Action]:
+    def failed(self, key: TaskKey, code: str, message: str) -> list[TaskAction]:
         """The program could not be run, or its outputs could not be sent."""
         task = self._tasks.get(key)
-        if task is None or task.phase is Phase.ENDED:
+        if task is None or task.phase is TaskPhase.ENDED:
             return self._drop("unwanted_result")
-        if task.phase is Phase.RUNNING:
+        if task.phase is TaskPhase.RUNNING:
             self._end(task)
-        return [Failed(task.spec.stream, key, code, message)]
+        return [ReportFailure(task.order.stream, key, code, message)]
 
-    def resend(self, key: TaskKey, outputs: tuple[OutputSpec, ...], stream: int) -> list[Action]:
+    def resend(
+        self, key: TaskKey, outputs: tuple[OutputSpec, ...], stream: int
+    ) -> list[TaskAction]:
         """The host asks for parts of a finished task's outputs, possibly for another device."""
         task = self._tasks.get(key)
         wrong = f"outputs of task {key.task} of request {key.request} are not kept here"
-        if task is None or task.phase is not Phase.DONE:
-            return [Failed(stream, key, NoOutput.code, wrong)]
-        made = task.spec.form.yields
+        if task is None or task.phase is not TaskPhase.DONE:
+            return [ReportFailure(stream, key, NoOutput.code, wrong)]
+        yields = task.order.form.yields
         for entry in outputs:
-            if made.get(entry.tensor) != entry.yields or not entry.yields.contains(entry.box):
-                return [Failed(stream, key, NoOutput.code, f"{wrong}: {entry.tensor} {entry.box}")]
+            if yields.get(entry.tensor) != entry.yields or not entry.yields.contains(entry.box):
+                return [
+                    ReportFailure(
+                        stream, key, NoOutput.code, f"{wrong}: {entry.tensor} {entry.box}"
+                    )
+                ]
         return self._deliver(task, outputs, None)
 
-    def show(self, key: TaskKey, tensor: str, box: Box, stream: int) -> list[Action]:
+    def show(self, key: TaskKey, tensor: str, box: Box, stream: int) -> list[TaskAction]:
         """The host asks for the pieces that peers sent of this box of a finished task's input."""
         task = self._tasks.get(key)
-        found = tuple(
-            Piece(key, tensor, piece.box, piece.array)
+        pieces = tuple(
+            TensorPiece(key, tensor, piece.box, piece.array)
             for piece in (task.from_peers if task is not None else ())
             if piece.tensor == tensor and box.contains(piece.box)
         )
-        if task is None or not found:
+        if task is None or not pieces:
             why = f"pieces that peers sent to task {key.task} of request {key.request} are not kept"
-            return [Failed(stream, key, NoOutput.code, f"{why}: {tensor} {box}")]
-        return [SendToHost(stream, found, None, self._has_open(key.request))]
+            return [ReportFailure(stream, key, NoOutput.code, f"{why}: {tensor} {box}")]
+        return [SendToHost(stream, pieces, None, self._has_open(key.request))]
 
-    def cancel(self, request: str, task: int, attempt: int) -> list[Action]:
+    def cancel(self, request: str, task: int, attempt: int) -> list[TaskAction]:
         """The host cancels this task."""
-        actions: list[Action] = []
+        actions: list[TaskAction] = []
         known = self._requests.get(request, _Request())
-        for key, each in known.tasks.items():
+        for key, entry in known.tasks.items():
             if (key.task, key.attempt) == (task, attempt):
-                actions += self._end(each)
+                actions += self._end(entry)
         return actions
 
-    def release(self, requests: Iterable[str]) -> list[Action]:
+    def release(self, requests: Iterable[str]) -> list[TaskAction]:
         """These requests have ended: drops everything kept for them."""
-        actions: list[Action] = []
+        actions: list[TaskAction] = []
         for request in requests:
             actions += self._forget(request)
             self._released[request] = None
@@ -239,22 +245,22 @@ class Tasks:
                 self._released.popitem(last=False)
         return actions
 
-    def stream_closed(self, stream: int) -> list[Action]:
+    def stream_closed(self, stream: int) -> list[TaskAction]:
         """The host that sent these tasks is gone. If it is back, new attempts of the same requests
         came over another stream; or they will, so requests are forgotten, but not released.
         """
-        actions: list[Action] = []
-        gone = [task for task in self._tasks.values() if task.spec.stream == stream]
+        actions: list[TaskAction] = []
+        gone = [task for task in self._tasks.values() if task.order.stream == stream]
         for task in gone:
-            key = task.spec.key
+            key = task.order.key
             actions += self._end(task)
             del self._tasks[key], self._requests[key.request].tasks[key]
-        for request in sorted({task.spec.key.request for task in gone}):
+        for request in sorted({task.order.key.request for task in gone}):
             if not self._requests[request].tasks:
                 self._forget(request)
         return actions
 
-    def next_to_set_up(self, request: str) -> Run | None:
+    def next_to_set_up(self, request: str) -> RunProgram | None:
         """A task of this request whose inputs are not complete, to be set up, once; None if none
         is left. Its run may follow at any moment, or never.
         """
@@ -266,17 +272,17 @@ class Tasks:
             return None
         return known.bare.pop(next(iter(known.bare))).to_run()
 
-    def _forget(self, request: str) -> list[Action]:
-        actions: list[Action] = []
+    def _forget(self, request: str) -> list[TaskAction]:
+        actions: list[TaskAction] = []
         for key, task in self._requests.pop(request, _Request()).tasks.items():
             actions += self._end(task)
             del self._tasks[key]
         self._early.forget(request)
         return actions
 
-    def _fill(self, task: _Task, piece: Piece, now: float) -> list[Action]:
+    def _fill(self, task: _Task, piece: TensorPiece, now: float) -> list[TaskAction]:
         entry = task.inputs.get(piece.tensor)
-        if task.phase is not Phase.WAITING:
+        if task.phase is not TaskPhase.WAITING:
             return self._drop("duplicate")
         if entry is None:
             return self._drop("stranger")
@@ -297,22 +303,22 @@ class Tasks:
         entry.missing = missing
         # Those of an honest neighbour do not overlap.
         kept_bytes = task.from_peers_bytes + piece.array.nbytes
-        if piece.sender and kept_bytes <= task.spec.form.input_bytes:
+        if piece.sender and kept_bytes <= task.order.form.input_bytes:
             task.from_peers.append(piece)
             task.from_peers_bytes = kept_bytes
         return self._start_if_full(task, now)
 
-    def _start_if_full(self, task: _Task, now: float) -> list[Action]:
-        if task.phase is not Phase.WAITING or any(e.missing for e in task.inputs.values()):
+    def _start_if_full(self, task: _Task, now: float) -> list[TaskAction]:
+        if task.phase is not TaskPhase.WAITING or any(e.missing for e in task.inputs.values()):
             return []
         run = task.to_run()
-        task.run, task.phase, task.ready_s = None, Phase.RUNNING, now
-        request = self._requests[task.spec.key.request]
-        request.bare.pop(task.spec.key, None)
+        task.run, task.phase, task.ready_s = None, TaskPhase.RUNNING, now
+        request = self._requests[task.order.key.request]
+        request.bare.pop(task.order.key, None)
         request.has_begun = True
         return [run, *self._set_up(request)]
 
-    def _set_up(self, request: _Request) -> list[Action]:
+    def _set_up(self, request: _Request) -> list[TaskAction]:
         """While its first task computes, the others of a request can be set up."""
         if request.is_being_set_up or not request.has_begun or not request.bare:
             return []
@@ -320,11 +326,11 @@ class Tasks:
         return [SetUp(next(iter(request.bare)).request)]
 
     def _deliver(
-        self, task: _Task, outputs: tuple[OutputSpec, ...], done: Done | None
-    ) -> list[Action]:
+        self, task: _Task, outputs: tuple[OutputSpec, ...], done: TaskEnd | None
+    ) -> list[TaskAction]:
         """Groups outputs by destination: one action, and so one message, for each."""
-        key, stream = task.spec.key, task.spec.stream
-        groups: dict[tuple[str, str], list[Piece]] = {}
+        key, stream = task.order.key, task.order.stream
+        groups: dict[tuple[str, str], list[TensorPiece]] = {}
         for entry in outputs:
             if entry.box.is_empty:
                 continue
@@ -334,7 +340,7 @@ class Tasks:
             part = task.outputs[entry.tensor]
             if not entry.dynamic:
                 part = part[slices(entry.box, entry.yields)]
-            piece = Piece(
+            piece = TensorPiece(
                 target,
                 entry.tensor,
                 entry.box,
@@ -343,7 +349,7 @@ class Tasks:
                 dynamic=entry.dynamic,
             )
             groups.setdefault((entry.to, entry.address), []).append(piece)
-        actions: list[Action] = []
+        actions: list[TaskAction] = []
         for (to, address), pieces in groups.items():
             if to not in (HOST, self._own_id):
                 actions.append(SendToPeer(to, address, tuple(pieces), key, stream))
@@ -352,9 +358,9 @@ class Tasks:
                     done = replace(done, peer_bytes=done.peer_bytes + sent)
         host = tuple(piece for (to, _), group in groups.items() if to == HOST for piece in group)
         if host or done is not None:
-            told = SendToHost(stream, host, done, self._has_open(key.request))
+            to_host = SendToHost(stream, host, done, self._has_open(key.request))
             # Without pieces it waits for the next message, which neighbours may soon trigger.
-            actions.insert(0 if told.more and not host else len(actions), told)
+            actions.insert(0 if to_host.more and not host else len(actions), to_host)
         # Last: neighbours need not wait for it.
         for (to, _), pieces in groups.items():
             actions += map(Keep, pieces if to == self._own_id else ())
@@ -363,12 +369,12 @@ class Tasks:
     def _has_open(self, request: str) -> bool:
         return bool(self._requests[request].open)
 
-    def _end(self, task: _Task) -> list[Action]:
-        was_running = task.phase is Phase.RUNNING
-        task.phase = Phase.ENDED
-        if request := self._requests.get(task.spec.key.request):
-            request.open.discard(task.spec.key)
-            request.bare.pop(task.spec.key, None)
+    def _end(self, task: _Task) -> list[TaskAction]:
+        was_running = task.phase is TaskPhase.RUNNING
+        task.phase = TaskPhase.ENDED
+        if request := self._requests.get(task.order.key.request):
+            request.open.discard(task.order.key)
+            request.bare.pop(task.order.key, None)
         task.outputs = {}
         task.run = None
         task.from_peers.clear()
@@ -376,16 +382,16 @@ class Tasks:
         self._forget_inputs(task)
         self.reserved_bytes -= task.reserved_bytes
         task.reserved_bytes = 0
-        return [Discard(task.spec.key)] if was_running else []
+        return [Discard(task.order.key)] if was_running else []
 
     def _forget_inputs(self, task: _Task) -> None:
         for entry in task.inputs.values():
             entry.array = None
-        kept = task.from_peers_bytes
-        spent = min(task.spec.form.input_bytes - kept, task.reserved_bytes)
+        received = task.from_peers_bytes
+        spent = min(task.order.form.input_bytes - received, task.reserved_bytes)
         task.reserved_bytes -= spent
         self.reserved_bytes -= spent
 
-    def _drop(self, why: str) -> list[Action]:
+    def _drop(self, why: str) -> list[TaskAction]:
         self.dropped[why] += 1
         return []

@@ -12,17 +12,17 @@ from protos import imbrex_pb2 as pb
 from protos.wire.convert import box_message, data_type_of, dtype_of, ranges
 from protos.wire.frames import MAX_TENSOR_BYTES, Payload, pieces
 from worker.tasks.actions import (
-    Done,
-    Failed,
     InputSpec,
     OutputSpec,
-    Piece,
+    ReportFailure,
+    TaskEnd,
     TaskForm,
     TaskKey,
-    TaskSpec,
+    TaskOrder,
+    TensorPiece,
 )
 
-Message = tuple[list[pb.Item], list[Payload]]
+OutgoingMessage = tuple[list[pb.Item], list[Payload]]
 
 # Tasks of a few plans, a few KB each.
 _MOST_REMEMBERED = 1024
@@ -33,14 +33,14 @@ def box_of(message: pb.Box) -> Box:
     return Box.of(*ranges(message))
 
 
-def task_spec(message: pb.Task, stream: int) -> TaskSpec:
+def task_order(message: pb.Task, stream: int) -> TaskOrder:
     """The task in a host's message; PeerViolation for impossible boxes or types. Removes from the
     message what differs between requests.
     """
     key = key_of(message)
     message.ClearField("request")
     message.ClearField("attempt")
-    return TaskSpec(key, _form(message.SerializeToString()), stream)
+    return TaskOrder(key, _form(message.SerializeToString()), stream)
 
 
 @lru_cache(_MOST_REMEMBERED)
@@ -52,7 +52,7 @@ def _form(common: bytes) -> TaskForm:
             entry.tensor,
             box_of(entry.box),
             dtype_of(entry.data_type),
-            tuple((each.device, box_of(each.box)) for each in entry.sources)
+            tuple((source.device, box_of(source.box)) for source in entry.sources)
             if message.sources_named
             else None,
         )
@@ -86,9 +86,9 @@ def _selection(message: pb.Selection) -> Selection:
     return Selection(message.axis, message.across, scores, message.least, factor)
 
 
-def piece_of(message: pb.Tensor, array: np.ndarray, sender: str = "") -> Piece:
+def piece_of(message: pb.Tensor, array: np.ndarray, sender: str = "") -> TensorPiece:
     """A tensor frame; `sender` is the peer that it came from."""
-    return Piece(key_of(message), message.tensor, box_of(message.box), array, sender)
+    return TensorPiece(key_of(message), message.tensor, box_of(message.box), array, sender)
 
 
 def key_of(message: pb.Task | pb.Tensor | pb.Resend | pb.Show) -> TaskKey:
@@ -96,7 +96,9 @@ def key_of(message: pb.Task | pb.Tensor | pb.Resend | pb.Show) -> TaskKey:
     return TaskKey(message.request, message.plan_version, message.task, message.attempt)
 
 
-def messages(parts: Sequence[Piece], last: Sequence[pb.Item] = ()) -> Iterator[Message]:
+def messages(
+    parts: Sequence[TensorPiece], last: Sequence[pb.Item] = ()
+) -> Iterator[OutgoingMessage]:
     """Pieces, or of those with a selection its entries, coalesced into messages of about
     `MAX_TENSOR_BYTES`; larger pieces are split by box. The items `last` go with the final message.
     """
@@ -115,7 +117,7 @@ def messages(parts: Sequence[Piece], last: Sequence[pb.Item] = ()) -> Iterator[M
         yield items, payloads
 
 
-def done_item(done: Done) -> pb.Item:
+def done_item(done: TaskEnd) -> pb.Item:
     """The message of a finished task."""
     return pb.Item(
         done=pb.TaskDone(
@@ -131,7 +133,7 @@ def done_item(done: Done) -> pb.Item:
     )
 
 
-def failed_item(failed: Failed) -> pb.Item:
+def failed_item(failed: ReportFailure) -> pb.Item:
     """The message of a failed task."""
     return pb.Item(
         failed=pb.TaskFailed(
@@ -144,7 +146,7 @@ def failed_item(failed: Failed) -> pb.Item:
     )
 
 
-def _tensors(part: Piece) -> Iterator[tuple[pb.Tensor, np.ndarray]]:
+def _tensors(part: TensorPiece) -> Iterator[tuple[pb.Tensor, np.ndarray]]:
     """The headers of a piece, each with its array."""
     array = part.array
     if part.dynamic:
@@ -165,7 +167,7 @@ def _tensors(part: Piece) -> Iterator[tuple[pb.Tensor, np.ndarray]]:
         yield _header(part, box), array[box.slices(part.box)]
 
 
-def _header(part: Piece, box: Box) -> pb.Tensor:
+def _header(part: TensorPiece, box: Box) -> pb.Tensor:
     return pb.Tensor(
         request=part.key.request,
         plan_version=part.key.plan_version,

@@ -49,13 +49,13 @@ async def credentials_in(state_dir: Path, token: str, device: str, name: str) ->
         Unavailable: no answer.
     """
     path, joined = state_dir / IDENTITY_FILE, state_dir / _JOINED_FILE
-    kept = Credentials.load(path)
+    credentials = Credentials.load(path)
     if not token:
-        return kept
+        return credentials
     invitation = Invitation.parse(token)
     used = secret_hash(invitation.secret).encode()
-    if kept is not None and joined.exists() and joined.read_bytes() == used:
-        return kept
+    if credentials is not None and joined.exists() and joined.read_bytes() == used:
+        return credentials
     identity = await enrol(invitation, device, name)
     keep_identity(path, identity)
     write_atomically(joined, used)
@@ -82,7 +82,7 @@ class Streams(Protocol):
         ...
 
 
-class Membership:
+class TrustUpdates:
     """Passes the list of members to the gate and to the owners of `streams` with neighbours, and
     renews the certificate when the host asks. `state_dir` keeps the generation of the newest list.
     """
@@ -111,11 +111,11 @@ class Membership:
         the newest so far are ignored: they may name some that were removed since. Returns the
         newest generation (0: no list so far).
         """
-        found, hosts = frozenset(members), frozenset(coordinators)
-        if found and isinstance(self._gate, CertificateGate) and self._is_taken(generation, hosts):
-            self._gate.allow(found, hosts)
-            for each in self._streams:
-                each.keep(found)
+        ids, hosts = frozenset(members), frozenset(coordinators)
+        if ids and isinstance(self._gate, CertificateGate) and self._is_taken(generation, hosts):
+            self._gate.allow(ids, hosts)
+            for owner in self._streams:
+                owner.keep(ids)
         return self._generation
 
     def _is_taken(self, generation: int, coordinators: frozenset[str]) -> bool:
@@ -132,9 +132,9 @@ class Membership:
             return False
         if (generation, coordinators) != (self._generation, self._coordinators) and generation:
             self._generation, self._coordinators = generation, coordinators
-            kept = [self._authority(), str(generation), *sorted(coordinators)]
+            content = [self._authority(), str(generation), *sorted(coordinators)]
             try:
-                write_atomically(self._path, " ".join(kept).encode())
+                write_atomically(self._path, " ".join(content).encode())
             except OSError as error:
                 _log.warning(
                     "the generation of the list of members cannot be stored", cause=str(error)

@@ -33,8 +33,8 @@ class Hosts:
         own.last_s = now
         others = [
             name
-            for (name, _), each in self._seen.items()
-            if now - each.last_s <= LATELY_S and (name != coordinator or each.last_s > own.first_s)
+            for (name, _), seen in self._seen.items()
+            if now - seen.last_s <= LATELY_S and (name != coordinator or seen.last_s > own.first_s)
         ]
         self._seen[coordinator, incarnation] = own
         return list(dict.fromkeys(others))

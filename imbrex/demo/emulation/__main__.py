@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -23,19 +22,17 @@ from imbrex.demo.emulation.throttle import EmulatedThrottle
 from imbrex.described import find_planners_here
 from protos.daemon.logs import log_to_stderr
 from worker.daemon import serve as serve_worker
-from worker.engines.onnxruntime import OnnxRuntime
 from worker.engines.ort_session import BLOCKED_LAYOUT
-from worker.machine.hardware import Hardware as WorkerHardware
+from worker.machine.hardware import WorkerHardware
 from worker.settings import WorkerSettings
 
 
 def worker_hardware(settings: WorkerSettings, emulation: Emulation) -> WorkerHardware:
     """The hardware of an emulated worker."""
-    without = (BLOCKED_LAYOUT,) if emulation.as_on_arm else ()
     return WorkerHardware(
         throttle=EmulatedThrottle(settings.pace, emulation),
         endpoint=endpoint(emulation),
-        engine=partial(OnnxRuntime, without=without),
+        without=(BLOCKED_LAYOUT,) if emulation.as_on_arm else (),
     )
 
 

@@ -11,7 +11,7 @@ import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -34,9 +34,6 @@ _MOST_BUFFERS = 512
 # TLS takes one buffer at a time: joining small ones costs less than a record for each.
 _JOINED_BYTES = 256 << 10
 
-# Called with the unsent items, each with whether this was its second try, and the reason.
-OnBroken = Callable[[Sequence[tuple[SendToPeer, bool]], ImbrexError], None]
-
 
 @dataclass(slots=True, eq=False)
 class _Unsent:
@@ -47,15 +44,12 @@ class _Unsent:
     patience_s: float
 
 
-class Link:
-    """An open stream to a neighbour. If it breaks, `on_broken` is called once, from any thread,
-    with what was not sent; after that, `send` returns False.
-    """
+class DataStream:
+    """An open stream to a neighbour. When it has broken, `send` returns False."""
 
-    def __init__(self, stream: socket.socket, endpoint: Endpoint, on_broken: OnBroken) -> None:
+    def __init__(self, stream: socket.socket, endpoint: Endpoint) -> None:
         self._socket = stream
         self._endpoint = endpoint
-        self._on_broken = on_broken
         self._lock = threading.Lock()
         self._unsent: deque[_Unsent] = deque()
         self._is_open = True
@@ -94,9 +88,14 @@ class Link:
         self._socket.close()
         os.close(self._changed)
 
+    def broken(self, unsent: Sequence[tuple[SendToPeer, bool]], error: ImbrexError) -> None:
+        """Is told, once and in any thread, why the stream has broken, and what was not sent, each
+        with whether this was its second try.
+        """
+
     def _wait(self, action: SendToPeer, is_second: bool, buffers: list[memoryview | bytes]) -> None:
         """Leaves the rest to the writer thread."""
-        size = sum(memoryview(each).nbytes for each in buffers)
+        size = sum(memoryview(buffer).nbytes for buffer in buffers)
         patience_s = PATIENCE_S + size / SLOWEST_BYTES_PER_S
         self._unsent.append(_Unsent(action, is_second, buffers, time.monotonic(), patience_s))
         os.eventfd_write(self._changed, 1)
@@ -150,9 +149,9 @@ class Link:
 
     def _end(self, error: ImbrexError) -> None:
         with self._lock:
-            unsent = [(each.action, each.is_second) for each in self._unsent]
+            unsent = [(item.action, item.is_second) for item in self._unsent]
             self._unsent.clear()
-        self._on_broken(unsent, error)
+        self.broken(unsent, error)
 
     def _write(self, buffers: list[memoryview | bytes]) -> None:
         """Writes what the socket accepts now, and removes it from `buffers`."""

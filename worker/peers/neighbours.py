@@ -3,12 +3,12 @@ can be reached, else gRPC, with one writer each.
 """
 
 import asyncio
+import socket
 import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 import structlog
 
@@ -16,12 +16,19 @@ from protos.errors import ImbrexError, LostWorker, PeerViolation
 from protos.failures import SendFailed
 from protos.rpc.channels import Caller
 from protos.rpc.client import ExchangeStream, WorkerClient
-from worker.peers.link import MAX_WAITING, PATIENCE_S, SLOWEST_BYTES_PER_S, Link, connect
+from protos.wire.endpoint import Endpoint
+from worker.peers.data_stream import (
+    MAX_WAITING,
+    PATIENCE_S,
+    SLOWEST_BYTES_PER_S,
+    DataStream,
+    connect,
+)
 from worker.tasks.actions import SendToPeer
 from worker.tasks.task_items import messages
 
 # More neighbours than any plan gives one device.
-_MAX_PEERS = 64
+_MOST_NEIGHBOURS = 64
 _CONNECT_S = 2.0
 
 OnFailure = Callable[[SendToPeer, ImbrexError], None]
@@ -31,7 +38,7 @@ _Unsent = Sequence[tuple[SendToPeer, bool]]
 _log = structlog.get_logger()
 
 
-class Peers:
+class Neighbours:
     """Delivers pieces to other workers. What cannot be sent is passed to `on_failure`. Created on
     the event loop, where its methods run unless they say otherwise.
     """
@@ -42,9 +49,9 @@ class Peers:
         self.sent: Counter[str] = Counter()
         self._version = version
         self._on_failure = on_failure
-        self._peers: OrderedDict[_Key, _Peer] = OrderedDict()
+        self._neighbours: OrderedDict[_Key, _Neighbour] = OrderedDict()
         # Read by any thread.
-        self._links: dict[_Key, Link] = {}
+        self._data_streams: dict[_Key, DataStream] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
@@ -53,8 +60,8 @@ class Peers:
         """Sends pieces to a neighbour, at once if there is a stream; may be called in any
         thread.
         """
-        link = self._links.get((action.device, action.address))
-        if link is not None and link.send(action):
+        data_stream = self._data_streams.get((action.device, action.address))
+        if data_stream is not None and data_stream.send(action):
             self.sent["data_messages"] += 1
         else:
             self.on_loop(self._queue, action)
@@ -69,13 +76,13 @@ class Peers:
 
     def _queue(self, action: SendToPeer) -> None:
         key = (action.device, action.address)
-        peer = self._peers.get(key)
-        if peer is None:
+        neighbour = self._neighbours.get(key)
+        if neighbour is None:
             self._make_room()
-            peer = _Peer(action.device, action.address, self)
-            self._peers[key] = peer
-        self._peers.move_to_end(key)
-        if not peer.add(_Waiting(action)):
+            neighbour = _Neighbour(action.device, action.address, self)
+            self._neighbours[key] = neighbour
+        self._neighbours.move_to_end(key)
+        if not neighbour.add(_Waiting(action)):
             self.fail(
                 action,
                 SendFailed(
@@ -118,34 +125,34 @@ class Peers:
         host = address.rpartition(":")[0]
         return client, f"{host}:{reply.data_port}" if reply.data_port else ""
 
-    def linked(self, key: _Key, link: Link | None) -> None:
-        """Sets the link for this neighbour's pieces; None removes it."""
-        if link is None:
-            self._links.pop(key, None)
+    def set_data_stream(self, key: _Key, data_stream: DataStream | None) -> None:
+        """Sets the data stream for this neighbour's pieces; None removes it."""
+        if data_stream is None:
+            self._data_streams.pop(key, None)
         else:
-            self._links[key] = link
+            self._data_streams[key] = data_stream
 
     def keep(self, members: Collection[str]) -> None:
         """Drops the streams to all other devices."""
-        for key in [key for key in self._peers if key[0] not in members]:
-            self._close(self._peers.pop(key))
+        for key in [key for key in self._neighbours if key[0] not in members]:
+            self._close(self._neighbours.pop(key))
 
     async def close(self) -> None:
         """Drops what is queued and closes every stream."""
-        peers = list(self._peers.values())
-        self._peers.clear()
-        for peer in peers:
-            await peer.close()
+        neighbours = list(self._neighbours.values())
+        self._neighbours.clear()
+        for neighbour in neighbours:
+            await neighbour.close()
         await asyncio.gather(*self._closing)
 
     def _make_room(self) -> None:
-        if len(self._peers) < _MAX_PEERS:
+        if len(self._neighbours) < _MOST_NEIGHBOURS:
             return
-        _, oldest = self._peers.popitem(last=False)
+        _, oldest = self._neighbours.popitem(last=False)
         self._close(oldest)
 
-    def _close(self, peer: "_Peer") -> None:
-        closing = asyncio.get_running_loop().create_task(peer.close())
+    def _close(self, neighbour: "_Neighbour") -> None:
+        closing = asyncio.get_running_loop().create_task(neighbour.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
@@ -160,17 +167,16 @@ class _Waiting:
     is_second: bool = False
 
 
-class _Peer:
+class _Neighbour:
     """One neighbour, and the task that opens streams to it and writes to those of gRPC."""
 
-    def __init__(self, device: str, address: str, peers: Peers) -> None:
+    def __init__(self, device: str, address: str, neighbours: Neighbours) -> None:
         self._device = device
         self._address = address
-        self._peers = peers
+        self._neighbours = neighbours
         self._waiting: deque[_Waiting] = deque()
         self._changed = asyncio.Event()
-        self._link: Link | None = None
-        self._number = 0  # for this link only: an earlier one that broke is not the present one
+        self._data_stream: _NeighbourStream | None = None
         self._client: WorkerClient | None = None
         self._stream: ExchangeStream | None = None
         self._writer = asyncio.get_running_loop().create_task(self._write_all())
@@ -200,7 +206,7 @@ class _Peer:
         """Sends; a kept stream that has broken is opened again once. If that fails, nothing waits
         for the next attempt: the host passes it on.
         """
-        is_fresh = self._stream is None and self._link is None
+        is_fresh = self._stream is None and self._data_stream is None
         try:
             await self._send(waiting)
         except Exception as error:
@@ -208,23 +214,23 @@ class _Peer:
             await self._disconnect()
             if is_fresh:
                 failed, self._waiting = [waiting, *self._waiting], deque()
-                for each in failed:
-                    self._peers.fail(each.action, reason)
+                for lost in failed:
+                    self._neighbours.fail(lost.action, reason)
             elif waiting.is_second:
-                self._peers.fail(waiting.action, reason)
+                self._neighbours.fail(waiting.action, reason)
             else:
                 self._waiting.appendleft(_Waiting(waiting.action, is_second=True))
 
     async def _send(self, waiting: _Waiting) -> None:
         action = waiting.action
-        if self._stream is None and self._link is None:
+        if self._stream is None and self._data_stream is None:
             await self._connect()
-        if self._link is not None:
-            if not self._link.send(action, is_second=waiting.is_second):
+        if self._data_stream is not None:
+            if not self._data_stream.send(action, is_second=waiting.is_second):
                 raise LostWorker(
                     cause=f"the data stream to {self._address} is closed", cure="Connect again"
                 )
-            self._peers.sent["data_messages"] += 1
+            self._neighbours.sent["data_messages"] += 1
             return
         assert self._stream is not None
         size = sum(piece.array.nbytes for piece in action.pieces)
@@ -238,13 +244,15 @@ class _Peer:
                     cause=f"{self._address} has not accepted {size} bytes for {patience_s:.0f} s",
                     cure="Check whether that worker hangs, and restart it",
                 ) from None
-        self._peers.sent["grpc_messages"] += 1
+        self._neighbours.sent["grpc_messages"] += 1
 
     async def _connect(self) -> None:
-        client, data = await self._peers.greet(self._device, self._address)
+        client, data = await self._neighbours.greet(self._device, self._address)
         if data:
             try:
-                opened = await asyncio.to_thread(connect, data, self._device, self._peers.caller)
+                opened = await asyncio.to_thread(
+                    connect, data, self._device, self._neighbours.caller
+                )
             except ImbrexError as error:
                 _log.warning(
                     "halos are sent over gRPC",
@@ -254,36 +262,46 @@ class _Peer:
                 )
             else:
                 await client.close()
-                self._number += 1
-                broke = partial(self._broke, self._number)
-                self._link = Link(opened, self._peers.caller.endpoint, broke)
-                self._peers.linked((self._device, self._address), self._link)
+                self._data_stream = _NeighbourStream(opened, self._neighbours.caller.endpoint, self)
+                self._neighbours.set_data_stream((self._device, self._address), self._data_stream)
                 return
         self._client, self._stream = client, client.exchange()
 
-    def _broke(self, number: int, unsent: _Unsent, error: ImbrexError) -> None:
+    def broken(self, data_stream: "_NeighbourStream", unsent: _Unsent, error: ImbrexError) -> None:
         """Handles a broken data stream; called in any thread."""
-        self._peers.on_loop(self._again, number, unsent, error)
+        self._neighbours.on_loop(self._again, data_stream, unsent, error)
 
-    def _again(self, number: int, unsent: _Unsent, error: ImbrexError) -> None:
-        if self._link is not None and number == self._number:
-            link, self._link = self._link, None
-            self._peers.linked((self._device, self._address), None)
-            link.close()
+    def _again(self, data_stream: "_NeighbourStream", unsent: _Unsent, error: ImbrexError) -> None:
+        if self._data_stream is data_stream:
+            self._data_stream = None
+            self._neighbours.set_data_stream((self._device, self._address), None)
+            data_stream.close()
         for action, was_second in unsent:
             if was_second or not self.add(_Waiting(action, is_second=True)):
-                self._peers.fail(action, error)
+                self._neighbours.fail(action, error)
 
     async def _disconnect(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            self._peers.linked((self._device, self._address), None)
-            await asyncio.to_thread(link.close)
+        data_stream, self._data_stream = self._data_stream, None
+        if data_stream is not None:
+            self._neighbours.set_data_stream((self._device, self._address), None)
+            await asyncio.to_thread(data_stream.close)
         if self._stream is not None:
             self._stream.cancel()
         if self._client is not None:
             await self._client.close()
         self._client = self._stream = None
+
+
+class _NeighbourStream(DataStream):
+    """A stream whose neighbour hears that it has broken."""
+
+    def __init__(self, stream: socket.socket, endpoint: Endpoint, neighbour: _Neighbour) -> None:
+        self._neighbour = neighbour
+        super().__init__(stream, endpoint)
+
+    def broken(self, unsent: _Unsent, error: ImbrexError) -> None:
+        """Has it sent again."""
+        self._neighbour.broken(self, unsent, error)
 
 
 def _unexpected(error: Exception) -> SendFailed:

@@ -6,8 +6,8 @@ import pytest
 
 from protos import imbrex_pb2 as pb
 from protos.wire.frames import decode
-from worker.exchange import outbox
-from worker.exchange.outbox import Outbox
+from worker.exchange import result_queue
+from worker.exchange.result_queue import ResultQueue
 
 
 def end(task):
@@ -16,8 +16,8 @@ def end(task):
 
 @pytest.fixture
 async def sent():
-    """An outbox, and the tasks of which each message that it wrote tells the end."""
-    box, messages = Outbox(), []
+    """A queue, and the tasks of which each message that it wrote tells the end."""
+    box, messages = ResultQueue(), []
 
     async def write(buffers):
         items = [item for item, _ in decode(b"".join(bytes(each) for each in buffers))]
@@ -40,7 +40,7 @@ async def test_the_next_message_takes_along_what_is_held(sent):
 
 
 async def test_what_is_held_goes_by_itself_if_nothing_follows(sent, monkeypatch):
-    monkeypatch.setattr(outbox, "HOLD_S", 0.02)
+    monkeypatch.setattr(result_queue, "HOLD_S", 0.02)
     box, messages = sent
     for number in range(3):
         assert box.hold([end(number)])

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from protos import imbrex_pb2 as pb
 from protos.errors import Unavailable
 from protos.wire.frames import Buffer, buffers
-from worker.tasks.task_items import Message
+from worker.tasks.task_items import OutgoingMessage
 
 # Queued tensors are views of arrays that tasks keep anyway, so this caps bookkeeping, not memory.
 MAX_WAITING = 16_384
@@ -16,11 +16,11 @@ MAX_WAITING = 16_384
 HOLD_S = 0.3
 
 
-class Outbox:
+class ResultQueue:
     """Messages in order; encoded only when the stream takes them."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Message] = deque()
+        self._waiting: deque[OutgoingMessage] = deque()
         self._held: deque[pb.Item] = deque()
         self._will_flush = False
         self._changed = asyncio.Event()
@@ -29,7 +29,7 @@ class Outbox:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def add(self, messages: Iterable[Message]) -> None:
+    def add(self, messages: Iterable[OutgoingMessage]) -> None:
         """Queues messages.
 
         Raises:
