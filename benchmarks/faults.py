@@ -35,7 +35,7 @@ from benchmarks.workers import (
 )
 from coordinator.service import Coordinator
 from coordinator.tasks.plan import Plan
-from coordinator.tasks.runs import TaskPhase
+from coordinator.tasks.runs import RunPhase
 from models.run.reference import compare
 from protos.wire.facts import DeviceId
 
@@ -93,7 +93,7 @@ class Cluster:
             attempt.device
             for run in self.coordinator._driver.scheduler.requests.values()
             for task in run.tasks
-            if task.phase is TaskPhase.RUNNING
+            if task.phase is RunPhase.RUNNING
             for attempt in task.attempts.values()
         }
 

@@ -190,9 +190,9 @@ def version() -> Call[str]:
     return Call("GET", "/healthz", lambda response: _as(answers.Health)(response).version)
 
 
-def ready() -> Call[answers.Ready]:
+def ready() -> Call[answers.Readiness]:
     """Returns None if requests can be answered; else raises Unavailable with the reason."""
-    return Call("GET", "/readyz", _as(answers.Ready))
+    return Call("GET", "/readyz", _as(answers.Readiness))
 
 
 def plain(answer: Any) -> Any:

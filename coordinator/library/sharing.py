@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from coordinator.trust.authority import Authority
-from coordinator.trust.cluster_state import ClusterState, open_state
+from coordinator.trust.cluster_state import ClusterState
+from coordinator.trust.open_state import open_state
 from coordinator.trust.trust import Trust, own_name
 from models.catalogue.installed import VARIABLE, Store
 from protos.errors import BadConfiguration

@@ -29,7 +29,7 @@ from coordinator.runtime.served import Served
 from coordinator.runtime.withdrawal import Withdrawal
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.events import RequestId
-from coordinator.trust.cluster_state import open_state
+from coordinator.trust.open_state import open_state
 from protos import imbrex_pb2 as pb
 from protos.wire.facts import DeviceId
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from coordinator.tasks.events import Action, Cancel, RequestId, Resend
-from coordinator.tasks.runs import RequestRun, TaskPhase, TaskRun
+from coordinator.tasks.runs import RequestRun, RunPhase, TaskRun
 
 
 def recover(request: RequestId, run: RequestRun, now: float) -> Iterator[Action]:
@@ -42,16 +42,16 @@ def survivors(run: RequestRun) -> list[TaskRun]:
         if index in needed or task.is_at_host:
             continue
         needed.add(index)
-        if task.phase is TaskPhase.DONE and task.kept is not None:
+        if task.phase is RunPhase.DONE and task.kept is not None:
             kept.append(task)
             continue
-        if task.phase is TaskPhase.DONE:
-            task.phase = TaskPhase.WAITING
+        if task.phase is RunPhase.DONE:
+            task.phase = RunPhase.WAITING
         if not any(attempt.resent for attempt in task.attempts.values()):
             ahead += _sources(task)
     for task in run.tasks:
-        if task.spec.id not in needed and task.phase is TaskPhase.WAITING:
-            task.phase = TaskPhase.DONE
+        if task.spec.id not in needed and task.phase is RunPhase.WAITING:
+            task.phase = RunPhase.DONE
     return sorted(kept, key=lambda task: task.spec.id)
 
 

@@ -13,7 +13,7 @@ from models.tensors.boxes import Box
 from protos.wire.facts import DeviceId
 
 
-class TaskPhase(Enum):
+class RunPhase(Enum):
     """The state of a task. DONE: it is computed, and merged if the host needs it; or it is no
     longer needed.
     """
@@ -55,7 +55,7 @@ class TaskRun:
     """
 
     spec: TaskSpec
-    phase: TaskPhase = TaskPhase.WAITING
+    phase: RunPhase = RunPhase.WAITING
     attempts: dict[int, Attempt] = field(default_factory=dict)
     tries: int = 0
     failed: int = 0
@@ -85,7 +85,7 @@ class TaskRun:
         attempt = Attempt(self.tries, device, now)
         self.tries += 1
         self.attempts[attempt.number] = attempt
-        self.phase = TaskPhase.RUNNING
+        self.phase = RunPhase.RUNNING
         return attempt
 
     def give_up(self, attempt: Attempt) -> None:
@@ -94,14 +94,14 @@ class TaskRun:
         for other in self.attempts.values():
             other.hedged = False
         if not self.attempts:
-            self.phase = TaskPhase.WAITING
+            self.phase = RunPhase.WAITING
 
     def finish(self, attempt: Attempt) -> list[Attempt]:
         """Takes an attempt's result; returns the other attempts, which are no longer needed."""
         others = [each for each in self.attempts.values() if each is not attempt]
         self.attempts.clear()
         self.held.update(each.tensor for each in self.spec.outputs if attempt.has_merged(each))
-        self.phase, self.kept = TaskPhase.DONE, attempt
+        self.phase, self.kept = RunPhase.DONE, attempt
         return others
 
     def resend(self, now: float) -> Attempt:
@@ -111,7 +111,7 @@ class TaskRun:
         kept.resent, kept.since_s, self.kept = True, now, None
         kept.merged.clear()
         self.attempts[kept.number] = kept
-        self.phase = TaskPhase.RUNNING
+        self.phase = RunPhase.RUNNING
         return kept
 
     def is_fed(self, attempt: Attempt) -> bool:
@@ -181,7 +181,7 @@ class RequestRun:
     def feeds_others(self, task: TaskRun) -> bool:
         """Whether a peer that reads this task's outputs has not finished."""
         return any(
-            self.tasks[route.reader].phase is not TaskPhase.DONE
+            self.tasks[route.reader].phase is not RunPhase.DONE
             for output in task.spec.outputs
             for route in output.routes
         )
@@ -191,7 +191,7 @@ class RequestRun:
         they are the least likely to be.
         """
         first = bisect_left(self.tasks, block, key=lambda task: task.spec.block)
-        return all(self.tasks[k].phase is TaskPhase.DONE for k in range(first - 1, -1, -1))
+        return all(self.tasks[k].phase is RunPhase.DONE for k in range(first - 1, -1, -1))
 
     def _ready_boxes(self, task: TaskRun, each: TaskInput, sent: set[tuple[str, Box]]) -> list[Box]:
         if self.direct and task.spec.direct and each.pieces[0].source is not None:

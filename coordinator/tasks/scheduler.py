@@ -58,7 +58,7 @@ from coordinator.tasks.events import (
 from coordinator.tasks.overdue import OverdueWatch
 from coordinator.tasks.recovery import recover
 from coordinator.tasks.result_check import Judge, Objection, disproved
-from coordinator.tasks.runs import Attempt, RequestRun, TaskPhase, TaskRun
+from coordinator.tasks.runs import Attempt, RequestRun, RunPhase, TaskRun
 from coordinator.tasks.suspicion import Suspicion, at_fault
 from coordinator.tasks.task_placement import place
 from protos.errors import ImbrexError, LostWorker, PeerViolation
@@ -339,7 +339,7 @@ class Scheduler:
         run = self.requests[request]
         for index in tasks:
             task = run.tasks[index]
-            if task.phase is TaskPhase.WAITING and run.can_begin(task):
+            if task.phase is RunPhase.WAITING and run.can_begin(task):
                 attempt = self._begin(run, task)
                 if attempt is None:
                     return  # no device is left, or none for a suspect alone

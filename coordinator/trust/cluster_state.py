@@ -113,17 +113,3 @@ class LocalState:
 
     def _path(self, name: str) -> Path:
         return self._state_dir / f"{name}.json"
-
-
-def open_state(state_dir: Path) -> ClusterState:
-    """The state of the coordinator with this state directory: shared, if that says where.
-
-    Raises:
-        BadConfiguration: the file that says where is damaged.
-    """
-    if not (state_dir / FOLDER / STATE_FILE).exists():
-        return LocalState(state_dir)
-    from coordinator.trust.replicated import Replicated, address_of
-
-    address = address_of(state_dir)
-    return LocalState(state_dir) if address is None else Replicated(state_dir, address)

@@ -16,10 +16,10 @@ from coordinator.trust.cluster_state import (
     MODELS,
     STATE_FILE,
     LocalState,
-    open_state,
 )
 from coordinator.trust.json_files import Entries, changing, read_entries
 from coordinator.trust.nats_store import StoreAddress
+from coordinator.trust.open_state import open_state
 from coordinator.trust.replicated import Replicated, record
 from coordinator.trust.trust import Trust, own_name
 from protos.errors import BadConfiguration, ImbrexError

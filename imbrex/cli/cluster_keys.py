@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coordinator.serving.common.keys import Keys, Role
 from coordinator.settings import CoordinatorSettings
-from coordinator.trust.cluster_state import open_state
+from coordinator.trust.open_state import open_state
 from imbrex import terminal
 
 

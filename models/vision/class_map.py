@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
 from models.tensors.arrays import require_finite, require_no_nan
+from models.vision import Corners
 from models.vision.head import (
     ANY,
     OutputReader,
@@ -22,7 +23,6 @@ from models.vision.head import (
     VisionTask,
     first,
 )
-from models.vision.placement import Corners
 from protos.daemon.documents import DOCUMENT, Number, Text
 
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 # Of a point, in pixels of the model's input.
 FARTHEST = 1e6
 
-# x_min, y_min, x_max, y_max.
-Corners = tuple[float, float, float, float]
 PixelBoxes = NDArray[np.float32]
 """(N, 4): x_min, y_min, x_max, y_max in pixels."""
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from models.vision import Corners
 from models.vision.detection import DetectedBox, iou
-from models.vision.placement import Corners
 
 # Of the detections that quality is measured with: low, so that the whole precision-recall curve is
 # seen.

@@ -13,8 +13,9 @@ from coordinator.several.listed import ListedFile, read
 from coordinator.several.shared_store import MARK, SharedStore, files_of
 from coordinator.several.survey import survey
 from coordinator.several.where import own_address, sources
-from coordinator.trust.cluster_state import COORDINATORS, DEFAULTS, MODELS, LocalState, open_state
+from coordinator.trust.cluster_state import COORDINATORS, DEFAULTS, MODELS, LocalState
 from coordinator.trust.joining import move
+from coordinator.trust.open_state import open_state
 from coordinator.trust.replicated import record
 from coordinator.trust.trust import own_name
 from models.catalogue.installed import MODEL_FILE, Store

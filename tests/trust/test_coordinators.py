@@ -11,8 +11,9 @@ from coordinator.devices import connection
 from coordinator.runtime.withheld_list import WithheldList
 from coordinator.serving.common.keys import Keys, Role
 from coordinator.trust.authority import Authority
-from coordinator.trust.cluster_state import LocalState, open_state
+from coordinator.trust.cluster_state import LocalState
 from coordinator.trust.joining import join, move
+from coordinator.trust.open_state import open_state
 from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration, BadRequest, Infeasible, LostWorker, Unavailable
 from protos.rpc.channels import Caller

@@ -10,16 +10,10 @@ from benchmarks.store import stored
 from coordinator.serving.common.keys import Keys, Role
 from coordinator.trust import replicated
 from coordinator.trust.backup import backup, restore
-from coordinator.trust.cluster_state import (
-    COORDINATORS,
-    DEVICES,
-    DRAINED,
-    KEYS,
-    LocalState,
-    open_state,
-)
+from coordinator.trust.cluster_state import COORDINATORS, DEVICES, DRAINED, KEYS, LocalState
 from coordinator.trust.joining import move
 from coordinator.trust.nats_store import StoreAddress
+from coordinator.trust.open_state import open_state
 from coordinator.trust.replicated import Replicated, address_of, record
 from coordinator.trust.shared_value import MOST_BYTES, Shared, dumped, parsed
 from coordinator.trust.trust import Trust

@@ -8,7 +8,7 @@ import numpy as np
 
 from coordinator.service import Coordinator
 from coordinator.settings import CoordinatorSettings
-from coordinator.tasks.runs import TaskPhase
+from coordinator.tasks.runs import RunPhase
 from models.catalogue.catalogue import load
 from models.onnx_file.importer import load_graph
 from models.run.reference import WholeModel, compare, random_inputs
@@ -74,7 +74,7 @@ def running(of: Coordinator) -> set[str]:
         attempt.device
         for run in of._driver.scheduler.requests.values()
         for task in run.tasks
-        if task.phase is TaskPhase.RUNNING
+        if task.phase is RunPhase.RUNNING
         for attempt in task.attempts.values()
     }
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from coordinator.answers import DeviceStatus, ModelStatus
-from models.vision.placement import Corners
+from models.vision import Corners
 
 ProfileState = Literal["unmeasured", "waiting", "measuring", "measured", "failed"]
 
@@ -57,7 +57,7 @@ class Health(BaseModel):
     version: str
 
 
-class Ready(BaseModel):
+class Readiness(BaseModel):
     """Requests can be answered."""
 
     status: Literal["ready"] = "ready"

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 
 from coordinator.serving.common.access import open_to_all
 from coordinator.serving.common.app_state import TheCoordinator
-from coordinator.serving.v1.answers import Health, Ready
+from coordinator.serving.v1.answers import Health, Readiness
 from coordinator.serving.v1.errors import ERRORS
 from protos.errors import Unavailable
 
@@ -24,9 +24,9 @@ async def healthz() -> Health:
 
 @router.get("/readyz")
 @open_to_all
-async def readyz(coordinator: TheCoordinator) -> Ready:
+async def readyz(coordinator: TheCoordinator) -> Readiness:
     """Tells whether requests can be answered; if not, 503 with the reason."""
     ready, reason = coordinator.served.readiness()
     if not ready:
         raise Unavailable(cause=reason, cure="Wait, and see `imbrex status`")
-    return Ready()
+    return Readiness()
