@@ -1,1 +1,1 @@
-"""More than one coordinator: joining a cluster, and what is shared in it."""
+"""What several coordinators share: the models, which they fetch from each other."""

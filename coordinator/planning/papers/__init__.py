@@ -1,1 +1,1 @@
-"""The planners that papers have published, and what only they use."""
+"""Planners that papers have published and that no other one builds on."""

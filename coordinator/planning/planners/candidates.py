@@ -1,5 +1,6 @@
-"""The table of all planners that decide who computes what: one row for each. Those of `papers`
-are optional."""
+"""The table of all planners that decide who computes what: one row for each. Those that are named
+in it are optional.
+"""
 
 from __future__ import annotations
 
