@@ -1,4 +1,4 @@
-"""One address of the cluster, as `Membership` keeps it."""
+"""One address of the cluster, as `DeviceTable` keeps it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Peer:
     """One address. `alive_s` is the last sign of life, `tried_s` the start of the current or last
     attempt (of the connection while ready); `retry_at_s` matters while waiting or refused. `reason`
     and `cure` explain to people why it is not ready; `code` is that of the last refusal. Owned by
-    `Membership`; others only read it.
+    `DeviceTable`; others only read it.
     """
 
     address: str

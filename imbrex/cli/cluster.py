@@ -16,7 +16,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
 class KeyRole(StrEnum):
-    """The same values as `coordinator.keys.Role`, which would be slow to import for `--help`."""
+    """The values of the coordinator's `keys.Role`, which would be slow to import for `--help`."""
 
     infer = "infer"
     admin = "admin"

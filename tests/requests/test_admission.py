@@ -1,6 +1,7 @@
 """Who gets a place, who waits for one, and when the others are told to come back."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -186,3 +187,40 @@ async def test_where_requests_always_overlap_room_is_made_for_who_waits() -> Non
         await admission.idle(0.1)
         had.set()
         await asyncio.gather(*asking)
+
+
+async def test_a_request_that_is_cancelled_as_it_is_admitted_gives_its_place_back() -> None:
+    admission = Admission(1, 1, 60.0)
+
+    async def ask() -> None:
+        async with admission.place():
+            raise AssertionError("it was cancelled")
+
+    async with admission.place():
+        waiting = asyncio.create_task(ask())
+        await until(lambda: admission.waiting)
+        waiting.cancel()
+    assert admission.running == 1
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert (admission.running, admission.waiting) == (0, 0)
+
+
+async def test_a_request_that_is_admitted_as_its_time_runs_out_keeps_its_place() -> None:
+    admission, entered = Admission(1, 1, 0.05), list[bool]()
+    place = admission.place()
+    await place.__aenter__()
+
+    async def ask() -> None:
+        async with admission.place():
+            entered.append(True)
+
+    def release() -> None:
+        with pytest.raises(StopIteration):
+            place.__aexit__(None, None, None).send(None)
+
+    waiting = asyncio.create_task(ask())
+    await until(lambda: admission.waiting)
+    asyncio.get_running_loop().call_later(0.06, release)
+    time.sleep(0.1)  # noqa: ASYNC251 - both timers are due now, one after the other
+    await waiting
+    assert (entered, admission.running, admission.waiting) == ([True], 0, 0)
