@@ -49,7 +49,9 @@ def _definitions(module: ast.Module) -> Iterator[str]:
 
 
 def _is_alias(value: ast.expr) -> bool:
-    """Whether an assignment names a type: `A = B[C]` or `A = B | C` of types."""
+    """Whether an assignment names a type: `A = B[C]`, `A = B | C` or `A = NewType(...)`."""
+    if isinstance(value, ast.Call):
+        return ast.unparse(value.func) == "NewType"
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr):
         return _is_type(value.left) and _is_type(value.right)
     return isinstance(value, ast.Subscript) and _is_type(value.value)

@@ -11,7 +11,7 @@ import structlog
 from zeroconf import Error, InterfaceChoice, IPVersion, ServiceStateChange, Zeroconf
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
-from protos.daemon.interfaces import Rank, best, own_interfaces, rank_towards
+from protos.daemon.interfaces import InterfaceRank, best, own_interfaces, rank_towards
 
 SERVICE_TYPE = "_imbrex._tcp.local."
 _RESOLVE_MS = 3000
@@ -148,14 +148,14 @@ class Discovery:
         if _said(info, b"cluster") != self._cluster:
             return
         own = await asyncio.to_thread(own_interfaces)
-        ranked: dict[Rank, list[str]] = {}
+        ranked: dict[InterfaceRank, list[str]] = {}
         for host in info.parsed_scoped_addresses():
             address = f"[{host}]:{info.port}" if ":" in host else f"{host}:{info.port}"
             ranked.setdefault(rank_towards(host, own), []).append(address)
             self._ids[address] = _said(info, b"id")
             if len(self._ids) > _MAX_WAITING:
                 del self._ids[next(iter(self._ids))]
-        best_rank = min(ranked, default=Rank.FAR)
+        best_rank = min(ranked, default=InterfaceRank.FAR)
         for address in ranked.pop(best_rank, []):
             self._found(address)
         others = [address for rank in sorted(ranked) for address in ranked[rank]]

@@ -23,7 +23,7 @@ from coordinator.doctor.checks import checks
 from coordinator.doctor.findings import Absent, Examined, Patient
 from coordinator.doctor.frigate import InTime
 from coordinator.settings import CoordinatorSettings
-from protos.daemon.interfaces import Rank, best, own_interfaces
+from protos.daemon.interfaces import InterfaceRank, best, own_interfaces
 from protos.errors import ImbrexError
 from protos.wire.facts import DeviceId, Facts
 
@@ -99,7 +99,7 @@ def diagnose(
 def own_networks() -> Networks:
     """The IPv4 networks that this machine is in, without those of containers and VPNs."""
     own = own_interfaces()
-    loopback = [each for each in own if each.rank is Rank.LOOPBACK]
+    loopback = [each for each in own if each.rank is InterfaceRank.LOOPBACK]
     return tuple(each.network for each in (*best(own), *loopback))
 
 

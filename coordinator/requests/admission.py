@@ -16,7 +16,7 @@ from typing import NewType
 
 from protos.errors import Overloaded
 
-Ticket = NewType("Ticket", int)
+PlaceTicket = NewType("PlaceTicket", int)
 
 # A change of load or plan shows in the estimate within a few requests.
 _NEWEST_SHARE = 0.3
@@ -65,8 +65,8 @@ class AdmissionQueue:
         self._throughput = Throughput()
         # Waiting requests in order of arrival: when their wait ends, and how many places each
         # needs.
-        self._waiting: dict[Ticket, tuple[float, int]] = {}
-        self._running: dict[Ticket, int] = {}
+        self._waiting: dict[PlaceTicket, tuple[float, int]] = {}
+        self._running: dict[PlaceTicket, int] = {}
         self._promised: deque[float] = deque(maxlen=MOST_PROMISED)
 
     @property
@@ -85,11 +85,11 @@ class AdmissionQueue:
         ahead = self.waiting + self.running - self._in_flight
         return max(0, ahead + 1) * self._throughput.interval_s
 
-    def waits_until_s(self, ticket: Ticket) -> float | None:
+    def waits_until_s(self, ticket: PlaceTicket) -> float | None:
         """When a request will have waited for too long; None if it does not wait."""
         return self._waiting[ticket][0] if ticket in self._waiting else None
 
-    def arrive(self, ticket: Ticket, now: float, *, alone: bool = False) -> list[Ticket]:
+    def arrive(self, ticket: PlaceTicket, now: float, *, alone: bool = False) -> list[PlaceTicket]:
         """A request wants a place; one that wants to be `alone` waits until it can have all.
 
         Raises:
@@ -102,7 +102,9 @@ class AdmissionQueue:
             self._waiting[ticket] = now + self._most_wait_s, 1
         return self._let_in(now)
 
-    def leave(self, ticket: Ticket, now: float, *, answered: bool = False) -> list[Ticket]:
+    def leave(
+        self, ticket: PlaceTicket, now: float, *, answered: bool = False
+    ) -> list[PlaceTicket]:
         """A request is `answered`, has failed, or does not wait any longer."""
         self._waiting.pop(ticket, None)
         # Refused and cancelled requests say nothing about the cluster's speed.
@@ -111,13 +113,13 @@ class AdmissionQueue:
         self._running.pop(ticket, None)
         return self._let_in(now)
 
-    def expire(self, ticket: Ticket, now: float) -> Overloaded:
+    def expire(self, ticket: PlaceTicket, now: float) -> Overloaded:
         """Ends the wait of a request that has waited for too long, since the throughput fell."""
         del self._waiting[ticket]
         return self._overloaded(self.wait_s, now)
 
-    def _let_in(self, now: float) -> list[Ticket]:
-        admitted: list[Ticket] = []
+    def _let_in(self, now: float) -> list[PlaceTicket]:
+        admitted: list[PlaceTicket] = []
         for ticket, (_, places) in list(self._waiting.items()):
             if sum(self._running.values()) + places > self._in_flight:
                 break
@@ -166,8 +168,8 @@ class Admission:
 
     def __init__(self, in_flight: int, queue: int, most_wait_s: float) -> None:
         self._queue = AdmissionQueue(in_flight, queue, most_wait_s)
-        self._tickets = map(Ticket, count(1))
-        self._admitted: dict[Ticket, asyncio.Future[None]] = {}
+        self._tickets = map(PlaceTicket, count(1))
+        self._admitted: dict[PlaceTicket, asyncio.Future[None]] = {}
         self._idle = asyncio.Event()
 
     @property
@@ -213,7 +215,7 @@ class Admission:
             async with self.place(alone=True):
                 pass
 
-    async def _wait(self, ticket: Ticket, *, alone: bool) -> None:
+    async def _wait(self, ticket: PlaceTicket, *, alone: bool) -> None:
         self._start(self._queue.arrive(ticket, time.monotonic(), alone=alone))
         until_s = self._queue.waits_until_s(ticket)
         if until_s is None:
@@ -228,7 +230,7 @@ class Admission:
         finally:
             del self._admitted[ticket]
 
-    def _start(self, tickets: Sequence[Ticket]) -> None:
+    def _start(self, tickets: Sequence[PlaceTicket]) -> None:
         """A request that was cancelled just now gives its place back as it leaves."""
         for ticket in tickets:
             admitted = self._admitted.get(ticket)

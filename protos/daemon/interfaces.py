@@ -24,7 +24,7 @@ _BRIDGE_NAMES = ("docker", "br-", "virbr", "veth", "cni", "flannel", "cali", "po
 _DEEPEST = 4
 
 
-class Rank(IntEnum):
+class InterfaceRank(IntEnum):
     """How likely others reach an interface, the best first.
 
     `PHYSICAL`: it has hardware (cable or Wi-Fi), or lies on what has: a bridge with a port in the
@@ -49,7 +49,7 @@ class Interface:
     name: str
     address: str
     netmask: str
-    rank: Rank
+    rank: InterfaceRank
     mbps: int = 0
     is_up: bool = True
 
@@ -75,39 +75,39 @@ def own_interfaces() -> list[Interface]:
 
 def best(among: list[Interface]) -> list[Interface]:
     """The connected interfaces of the best rank that is there; none of loopback."""
-    up = [each for each in among if each.is_up and each.rank < Rank.LOOPBACK]
-    rank = min((each.rank for each in up), default=Rank.FAR)
+    up = [each for each in among if each.is_up and each.rank < InterfaceRank.LOOPBACK]
+    rank = min((each.rank for each in up), default=InterfaceRank.FAR)
     return [each for each in up if each.rank is rank]
 
 
-def rank_towards(host: str, own: list[Interface]) -> Rank:
+def rank_towards(host: str, own: list[Interface]) -> InterfaceRank:
     """The rank of the interface through which an IPv4 address is reached without a router."""
     try:
         address = ipaddress.IPv4Address(host)
     except ValueError:
-        return Rank.PHYSICAL  # IPv6, which is announced for one link
+        return InterfaceRank.PHYSICAL  # IPv6, which is announced for one link
     ranks = (each.rank for each in own if each.is_up and address in each.network)
-    return min(ranks, default=Rank.FAR)
+    return min(ranks, default=InterfaceRank.FAR)
 
 
-def rank_of(name: str, sys: Path | None = None, depth: int = 0) -> Rank:
+def rank_of(name: str, sys: Path | None = None, depth: int = 0) -> InterfaceRank:
     """What the kernel says an interface is, below `sys`."""
     folder = (sys or SYS) / name
     if not folder.exists():
         return _by_name(name)
     kind = _text(folder / "type")
     if kind == _LOOPBACK_TYPE:
-        return Rank.LOOPBACK
+        return InterfaceRank.LOOPBACK
     if any((folder / each).exists() for each in ("device", "wireless", "phy80211")):
-        return Rank.PHYSICAL
+        return InterfaceRank.PHYSICAL
     if kind in _TUNNEL_TYPES or (folder / "tun_flags").exists():
-        return Rank.TUNNEL
+        return InterfaceRank.TUNNEL
     below = [each.name.removeprefix("lower_") for each in folder.glob("lower_*")]
     if depth < _DEEPEST and any(
-        rank_of(each, sys, depth + 1) is Rank.PHYSICAL for each in below if each != name
+        rank_of(each, sys, depth + 1) is InterfaceRank.PHYSICAL for each in below if each != name
     ):
-        return Rank.PHYSICAL
-    return Rank.INNER if (folder / "bridge").exists() else Rank.VIRTUAL
+        return InterfaceRank.PHYSICAL
+    return InterfaceRank.INNER if (folder / "bridge").exists() else InterfaceRank.VIRTUAL
 
 
 def is_wireless(name: str, sys: Path) -> bool:
@@ -115,12 +115,12 @@ def is_wireless(name: str, sys: Path) -> bool:
     return any((sys / name / each).exists() for each in ("wireless", "phy80211"))
 
 
-def _by_name(name: str) -> Rank:
+def _by_name(name: str) -> InterfaceRank:
     if name.startswith("lo"):
-        return Rank.LOOPBACK
+        return InterfaceRank.LOOPBACK
     if name.startswith(_TUNNEL_NAMES):
-        return Rank.TUNNEL
-    return Rank.INNER if name.startswith(_BRIDGE_NAMES) else Rank.PHYSICAL
+        return InterfaceRank.TUNNEL
+    return InterfaceRank.INNER if name.startswith(_BRIDGE_NAMES) else InterfaceRank.PHYSICAL
 
 
 def _text(path: Path) -> str:

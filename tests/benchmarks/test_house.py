@@ -45,6 +45,8 @@ def test_names_with_two_meanings_are_found(house: Path) -> None:
     (house / "models/a.py").write_text("Sizes = tuple[int, ...]\nMOST = 3\n\nclass Own: ...\n")
     (house / "protos/c.py").write_text("from x import Own\n\nclass Sizes: ...\nMOST = 3\n")
     assert names.defined_twice() == {"Sizes": ["models/a.py", "protos/c.py"]}
+    (house / "protos/c.py").write_text("Own = NewType('Own', int)\n")
+    assert names.defined_twice() == {"Own": ["models/a.py", "protos/c.py"]}
 
 
 def test_callables_are_found_behind_aliases_and_without_clocks_and_tables(house: Path) -> None:

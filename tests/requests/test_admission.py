@@ -5,16 +5,16 @@ import time
 
 import pytest
 
-from coordinator.requests.admission import Admission, AdmissionQueue, Throughput, Ticket
+from coordinator.requests.admission import Admission, AdmissionQueue, PlaceTicket, Throughput
 from protos.errors import Overloaded
 from tests.waiting import until
 
 
-def tickets(*numbers: int) -> list[Ticket]:
-    return [Ticket(number) for number in numbers]
+def tickets(*numbers: int) -> list[PlaceTicket]:
+    return [PlaceTicket(number) for number in numbers]
 
 
-def arrive(state: AdmissionQueue, now: float, *numbers: int) -> list[Ticket]:
+def arrive(state: AdmissionQueue, now: float, *numbers: int) -> list[PlaceTicket]:
     return [ticket for each in tickets(*numbers) for ticket in state.arrive(each, now)]
 
 
@@ -22,7 +22,7 @@ def told_s(state: AdmissionQueue, now: float) -> float:
     """When one too many is told to come back."""
     waiting = f"{state.waiting} requests are already waiting"
     with pytest.raises(Overloaded, match=waiting) as refused:
-        state.arrive(Ticket(999), now)
+        state.arrive(PlaceTicket(999), now)
     return refused.value.retry_after_s
 
 
@@ -98,7 +98,7 @@ def test_failures_say_nothing_of_the_speed() -> None:
     state = AdmissionQueue(in_flight=1, queue=5, most_wait_s=10.0)
     now = answered(state, 0.0, 4.0, times=1)
     arrive(state, now, 1)
-    state.leave(Ticket(1), now + 0.01)
+    state.leave(PlaceTicket(1), now + 0.01)
     arrive(state, now + 1.0, 2)
     assert state.wait_s == pytest.approx(4.0)
 
@@ -108,9 +108,9 @@ def test_who_has_waited_as_long_as_anybody_may_is_told_so() -> None:
     state = AdmissionQueue(in_flight=1, queue=5, most_wait_s=3.0)
     arrive(state, 0.0, 1)
     arrive(state, 1.0, 2)
-    assert state.waits_until_s(Ticket(1)) is None
-    assert state.waits_until_s(Ticket(2)) == 4.0
-    assert state.expire(Ticket(2), 4.0).code == "overloaded"
+    assert state.waits_until_s(PlaceTicket(1)) is None
+    assert state.waits_until_s(PlaceTicket(2)) == 4.0
+    assert state.expire(PlaceTicket(2), 4.0).code == "overloaded"
     assert (state.waiting, state.running) == (0, 1)
 
 
@@ -127,7 +127,7 @@ def test_whoever_wants_to_be_alone_waits_its_turn_and_keeps_the_others_out() -> 
     assert state.leave(alone, 2.0, answered=True) == [three]
     assert state.leave(also, 2.0) == []
     assert state.leave(three, 2.0) == []
-    assert arrive(state, 2.0, 5) == [Ticket(5)]
+    assert arrive(state, 2.0, 5) == [PlaceTicket(5)]
 
 
 async def test_a_pause_between_two_requests_is_enough_for_who_waits_for_one() -> None:

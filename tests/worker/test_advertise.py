@@ -3,7 +3,7 @@ import asyncio
 import pytest
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
-from protos.daemon.interfaces import Interface, Rank
+from protos.daemon.interfaces import Interface, InterfaceRank
 from protos.errors import BadConfiguration
 from protos.wire.facts import Facts
 from tests.protos.machines import home_assistant
@@ -28,8 +28,8 @@ FACTS = Facts(
 
 def test_the_record_is_what_dns_sd_wants():
     where = [
-        Interface("eth0", "10.0.0.2", "255.255.255.0", Rank.PHYSICAL, 100),
-        Interface("eth1", "10.0.0.3", "255.255.255.0", Rank.PHYSICAL, 1000),
+        Interface("eth0", "10.0.0.2", "255.255.255.0", InterfaceRank.PHYSICAL, 100),
+        Interface("eth1", "10.0.0.3", "255.255.255.0", InterfaceRank.PHYSICAL, 1000),
     ]
     info = service_info(FACTS, "0.1.0", "home", 8470, where)
     assert list(info.decoded_properties.items()) == [

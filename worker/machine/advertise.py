@@ -8,7 +8,7 @@ import structlog
 from zeroconf import Error, IPVersion, ServiceInfo
 from zeroconf.asyncio import AsyncZeroconf
 
-from protos.daemon.interfaces import Interface, Rank, best, own_interfaces
+from protos.daemon.interfaces import Interface, InterfaceRank, best, own_interfaces
 from protos.errors import BadConfiguration
 from protos.wire.facts import Facts
 
@@ -41,7 +41,7 @@ def interfaces(bind: str, chosen: Sequence[str]) -> list[Interface]:
     # All of 127.0.0.0/8 is reachable, though only one of its addresses is listed.
     listed = {interface.address for interface in advertised}
     missing = (text for text in wanted if text.startswith("127.") and text not in listed)
-    advertised += [Interface("lo", text, "255.0.0.0", Rank.LOOPBACK) for text in missing]
+    advertised += [Interface("lo", text, "255.0.0.0", InterfaceRank.LOOPBACK) for text in missing]
     if not advertised:
         raise BadConfiguration(
             cause=f"no network interface has an address of {', '.join(wanted)}",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from protos import imbrex_pb2 as pb
-from protos.daemon.interfaces import Rank, is_wireless, rank_of
+from protos.daemon.interfaces import InterfaceRank, is_wireless, rank_of
 from worker.machine.condition import power_flags
 from worker.machine.ethtool import Cards
 
@@ -46,7 +46,7 @@ class LocalMachine:
 
     def _interfaces(self) -> Iterator[pb.Interface]:
         for name, addresses in self.cards.addresses().items():
-            if rank_of(name, self.root / _NETWORK) >= Rank.INNER:
+            if rank_of(name, self.root / _NETWORK) >= InterfaceRank.INNER:
                 continue
             folder = f"{_NETWORK}/{name}"
             wireless = is_wireless(name, self.root / _NETWORK)
