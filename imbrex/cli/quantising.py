@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from onnx import ModelProto
@@ -213,8 +214,9 @@ def _made(
     held = max(1, len(pictures) // HELD_OUT)
     calibrating = _Feeds(pictures[held:])
     bar.update(task, description="calibrating")
-    whole, quantiser = WholeModel(loaded.proto), Quantiser(loaded.proto, calibrating)
-    try:
+    whole = WholeModel(loaded.proto)
+    with TemporaryDirectory(prefix="imbrex-quantise-") as folder:
+        quantiser = Quantiser(loaded.proto, calibrating, Path(folder))
         bar.update(task, description="finding sensitive layers")
         in_float = sensitive(
             quantiser,
@@ -224,8 +226,6 @@ def _made(
             lambda share: bar.update(task, completed=share),
         )
         made = quantiser.made(in_float)
-    finally:
-        quantiser.close()
     bar.update(task, description="comparing")
     quantised, compared = WholeModel(made), pictures[:held]
     same, top1, speedup = _compared(sidecar, whole, quantised, compared)

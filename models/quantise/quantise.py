@@ -8,7 +8,6 @@ float (those that make its outputs, and the first), and the error of the outputs
 from __future__ import annotations
 
 import logging
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -45,30 +44,24 @@ class NotQuantised(BadRequest):
 
 
 class Quantiser:
-    """A network, calibrated with `feeds`, in a temporary folder until `close`.
+    """A network, calibrated with `feeds`; its files are in a `folder` of the caller's.
 
     Raises:
         NotQuantised: it has no layers that gain, is in eight bits already, or onnxruntime cannot
             calibrate it.
     """
 
-    def __init__(self, model: onnx.ModelProto, feeds: Iterable[Feeds]) -> None:
+    def __init__(self, model: onnx.ModelProto, feeds: Iterable[Feeds], folder: Path) -> None:
         _check(model)
-        self._folder = tempfile.TemporaryDirectory(prefix="imbrex-quantise-")
-        where = Path(self._folder.name)
-        self._ranges, self._out = where / "ranges.json", where / "int8.onnx"
-        self._model = _folded(model, where)
+        self._ranges, self._out = folder / "ranges.json", folder / "int8.onnx"
+        self._model = _folded(model, folder)
         self._feeds = feeds
         _name_nodes(self._model)
-        self._named = where / "named.onnx"
+        self._named = folder / "named.onnx"
         onnx.save(self._model, self._named)
         self._tail = _tail(self._model)
         # The first network calibrates.
         self.made(())
-
-    def close(self) -> None:
-        """Removes the temporary folder."""
-        self._folder.cleanup()
 
     def made(self, in_float: Collection[str]) -> onnx.ModelProto:
         """The network in eight bits, but for the nodes named and what only follows heavy ones."""

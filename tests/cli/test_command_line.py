@@ -15,7 +15,7 @@ import pytest
 
 from imbrex import terminal
 from imbrex.cli import app
-from tests.cli.run_cli import imbrex, refused
+from tests.cli.run_cli import imbrex, imbrex_process, refused
 from tests.models.model_files import saved, tiny
 
 COMMANDS = (
@@ -272,16 +272,16 @@ def test_a_worker_does_without_the_coordinators_libraries(tmp_path) -> None:
         "    sys.modules[name] = None\n"
     )
     bare = {"PYTHONPATH": str(tmp_path)}
-    ran = imbrex("status", env=bare)
+    ran = imbrex_process("status", env=bare)
     assert ran.code == 1
     assert "\ncure:  " in ran.err
     assert "-m pip install 'fastapi>=" in ran.err
-    ran = imbrex("worker", "--pace", "7", env=bare)
+    ran = imbrex_process("worker", "--pace", "7", env=bare)
     assert ran.code == 1
     assert "pace" in ran.err
     assert ran.err.startswith("error: ")
     assert "\ncure:  " in ran.err
-    assert imbrex("models", "list", env=bare).code == 0
+    assert imbrex_process("models", "list", env=bare).code == 0
 
 
 @pytest.mark.parametrize(

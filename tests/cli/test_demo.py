@@ -26,7 +26,7 @@ from imbrex.demo.cluster import ClusterForm, DemoCluster
 from models.digits.examples import examples
 from models.onnx_file.builder import NetworkBuilder, square
 from models.run.reference import WholeModel, compare
-from tests.cli.run_cli import Ran, imbrex
+from tests.cli.run_cli import Ran, imbrex, imbrex_process
 from tests.serving.in_place import blank, picture
 
 MARK = "IMBREX_TEST_RUN"
@@ -305,7 +305,8 @@ def test_a_demo_that_is_ended_early_leaves_nothing(tmp_path: Path, number: signa
 def test_a_taken_port_names_its_holder(kept: Kept, tmp_path: Path) -> None:
     port = int(kept.url.rpartition(":")[2])
     for daemon in ("coordinator", "worker"):
-        ran = imbrex(daemon, "--port", port, "--state-dir", tmp_path / daemon, "--no-mdns")
+        where = ("--port", port, "--state-dir", tmp_path / daemon, "--no-mdns")
+        ran = imbrex_process(daemon, *where)
         assert ran.code == 1
         assert str(port) in ran.err
         assert str(holder(port)) in ran.err

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -25,11 +26,17 @@ from tests.serving.processes import serving
 from training.digits.evaluate import measure
 
 
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    folder = tmp_path / "pictures"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def sheets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sheets")
     save_sheets(folder, 12)
+    return folder
+
+
+@pytest.fixture
+def pictures(sheets: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "pictures"
+    shutil.copytree(sheets, folder)
     (folder / "notes.txt").write_text("no picture")
     (folder / "broken.png").write_bytes(b"no picture either")
     return folder

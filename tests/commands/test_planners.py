@@ -17,8 +17,7 @@ from coordinator.planning.planners.propose import propose
 from imbrex.described import find_planners_here, network_of
 from models.catalogue import catalogue
 from protos.errors import Infeasible
-from tests.cli.run_cli import Ran, refused
-from tests.cli.run_cli import imbrex as run
+from tests.cli.run_cli import Ran, imbrex_process, refused
 from tests.commands.conftest import Live
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -37,7 +36,7 @@ gflops = 0.2
 
 
 def imbrex(*arguments: object) -> Ran:
-    return run(*arguments, env={"PYTHONPATH": str(EXAMPLE.parent)}, timeout_s=120)
+    return imbrex_process(*arguments, env={"PYTHONPATH": str(EXAMPLE.parent)}, timeout_s=120)
 
 
 @pytest.fixture(scope="module")

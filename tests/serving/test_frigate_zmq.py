@@ -29,7 +29,7 @@ from models.vision.sidecar import load as load_sidecar
 from models.vision.sidecar import sidecar_path
 from models.vision.yolo_boxes import YoloBoxes
 from protos.errors import BadRequest
-from tests.cli.run_cli import imbrex
+from tests.cli.run_cli import imbrex_process
 from tests.models.test_pixels import taking
 from tests.serving.browser import browser, needs_browser, text
 from tests.serving.frigate_detector import ZEROS, Detector, save_detector
@@ -391,7 +391,7 @@ def test_other_outputs_are_refused_with_the_setting_to_change(kind) -> None:
 @pytest.mark.parametrize("endpoint", ["udp://127.0.0.1:5555", "tcp://*:5555", "tcp://127.0.0.1"])
 def test_an_address_that_cannot_be_used_is_named(tmp_path: Path, endpoint: str) -> None:
     flags = ("--port", 0, "--no-mdns", "--no-host-computes", "--state-dir", tmp_path)
-    ran = imbrex("coordinator", *flags, "--frigate-zmq", endpoint)
+    ran = imbrex_process("coordinator", *flags, "--frigate-zmq", endpoint)
     assert ran.code == 1
     assert endpoint in ran.err
     assert "cure:" in ran.err

@@ -16,7 +16,7 @@ import pytest
 from benchmarks.pair.processes import Member, Pair, pair
 from coordinator.devices import children
 from models.catalogue.installed import VARIABLE, Store
-from tests.cli.run_cli import Ran, imbrex
+from tests.cli.run_cli import Ran, imbrex_process
 from tests.serving.camera import save_camera
 from tests.serving.in_place import picture
 from tests.serving.processes import wait
@@ -53,7 +53,7 @@ def whole(made: Pair) -> Iterator[Pair]:
 
 def models(member: Member, *arguments: object) -> Ran:
     """`imbrex models ...` as the user of this coordinator."""
-    return imbrex("models", *arguments, "--json", env={VARIABLE: str(member.models)})
+    return imbrex_process("models", *arguments, "--json", env={VARIABLE: str(member.models)})
 
 
 def index(member: Member) -> list[dict[str, Any]]:
@@ -230,5 +230,6 @@ def test_a_backup_holds_what_is_installed(whole: Pair, tmp_path: Path) -> None:
     one, two = whole.members
     models(one, "add", save_camera(tmp_path), "--name", "saved")
     wait(lambda: versions(two, "saved") == [1])
-    names = imbrex("cluster", "backup", tmp_path / "home.tgz", "--state-dir", one.state, "--json")
+    state = ("--state-dir", one.state, "--json")
+    names = imbrex_process("cluster", "backup", tmp_path / "home.tgz", *state)
     assert "models.json" in names.json()["files"]

@@ -27,7 +27,7 @@ from imbrex.watch.mqtt import Broker, Publisher, _is_queued
 from imbrex.watch.video_frames import Frame
 from models.digits.examples import examples
 from protos.errors import BadRequest
-from tests.cli.run_cli import imbrex
+from tests.cli.run_cli import imbrex, imbrex_process
 from tests.serving.processes import Service, serving
 
 LONG_S = 60
@@ -110,7 +110,7 @@ def _drain(file: int) -> None:
 
 @pytest.mark.parametrize("url", ["ftp://hub", "http://[hub"])
 def test_an_address_that_is_none_ends_it(pictures: Path, url: str) -> None:
-    ran = imbrex("watch", pictures, "--existing", "--url", url)
+    ran = imbrex_process("watch", pictures, "--existing", "--url", url)
     assert ran.code == 1
     assert "cure:" in ran.err
     assert "Traceback" not in ran.err
@@ -158,7 +158,7 @@ def test_too_little_memory_for_a_moment_does_not_end_it(service: Service, pictur
 @pytest.mark.parametrize(("status", "code"), [(401, "no_key"), (403, "not_allowed")])
 def test_without_a_key_that_may_it_ends(pictures: Path, status: int, code: str) -> None:
     with coordinator(lambda _: (status, error(code))) as url:
-        ran = imbrex("watch", pictures, "--existing", "--url", url)
+        ran = imbrex_process("watch", pictures, "--existing", "--url", url)
     assert ran.code == 1
     assert f"{code} it is" in ran.err
 
