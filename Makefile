@@ -14,7 +14,13 @@ QUIETLY = ours=; test -e $(POLICY) || { ours=yes; printf '\043!/bin/sh\nexit 101
 # Elsewhere its tests skip.
 OPENVINO := $(if $(filter x86_64,$(shell uname -m)),$(comma)openvino)
 
-.PHONY: help setup demo test test-slow check docs proto evaluate train-digits bench lab lab-full dist clean browser camera clock promtool servers test-deploy test-arm64 lint-deploy configurations
+# Tests start hundreds of processes, which would compile the same files again where this is set.
+export PYTHONDONTWRITEBYTECODE :=
+# Those of `make check`.
+HOUSE := tests/test_house.py tests/test_words.py
+PUSH := $(BIN)/pytest -n 2 --dist worksteal -m "not slow" $(HOUSE:%=--ignore=%)
+
+.PHONY: help setup demo test durations test-slow check docs proto evaluate train-digits bench lab lab-full dist clean browser camera clock promtool servers test-deploy test-arm64 lint-deploy configurations
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -32,7 +38,10 @@ demo: setup ## one image through a real cluster on this machine
 
 test: check ## check, then the tests
 	-@$(MAKE) --silent $(TRITON)/ready
-	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+	$(PUSH)
+
+durations: setup ## the tests, and their seconds by directory in durations.json
+	$(PUSH) --durations-to benchmarks/results/durations.json
 
 $(TRITON)/ready: # its gRPC client needs an older protobuf than ours; without it its test skips
 	$(PYTHON) -m venv $(TRITON)
@@ -57,8 +66,9 @@ servers: ## NATS and HAProxy, which tests start themselves (Debian, as root); wi
 	which nats-server haproxy keepalived >/dev/null || { \
 		$(call QUIETLY,nats-server haproxy keepalived); }
 
-test-slow: setup ## kills, stalls, long comparisons
-	$(BIN)/pytest -m slow
+test-slow: setup ## kills, stalls, long comparisons, all examples; how long in durations-slow.json
+	$(BIN)/pytest -m "slow or hypothesis" --hypothesis-profile=night \
+		--durations-to benchmarks/results/durations-slow.json
 
 test-deploy: setup ## the playbook, and the README by hand, on Debian machines that really boot (as root; an hour and a half)
 	$(PYTHON) -m venv .venv-deploy
@@ -80,7 +90,7 @@ check: setup ## lint, types, fresh stubs, import directions, words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q tests/test_house.py tests/test_words.py
+	$(BIN)/pytest -q $(HOUSE)
 
 docs: setup ## the documentation as a site, in site/
 	$(BIN)/mkdocs build --strict

@@ -6,23 +6,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from models.catalogue.installed import VARIABLE
 from protos.daemon.logs import log_to_stderr
+from tests.durations import Durations
+from tests.examples import PUSH
 
-# How long an example takes says more of the machine than of the code.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
-
+# `--hypothesis-profile=night` is loaded after this.
+settings.load_profile(PUSH)
 
 # As the daemons log: structlog by itself draws every local variable of an exception, for seconds.
 log_to_stderr()
 
 # Set by the targets of the Makefile whose whole purpose are tests that need something installed.
 MUST_RUN = "IMBREX_MUST_RUN"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The option of `make durations`."""
+    parser.addoption("--durations-to", type=Path, help="seconds by directory, as JSON")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where tests run in several processes, the one that gets all reports has no `workerinput`."""
+    if (target := config.getoption("--durations-to")) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Durations(target))
 
 
 @pytest.hookimpl(wrapper=True)

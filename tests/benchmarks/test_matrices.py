@@ -21,6 +21,7 @@ from benchmarks.matrices import (
 from benchmarks.matrices import _conversion as conversion
 from benchmarks.training import DATA_PARALLEL, MODEL_PARALLEL, FixedCut, Perceptron, total_bytes
 from coordinator.planning.papers.kcut_search import Group, k_cut
+from tests.examples import examples
 
 EVEN = (0.5, 0.5)
 TILINGS = st.sampled_from([ROWS, COLUMNS, REPLICATED])
@@ -64,7 +65,7 @@ def held_by(tilings: list[int], device: tuple[int, ...], cells: list) -> set:
     }
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.lists(st.tuples(TILINGS, TILINGS), min_size=1, max_size=3))
 def test_conversion_moves_what_is_required_and_not_there(pairs) -> None:
     count = len(pairs)
@@ -104,7 +105,7 @@ def test_partial_sums_are_added_up_and_then_replicated(target, matrices) -> None
     assert flow.moved(0, form, (COLUMNS, ROWS, target), EVEN) == pytest.approx(5.0 * matrices)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.integers(2, 6), st.integers(1, 4))
 def test_adding_up_over_many_devices_fetches_all_other_sums(ways, width) -> None:
     """n devices with partial sums of S bytes: each fetches n - 1 parts of its S / n."""
@@ -118,7 +119,7 @@ def test_adding_up_over_many_devices_fetches_all_other_sums(ways, width) -> None
 # ---------------------------------------------------------------- theorems
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(flows(), st.integers(1, 3))
 def test_theorem_1_total_is_the_weighted_sum_of_the_cuts(flow, k) -> None:
     """c_k = sum of 2^(k-i) delta_i: cut number i from the first is made in 2^i groups alike."""
@@ -155,7 +156,7 @@ def moved_by(flow: MatrixFlow, steps) -> list[float]:
     return added
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(sequences())
 def test_theorem_2_order_of_the_cuts_does_not_matter(sequence) -> None:
     flow, steps = sequence
@@ -175,7 +176,7 @@ def transposed(flow: MatrixFlow, step) -> set[tuple[int, int]]:
     return found
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(sequences())
 def test_theorem_3_a_cut_costs_at_most_twice_the_one_inside_it(sequence) -> None:
     """delta_i <= 2 delta_(i-1) if the outer cut is the cheaper one of the two to begin with: what
@@ -190,7 +191,7 @@ def test_theorem_3_a_cut_costs_at_most_twice_the_one_inside_it(sequence) -> None
     assert outer <= inner * (2 if both else 1) + 1e-9
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(flows(), st.integers(2, 3))
 def test_theorem_3_holds_for_the_cuts_that_are_found(flow, k) -> None:
     tree, _ = k_cut(flow, [1.0] * 2**k)
@@ -200,7 +201,7 @@ def test_theorem_3_holds_for_the_cuts_that_are_found(flow, k) -> None:
                 assert group.delta_bytes <= 4 * part.delta_bytes + 1e-9
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(flows(), st.lists(st.integers(1, 5).map(float), min_size=1, max_size=6))
 def test_any_number_of_uneven_devices(flow, weights) -> None:
     tree, leaves = k_cut(flow, weights)
@@ -215,7 +216,7 @@ def flat(tree: Group) -> list[Group]:
     return [tree, *(each for part in tree.parts for each in flat(part))]
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(flows())
 def test_first_cut_is_the_best_of_all(flow) -> None:
     assume(len(flow.names) <= 4)

@@ -22,6 +22,7 @@ from models.vision.head import View
 from models.vision.placement import Placement
 from models.vision.yolov2 import YoloV2
 from protos.errors import NotFiniteAnswer
+from tests.examples import examples
 
 HEAD = YoloV2("yolov2", ((1.5, 2.0), (3.0, 4.5)), stride=16, min_score=0.3, nms_iou=0.45)
 LABELS = ("a", "b", "c")
@@ -131,7 +132,7 @@ def test_overlaps_equal_the_scalar_ones(found: Candidates) -> None:
             assert made[i, j] == pytest.approx(scalar_iou(one, other), abs=1e-6)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(some_candidates, st.sampled_from([0.05, 0.3, 0.45, 0.7]))
 def test_suppression_equals_brute_force(found: Candidates, max_iou: float) -> None:
     order = best(found, 0.2)

@@ -35,6 +35,7 @@ from models.vision.pixels import (
 )
 from models.vision.preprocess import image_to_tensor
 from models.vision.sidecar import Sidecar, dump, parse
+from tests.examples import examples
 from tests.models.model_files import halved
 from tests.models.networks import Sketch
 
@@ -62,7 +63,7 @@ def pixels_of(graph: Graph, name: str = "x") -> np.ndarray:
     return rng.integers(0, 256, graph.shape(name), dtype=np.uint8)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.builds(Pixels, positive, st.tuples(*[number] * 3), st.tuples(*[positive] * 3)))
 def test_onnxruntime_normalises_as_the_host_does(pixels: Pixels) -> None:
     assert is_exact(pixels)

@@ -27,6 +27,7 @@ from models.vision.preprocess import (
     place,
 )
 from protos.errors import BadRequest
+from tests.examples import examples
 
 FLOATS = TensorInfo((1, 3, 48, 64), TensorProto.FLOAT)
 RAW = ImageInput(
@@ -105,7 +106,7 @@ def test_the_size_is_judged_before_a_pixel_is_decoded() -> None:
         decode_image(claimed_png(2000, 1000), PictureLimits(pixels=2_000_000))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.sampled_from(["JPEG", "PNG", "WEBP", "BMP", "GIF"]),
     st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=6),
@@ -326,7 +327,7 @@ def test_boxes_come_back_to_where_they_were(
     assert back == pytest.approx([x0, y0, x1, y1], abs=0.01)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(80, 400), st.integers(80, 400), st.sampled_from([RAW, STRETCH, CROP]))
 def test_the_placement_tells_where_the_pixels_really_are(
     width: int, height: int, form: ImageInput

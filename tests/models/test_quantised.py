@@ -16,6 +16,7 @@ from models.check.check import check, fused
 from models.check.tolerance import AVERAGED, PLAIN, tolerance
 from models.cut.units import divide
 from models.onnx_file.importer import load_graph
+from tests.examples import examples
 from tests.models.attention import Net, vit
 from tests.models.int8 import Int8, int8_networks
 from tests.models.precisions import quantised
@@ -31,7 +32,7 @@ def check_int8(count: int, opset: int = 17):
     return check
 
 
-test_equal_to_the_last_bit = check_int8(40)
+test_equal_to_the_last_bit = check_int8(examples(40))
 test_many_equal_to_the_last_bit = pytest.mark.slow(check_int8(1000))
 
 
@@ -66,7 +67,7 @@ def test_a_softmax_of_an_old_opset_is_equal(axis: int) -> None:
     assert check(model, network, tiles, fused(network)).comparison.max_abs_error == 0.0
 
 
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
 @given(int8_networks())
 def test_only_eight_bits_live_between_layers(model: onnx.ModelProto) -> None:
     network = divide(load_graph(model))
@@ -89,7 +90,7 @@ def test_a_dequantised_residual_is_eight_bits_on_both_ways() -> None:
     assert list(fused(network)) == [(0, len(network.units))]
 
 
-@settings(max_examples=20, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(20), suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**16), st.integers(3, 17), st.integers(3, 17), st.data())
 def test_dynamic_quantisation(seed: int, rows: int, cols: int, data: st.DataObject) -> None:
     rng = np.random.default_rng(seed)

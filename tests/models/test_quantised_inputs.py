@@ -16,13 +16,14 @@ from models.onnx_file.importer import load_graph
 from models.run.quantised_inputs import as_they_travel, is_exact, with_quantised_inputs
 from models.run.reference import EQUAL
 from models.tensors.wire import Coded, Quantised
+from tests.examples import examples
 from tests.models.int8 import Int8
 
 SHAPE = (1, 3, 20, 16)
 UNSIGNED = Quantised(0.019, 117)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.floats(2.0**-20, 2.0**20, width=32),
     st.sampled_from([(0, TensorProto.UINT8), (-128, TensorProto.INT8)]),

@@ -10,10 +10,11 @@ from models.catalogue.catalogue import load
 from models.check.check import TOLERANCE, check, fused
 from models.cut.units import divide
 from models.onnx_file.importer import load_graph
+from tests.examples import examples
 from tests.models.networks import Sketch, networks
 
 
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
 @given(networks(), st.integers(1, 5), st.integers(1, 4))
 def test_split_equals_whole(model: onnx.ModelProto, rows: int, cols: int) -> None:
     network = divide(load_graph(model))

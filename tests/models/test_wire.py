@@ -23,6 +23,7 @@ from models.tensors.boxes import Box, Span
 from models.tensors.precision import Wire
 from models.tensors.wire import PerChannel
 from protos.errors import BadRequest
+from tests.examples import examples
 from tests.models.attention import deformable
 from tests.models.networks import Sketch
 
@@ -140,7 +141,7 @@ def test_a_tile_of_some_channels_has_their_scales() -> None:
 values = st.floats(-1e4, 1e4, width=32)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(numbers.arrays(np.float32, (3, 8), elements=values))
 def test_eight_bits_are_off_by_half_a_step(array: np.ndarray) -> None:
     encoding = PerChannel.covering(array.min(axis=1), array.max(axis=1))

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.planning.search.balance import TileCosts, balanced
+from tests.examples import examples
 
 
 def random_costs(devices: int, blocks: int, rows: int, seed: int) -> TileCosts:
@@ -41,7 +42,7 @@ def oracle(costs: TileCosts, block: int, devices: Iterable[int]) -> float:
     return float(best[rows])
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 12), st.integers(0, 10**6))
 def test_bisection_finds_the_optimum(devices: int, blocks: int, rows: int, seed: int) -> None:
     costs = random_costs(devices, blocks, rows, seed)
@@ -63,7 +64,7 @@ def test_bisection_finds_the_optimum(devices: int, blocks: int, rows: int, seed:
             assert abs(slowest - times[k, block]) < 1e-12
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(2, 4), st.integers(1, 10), st.integers(0, 10**6))
 def test_any_subset_of_devices(devices: int, rows: int, seed: int) -> None:
     costs = random_costs(devices, 2, rows, seed)
@@ -78,7 +79,7 @@ def test_any_subset_of_devices(devices: int, rows: int, seed: int) -> None:
             assert all(subset[d] for d in np.flatnonzero(sizes))
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     st.integers(1, 4), st.lists(st.integers(1, 9), min_size=2, max_size=4), st.integers(0, 10**6)
 )
@@ -94,7 +95,7 @@ def test_maps_of_several_sizes_at_once(devices: int, sizes: list[int], seed: int
     assert (marks[:, :, -1] == np.repeat(sizes, 2)).all()
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.integers(2, 6), st.integers(2, 60), st.integers(0, 10**6))
 def test_more_devices_never_hurt(devices: int, rows: int, seed: int) -> None:
     times, _ = balanced(random_costs(devices, 2, rows, seed))

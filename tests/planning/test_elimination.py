@@ -26,6 +26,7 @@ from models.onnx_file import builder
 from models.onnx_file.builder import square
 from models.onnx_file.importer import load_graph
 from protos.errors import Infeasible
+from tests.examples import examples
 from tests.models.networks import Sketch, networks
 from tests.planning.clusters import SLOW, cluster, device
 from tests.planning.run_plan import difference
@@ -57,7 +58,7 @@ def classifier(channels: int = 8) -> onnx.ModelProto:
     return net.model(x.gemm("fc2", 10))
 
 
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25), suppress_health_check=list(HealthCheck))
 @given(networks(), RATES, st.booleans())
 def test_plan_is_legal_and_gives_the_whole_models_answer(model, rates, credit) -> None:
     network, devices = network_of(model), cluster(*rates, mbps=1000.0)
@@ -66,7 +67,7 @@ def test_plan_is_legal_and_gives_the_whole_models_answer(model, rates, credit) -
     assert difference(model, plan, network).max_rel_error <= TOLERANCE
 
 
-@settings(max_examples=15, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(15), suppress_health_check=list(HealthCheck))
 @given(networks(), st.lists(st.sampled_from([0.01, 0.005]), min_size=1, max_size=3))
 def test_cost_is_the_least_of_all_strategies(model, rates) -> None:
     network, devices = network_of(model), cluster(*rates)

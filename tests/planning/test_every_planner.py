@@ -7,11 +7,12 @@ from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.simulate.simulator import simulate
 from models.cut.units import divide
 from models.onnx_file.importer import load_graph
+from tests.examples import examples
 from tests.models.networks import networks
 from tests.planning.support import clusters
 
 
-@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.too_slow])
 @given(networks(), clusters(3))
 def test_every_plan_is_legal_and_ends(model, some) -> None:
     network = divide(load_graph(model))

@@ -21,6 +21,7 @@ from models.onnx_file import builder
 from models.onnx_file.builder import square
 from models.tensors.boxes import Box, covers_exactly
 from protos.errors import Infeasible
+from tests.examples import examples
 from tests.models.networks import networks
 from tests.planning.clusters import SLOW, cluster
 from tests.planning.run_plan import difference
@@ -37,7 +38,7 @@ def cut_devices(
     return tree, tuple(leaf.tiles for leaf in leaves)
 
 
-@settings(max_examples=20, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(20), suppress_health_check=list(HealthCheck))
 @given(networks(), WEIGHTS)
 def test_plan_is_legal_and_gives_the_whole_models_answer(model, weights) -> None:
     network = network_of(model)
@@ -49,7 +50,7 @@ def test_plan_is_legal_and_gives_the_whole_models_answer(model, weights) -> None
     assert difference(model, plan, network).max_rel_error <= TOLERANCE
 
 
-@settings(max_examples=15, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(15), suppress_health_check=list(HealthCheck))
 @given(networks(), WEIGHTS)
 def test_devices_together_make_everything_once(model, weights) -> None:
     network = network_of(model)
@@ -104,7 +105,7 @@ def test_fully_connected_layers_alternate_between_output_and_input() -> None:
     assert difference(model, plan, network).max_rel_error <= TOLERANCE
 
 
-@settings(max_examples=15, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(15), suppress_health_check=list(HealthCheck))
 @given(networks(), st.sampled_from([(0.5, 0.5), (0.7, 0.3)]))
 def test_what_a_cut_moves_is_what_its_halves_miss(model, shares) -> None:
     """Counted element by element: what is read there and does not lie there, or the reverse."""

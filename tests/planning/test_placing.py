@@ -25,6 +25,7 @@ from models.tensors.boxes import Box
 from models.tensors.memory import PROCESS_BYTES, PROGRAM_BYTES
 from protos.errors import Infeasible, TooLittleMemory
 from protos.wire.facts import DeviceId
+from tests.examples import examples
 from tests.planning.run_plan import difference
 from tests.planning.support import device, real
 
@@ -189,7 +190,7 @@ def test_a_plug_in_that_knows_nothing_of_memory_is_helped() -> None:
     assert difference(model(), plan, network()).max_rel_error <= 1e-5
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(
     memory_mb=st.lists(st.integers(100, 300), min_size=1, max_size=4),
     name=st.sampled_from(["ofl", "lw", "halo"]),

@@ -15,6 +15,7 @@ from models.cut.units import layers_of
 from models.tensors.boxes import Box, Span
 from protos.errors import BadRequest
 from protos.wire.facts import DeviceId
+from tests.examples import examples
 from tests.planning.support import CLUSTERS, small
 
 NAMES = st.text(min_size=1, max_size=12)
@@ -68,7 +69,7 @@ def plans(draw: st.DrawFn) -> Plan:
     )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(plans())
 def test_any_plan_survives_exactly(plan: Plan) -> None:
     text = json.dumps(plan_json(plan, small()))

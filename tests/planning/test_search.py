@@ -15,6 +15,7 @@ from coordinator.planning.search.division_options import alone, grids
 from coordinator.planning.search.tables import tables_of
 from models.cut.units import divide
 from models.onnx_file.importer import load_graph
+from tests.examples import examples
 from tests.models.networks import networks
 from tests.planning.support import CLUSTERS, block_s, clusters, small
 
@@ -27,7 +28,7 @@ def all_cuts(count: int):
         yield list(itertools.pairwise(marks))
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     st.integers(1, 8).flatmap(lambda n: arrays.arrays(np.float64, (n + 1, n + 1), elements=COSTS))
 )
@@ -42,7 +43,7 @@ def test_the_best_cuts_are_the_best_of_all(seconds) -> None:
         assert cuts == ()
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.too_slow])
 @given(networks(), clusters(3))
 def test_aofl_is_the_best_of_all_plans_under_its_cost(model, some) -> None:
     network = divide(load_graph(model))

@@ -21,6 +21,7 @@ from models.cut.units import Network, divide
 from models.onnx_file.builder import NetworkBuilder as Builder
 from models.onnx_file.builder import square
 from models.onnx_file.importer import load_graph
+from tests.examples import examples
 from tests.planning.run_plan import difference
 from tests.planning.support import device
 from tests.planning.test_placing import capped
@@ -104,7 +105,7 @@ def test_where_everything_fits_nothing_is_staged() -> None:
     assert within_memory(ofl)(network(), roomy) == ofl(network(), roomy)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(
     memory_mb=st.lists(st.integers(100, 300), min_size=4, max_size=8),
     name=st.sampled_from(["halo", "lw", "elimination"]),

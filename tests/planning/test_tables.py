@@ -13,6 +13,7 @@ from models.cut.tiles import MapTile
 from models.cut.units import Network, divide
 from models.onnx_file.importer import load_graph
 from protos.errors import Infeasible
+from tests.examples import examples
 from tests.models.networks import networks
 from tests.planning.support import (
     CLUSTERS,
@@ -42,7 +43,7 @@ def assert_equal_to_definition(network: Network, tables: Tables) -> int:
     return compared
 
 
-@settings(max_examples=25, suppress_health_check=SLOW)
+@settings(max_examples=examples(25), suppress_health_check=SLOW)
 @given(networks(), clusters())
 def test_tables_cost_what_the_definition_costs(model, some) -> None:
     graph = load_graph(model)

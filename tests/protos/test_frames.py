@@ -11,6 +11,7 @@ from protos import imbrex_pb2 as pb
 from protos.errors import PeerViolation
 from protos.wire.convert import DTYPES, box_message, data_type_of, ranges
 from protos.wire.frames import MAX_TENSOR_BYTES, decode, encode, pieces
+from tests.examples import examples
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def views(draw):
     return whole[tuple(slice(a, a + size) for a, size in zip(starts, shape, strict=True))]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.one_of(views(), st.binary(max_size=40)), max_size=4))
 def test_what_is_encoded_is_decoded(payloads):
     items = []
@@ -127,7 +128,7 @@ def test_headers_that_lie_are_violations(tensor, payload, says):
         decode(frame_of(tensor, bytes(payload)))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.binary(max_size=200))
 def test_noise_is_a_violation_or_an_empty_frame(noise):
     for message in (noise, struct.pack("<I", len(noise)) + noise):
@@ -140,7 +141,7 @@ def test_a_kind_from_the_future_is_a_violation():
         decode(encode([pb.Item()]))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=4),
     st.integers(1, 400),

@@ -17,6 +17,7 @@ from coordinator.planning.papers.min_sum_elimination import (
     find_strategy,
     reduce_graph,
 )
+from tests.examples import examples
 
 
 def random_graph(seed: int, pairs: list[tuple[int, int]], sizes: list[int]) -> CostGraph:
@@ -44,7 +45,7 @@ def least(graph: CostGraph) -> float:
     return min(graph.cost(dict(zip(names, choice, strict=True))) for choice in choices)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(graphs())
 def test_strategy_is_as_good_as_any(graph: CostGraph) -> None:
     strategy = find_strategy(graph)
@@ -53,7 +54,7 @@ def test_strategy_is_as_good_as_any(graph: CostGraph) -> None:
     assert strategy.choice.keys() == graph.nodes.keys()
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(graphs())
 def test_each_elimination_keeps_an_optimal_strategy(graph: CostGraph) -> None:
     optimum = least(graph)
@@ -74,7 +75,7 @@ def test_each_elimination_keeps_an_optimal_strategy(graph: CostGraph) -> None:
         graph = merged if merged is not None else step[0]
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(graphs())
 def test_depth_first_search_agrees(graph: CostGraph) -> None:
     found = enumerate_strategies(graph)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.planning.search.heft import HeftTask, longest_s, placement
+from tests.examples import examples
 
 
 def free(source: int, target: int, size: int) -> float:
@@ -67,7 +68,7 @@ def test_nothing_needs_no_place() -> None:
     assert longest_s([]) == 0.0
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_never_better_than_the_best_of_all_placements(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 5))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from coordinator.planning.papers import kcut_search as kcut
 from coordinator.planning.papers import minsum
 from coordinator.planning.papers.kcut_search import Operation, levels, one_cut
+from tests.examples import examples
 
 
 def operation(rng: np.random.Generator, tensors: tuple[int, ...], sizes: list[int], forms: int):
@@ -44,7 +45,7 @@ def moved(operations: list[Operation], tilings: tuple[int, ...]) -> float:
     )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(flows(), st.booleans())
 def test_one_cut_moves_the_fewest_bytes(flow, narrow) -> None:
     sizes, operations = flow
@@ -56,7 +57,7 @@ def test_one_cut_moves_the_fewest_bytes(flow, narrow) -> None:
     assert cost == moved(operations, tilings) == min(moved(operations, each) for each in every)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(flows())
 def test_levels_share_tensors_only_with_their_neighbours(flow) -> None:
     _, operations = flow

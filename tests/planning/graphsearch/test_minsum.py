@@ -18,6 +18,7 @@ from coordinator.planning.papers.minsum import (
     total_of,
     widest,
 )
+from tests.examples import examples
 
 COSTS = st.floats(0, 100) | st.just(float("inf"))
 
@@ -40,7 +41,7 @@ def everything(sizes: Sequence[int], tables: Sequence[Table]) -> float:
     return min(total_of(tables, choice) for choice in choices)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(problems(), st.randoms(use_true_random=False))
 def test_any_order_finds_the_least_total(problem, random) -> None:
     sizes, tables = problem
@@ -52,7 +53,7 @@ def test_any_order_finds_the_least_total(problem, random) -> None:
         assert total_of(tables, choice) == pytest.approx(cost)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(problems())
 def test_descent_ends_where_no_single_change_helps(problem) -> None:
     sizes, tables = problem
