@@ -190,8 +190,18 @@ def test_a_demo_executes_exactly_a_plan(live: Live, cluster: Path, tmp_path: Pat
             "plan", live.file, "--cluster", cluster, "--strategy", "lw", "--devices", 2, "--json"
         ).out
     )
-    demo = ("demo", "--model", live.file, "--workers", 2, "--no-profile", "--plan", plan, "--json")
-    found = imbrex(*demo, timeout_s=120).json()
+    demo = (
+        "demo",
+        "--model",
+        live.file,
+        "--workers",
+        2,
+        "--native",
+        "--no-profile",
+        "--plan",
+        plan,
+    )
+    found = imbrex(*demo, "--json", timeout_s=120).json()
     assert found["strategy"] == "lw"
     assert found["max_rel_error"] <= 1e-5
     assert found["bytes"] == found["planned_bytes"] == json.loads(plan.read_text())["bytes"]

@@ -61,7 +61,7 @@ def test_its_plans_are_legal(planner, model: str) -> None:
 
 
 def test_it_runs_on_a_real_cluster(live: Live) -> None:
-    demo = ("demo", "--model", live.file, "--workers", 2, "--no-profile", "--json")
+    demo = ("demo", "--model", live.file, "--workers", 2, "--no-profile", "--native", "--json")
     ran = imbrex(*demo, "--strategy", "strips:plan")
     assert ran.code == 0, ran.err
     found = ran.json()

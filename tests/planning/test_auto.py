@@ -53,7 +53,9 @@ def test_never_slower_than_one_device(medium: Medium, count: int) -> None:
     never_slower(real("digits"), pis(count, medium))
 
 
-@pytest.mark.parametrize("count", [5, 6, 7, 8])
+@pytest.mark.parametrize(
+    "count", [5, *(pytest.param(n, marks=pytest.mark.slow) for n in (6, 7)), 8]
+)
 def test_more_devices_are_not_slower_than_four(count: int) -> None:
     """Small maps: four devices are nearly as many as help."""
     preset = presets.load_kind("pi4-gbe").preset
@@ -120,8 +122,8 @@ def test_what_an_estimate_rules_out_is_not_searched() -> None:
     ("name", "kind", "counts"),
     [
         ("squeezenet", "pi4-gbe", (6, 8, 12, 16)),
-        ("resnet18", "pi4-gbe", (6, 8, 12, 16)),
-        ("squeezenet", "pi3b-ort", (8, 16)),
+        pytest.param("resnet18", "pi4-gbe", (6, 8, 12, 16), marks=pytest.mark.slow),
+        pytest.param("squeezenet", "pi3b-ort", (8, 16), marks=pytest.mark.slow),
         ("yolov3-tiny", "pi3b-ort", (8, 16)),
     ],
 )

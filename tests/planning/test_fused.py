@@ -18,6 +18,7 @@ from coordinator.runtime.planners import strategy
 from coordinator.tasks.plan import Plan
 from models.cut.units import Network, divide
 from models.onnx_file.importer import load_graph
+from tests.examples import examples
 from tests.models.networks import networks
 from tests.planning.run_plan import difference
 from tests.planning.support import CLUSTERS, PERSISTENT, cluster, clusters, device, real, small
@@ -48,7 +49,7 @@ def assert_best(plan: Plan, network: Network, some: Cluster) -> None:
         assert mine.latency_s <= min(simulated_s(name, network, some)) * (1 + 1e-9)
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.too_slow])
 @given(networks(), clusters(3))
 def test_never_worse_than_aofl_or_one_device(model, some) -> None:
     network = divide(load_graph(model))
@@ -56,7 +57,7 @@ def test_never_worse_than_aofl_or_one_device(model, some) -> None:
 
 
 @pytest.mark.parametrize("kind", CLUSTERS)
-@pytest.mark.parametrize("name", ["vgg16", "resnet50"])
+@pytest.mark.parametrize("name", [pytest.param("vgg16", marks=pytest.mark.slow), "resnet50"])
 def test_real_networks(name: str, kind: str) -> None:
     plan = fused(real(name), CLUSTERS[kind])
     assert_best(plan, real(name), CLUSTERS[kind])

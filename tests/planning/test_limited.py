@@ -65,8 +65,14 @@ def test_a_network_that_it_does_not_take_stays_with_the_others(name: str) -> Non
         propose(STRATEGIES[name], small(), beside(9.0, limits=OTHER))
 
 
-@pytest.mark.parametrize("medium", ["star", "switch", "air"])
-@pytest.mark.parametrize("model", ["resnet50", "yolov8n"])
+@pytest.mark.parametrize(
+    ("model", "medium"),
+    [
+        *(("resnet50", medium) for medium in ("star", "switch", "air")),
+        ("yolov8n", "star"),
+        *(pytest.param("yolov8n", medium, marks=pytest.mark.slow) for medium in ("switch", "air")),
+    ],
+)
 def test_auto_is_never_slower_than_a_fast_one_alone(model: str, medium: str) -> None:
     network = real(model)
     some = replace(beside(160.0, *[8.0] * 7), medium=medium)

@@ -44,7 +44,7 @@ def run(service: Service, folder: Path, examples: int) -> None:
 
 
 def test_a_short_run(service: Service, tmp_path: Path) -> None:
-    run(service, tmp_path, 8)
+    run(service, tmp_path, 4)
 
 
 @pytest.mark.slow

@@ -151,20 +151,27 @@ async def test_a_device_whose_engine_promises_less_is_not_computed_with(
                 assert "onnxruntime promises results within 0.01" in told.reason
 
 
-@pytest.mark.parametrize("wire", ["exact", pytest.param("fp16", marks=pytest.mark.slow), "int8"])
-async def test_honest_devices_are_never_accused(tmp_path: Path, wire: str) -> None:
+@pytest.mark.parametrize(
+    ("wire", "requests"),
+    [
+        ("exact", 10),
+        ("int8", 10),
+        *(pytest.param(wire, 30, marks=pytest.mark.slow) for wire in ("exact", "fp16", "int8")),
+    ],
+)
+async def test_honest_devices_are_never_accused(tmp_path: Path, wire: str, requests: int) -> None:
     model, feeds, whole = network(tmp_path)
     limit = {"exact": 1e-5, "fp16": 0.01, "int8": 0.1}[wire]
     for strategy in ("halo", "lw"):
         folder = tmp_path / strategy
         async with beside_an_honest_one(folder, strategy, audit_every=1, wire=wire) as (host, *_):
-            for _ in range(30):
+            for _ in range(requests):
                 answer = await host.infer(model, feeds)
                 assert compare(answer.outputs, whole).max_rel_error <= limit
                 await settled(host)
             told = host.devices()
             assert [each.state for each in told] == ["ready", "ready"]
-            assert min(each.audited_tasks for each in told) >= 20
+            assert min(each.audited_tasks for each in told) >= requests * 2 // 3
             assert not any(each.wrong_tasks for each in told)
 
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import numpy as np
 import onnx
 import pytest
+import pytest_asyncio
 from onnx import TensorProto
 
 from benchmarks.chaos.lying import DEADLY, DIES
@@ -143,6 +144,12 @@ async def test_a_request_that_workers_refuse_fails_at_the_second_and_they_stay(
         assert_right(await host.infer(MODEL, feeds), whole)
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def unharmed(tmp_path_factory):
+    async with cluster(tmp_path_factory.mktemp("unharmed"), strategy="lw") as host:
+        yield host
+
+
 @pytest.mark.parametrize(
     ("layout", "channels", "kind"),
     [
@@ -153,8 +160,9 @@ async def test_a_request_that_workers_refuse_fails_at_the_second_and_they_stay(
     ],
 )
 @pytest.mark.parametrize("is_described", [True, False])
+@pytest.mark.asyncio(loop_scope="module")
 async def test_legal_tensors_of_every_form_are_answered(
-    tmp_path, layout, channels, kind, is_described
+    unharmed, tmp_path, layout, channels, kind, is_described
 ) -> None:
     proto, file = taking(layout, channels, kind), tmp_path / "model.onnx"
     onnx.save(proto, file)
@@ -165,9 +173,8 @@ async def test_legal_tensors_of_every_form_are_answered(
     info = plain.tensors["x"]
     rng = np.random.default_rng(4)
     bytes_ = rng.integers(0, 256, info.shape)
-    async with cluster(tmp_path, strategy="lw") as host:
-        for values in (rng.normal(0, 3, info.shape), bytes_, bytes_ / 255, np.zeros(info.shape)):
-            feeds = {"x": values.astype(info.dtype)}
-            answer = await host.infer(str(file), feeds)
-            assert_right(answer, WholeModel(proto, 1).run(feeds))
-        assert not losses(host)
+    for values in (rng.normal(0, 3, info.shape), bytes_, bytes_ / 255, np.zeros(info.shape)):
+        feeds = {"x": values.astype(info.dtype)}
+        answer = await unharmed.infer(str(file), feeds)
+        assert_right(answer, WholeModel(proto, 1).run(feeds))
+    assert not losses(unharmed)
