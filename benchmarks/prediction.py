@@ -79,7 +79,8 @@ class Bench:
         plan = replace(plan, version=self._version)
         graph = await asyncio.to_thread(compile_plan, plan, network, loaded.blobs())
         for device in plan.devices:
-            await self._live.transport.ensure(device, graph.programs_of(device), graph.blobs)
+            connection = self._live.pool.connection(device)
+            await connection.ensure(graph.programs_of(device), graph.blobs)
         return graph
 
     async def _request(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from coordinator.costs.devices import Device
+from coordinator.devices.pool import Pool
 from coordinator.measuring.measured import DeviceMeasurements
 from coordinator.tasks.task_graph import TaskGraph
 from models.cut.program import Program
@@ -19,19 +20,17 @@ PREPARE_S = 5.0
 
 
 class LiveExpectations:
-    """Implements `coordinator.tasks.deadlines.Expectations`. `known` finds a ready device, `has`
-    tells whether it has a program.
-    """
+    """Implements `coordinator.tasks.deadlines.Expectations`. `known` finds a ready device."""
 
     def __init__(
         self,
         measured: DeviceMeasurements,
         known: Callable[[DeviceId], Device | None],
-        has: Callable[[DeviceId, str], bool],
+        pool: Pool,
     ) -> None:
         self._measured = measured
         self._known = known
-        self._has = has
+        self._pool = pool
 
     def task_s(self, graph: TaskGraph, task: int, device: DeviceId) -> float:
         """Seconds from sending a task's inputs to an idle device until its outputs are back, if the
@@ -65,6 +64,10 @@ class LiveExpectations:
         held = sum(map(_weight_bytes, own)) + more
         needed = needed_bytes(len(own) + 1, held, more, 0, 0, 0)
         return needed <= known.memory_bytes
+
+    def _has(self, device: DeviceId, program: str) -> bool:
+        connection = self._pool.get(device)
+        return connection is not None and program in connection.programs
 
     def takes(self, graph: TaskGraph, device: DeviceId) -> bool:
         """Whether the device's limits allow the tasks of this plan."""

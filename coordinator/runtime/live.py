@@ -34,7 +34,6 @@ from coordinator.devices.host_worker import (
 from coordinator.devices.link_file import load_links, save_links
 from coordinator.devices.peer_reachability import Reach
 from coordinator.devices.pool import Pool
-from coordinator.devices.transport import LiveTransport
 from coordinator.doctor.examine import examine
 from coordinator.doctor.findings import Examined
 from coordinator.library.loaded import Loaded
@@ -87,7 +86,7 @@ class LiveCluster:
             if certified and certified.authority.signs
             else None
         )
-        self._pool = Pool(self.trust, sink, self._membership_changed, self._switched, self._gflops)
+        self.pool = Pool(self.trust, sink, self._membership_changed, self._switched, self._gflops)
         near = replace(
             HOST_ENDPOINT,
             message_s=HOST_ENDPOINT.message_s + endpoint.message_s,
@@ -97,20 +96,17 @@ class LiveCluster:
         self._measured = DeviceMeasurements(near, load_links(settings.state_dir))
         self._reach = Reach()
         self._retrials = Retrials()
-        self._probing = Probing(self._measured, self._reach, admission, self._probed)
-        self.transport = LiveTransport(self._pool, self._probing.sent)
-        self.expectations = LiveExpectations(self._measured, self._known, self.transport.has)
+        self._probing = Probing(self.pool, self._measured, self._reach, admission, self._probed)
+        self.expectations = LiveExpectations(self._measured, self._known, self.pool)
         self._profiler = Profiler(
             settings.state_dir / "profiles", self._profiled, admission, settings.profile_s, state
         )
         self.withheld_list = WithheldList(state)
         self.withheld = Withheld(self.withheld_list.drained())
-        self.collector = Collector(self.transport)
-        self.examiner = Examiner(
-            self.transport, self.collector, self.transport.facts, judged, changed
-        )
+        self.collector = Collector(self.pool)
+        self.examiner = Examiner(self.pool, self.collector, judged, changed)
         self._statuses = Statuses(
-            self._pool,
+            self.pool,
             self.withheld,
             self._measured,
             self._probing,
@@ -130,7 +126,7 @@ class LiveCluster:
             except ImbrexError as error:
                 log.warning("not on the list of coordinators", cause=error.cause)
         cluster = settings.cluster if settings.mdns else ""
-        await self._pool.start(settings.workers, cluster, settings.interfaces)
+        await self.pool.start(settings.workers, cluster, settings.interfaces)
         port = await self._enrolment.start() if self._enrolment else 0
         if settings.host_computes:
             try:
@@ -143,8 +139,8 @@ class LiveCluster:
             self._host = HostWorker(
                 settings.state_dir / "worker",
                 host_settings(settings, address, token),
-                up=lambda address: self._pool.sighted(address, "host"),
-                down=self._pool.withdrawn,
+                up=lambda address: self.pool.sighted(address, "host"),
+                down=self.pool.withdrawn,
                 command=self._hardware.worker,
             )
             await self._host.start()
@@ -154,7 +150,7 @@ class LiveCluster:
         await self.examiner.close()
         await self._probing.stop()
         await self._profiler.stop()
-        await self._pool.stop()
+        await self.pool.stop()
         if self._host is not None:
             await self._host.stop()
         if self._enrolment is not None:
@@ -182,7 +178,7 @@ class LiveCluster:
         now = time.monotonic()
         return {
             device: each
-            for device, each in self._pool.ready().items()
+            for device, each in self.pool.ready().items()
             if self.withheld.of(device, now) is None and self.examiner.may_compute(each.facts)
         }
 
@@ -191,7 +187,7 @@ class LiveCluster:
         now = time.monotonic()
         apart = {
             device: self.withheld.of(device, now)
-            for device, each in self._pool.ready().items()
+            for device, each in self.pool.ready().items()
             if self.examiner.may_compute(each.facts)
         }
         return [device for device, why in apart.items() if why is None or not why.is_out]
@@ -203,14 +199,14 @@ class LiveCluster:
         now = time.monotonic()
         self._measured.observe(graph, times, self._known, now)
         for each in times:
-            if computed := self.transport.connection(DeviceId(each.device)):
+            if computed := self.pool.get(DeviceId(each.device)):
                 computed.others.computed(each.stop_s - each.start_s)
-        for device, connection in self._pool.ready().items():
+        for device, connection in self.pool.ready().items():
             seen = self._measured.endpoint(device)
             if seen.observations in WORTH_KEEPING:
                 self._profiler.learned(connection.facts, seen.endpoint)
         self._try_again({DeviceId(each.device) for each in times}, now)
-        self._probing.ask_when_due(self._pool.ready())
+        self._probing.ask_when_due()
 
     def _try_again(self, used: Set[DeviceId], now: float) -> None:
         present = self._present()
@@ -219,11 +215,11 @@ class LiveCluster:
             self._measured.forget(device)
         if due:
             cause = "devices without work measured again"
-            self._measure(cause, {device: present[device] for device in due})
+            self._measure(cause, [present[device].facts for device in due])
 
     def observed(self, now: float) -> Mapping[str, Observed]:
         """The present speeds of devices and links, from observed tasks, and what others leave."""
-        ready = self._pool.ready()
+        ready = self.pool.ready()
         left = {
             f"others on {device}": Observed(math.log(each.others.slowdown))
             for device, each in ready.items()
@@ -233,7 +229,7 @@ class LiveCluster:
     @property
     def departures(self) -> Mapping[str, int]:
         """Connections that ended by an error since the start, by the error's code."""
-        return self._pool.losses
+        return self.pool.losses
 
     def find(self, name: str) -> Facts:
         """The device with this id or name.
@@ -241,11 +237,11 @@ class LiveCluster:
         Raises:
             NotFound: no such device is ready.
         """
-        return self._pool.find(name).facts
+        return self.pool.find(name).facts
 
     def _known(self, device: DeviceId) -> Device | None:
         """A device that can be used now."""
-        facts = self.transport.facts(device)
+        facts = self.pool.facts(device)
         return self._device(facts) if facts else None
 
     def _device(self, facts: Facts, graph: TaskGraph | None = None) -> Device:
@@ -256,7 +252,7 @@ class LiveCluster:
             link=self._measured.link(facts.id),
             speed=facts.mhz_max * facts.cores * facts.pace,
             memory_bytes=facts.memory_bytes,
-            host=self._pool.is_host(facts.id),
+            host=self.pool.is_host(facts.id),
             concurrency=facts.concurrency if facts.limits is None else 1,
             limits=facts.limits,
         )
@@ -268,14 +264,14 @@ class LiveCluster:
     async def release(self, programs: Iterable[str]) -> None:
         """Has every device drop these programs and the tensors that they keep."""
         await self.examiner.give_up(frozenset(programs))
-        for connection in self._pool.ready().values():
+        for connection in self.pool.ready().values():
             with suppress(ImbrexError):  # a device that is lost has none
                 await connection.drop(programs)
 
     async def examine(self) -> Examined:
         """Examines devices and network. Takes a few seconds; one examination runs at a time."""
         async with self._examining:
-            return await examine(self._pool, self._settings, self._gflops)
+            return await examine(self.pool, self._settings, self._gflops)
 
     # ------------------------------------------------------------ measuring
 
@@ -285,7 +281,7 @@ class LiveCluster:
         Raises:
             NotFound: no such device is ready.
         """
-        self._profiler.want(self._pool.find(name), again=True)
+        self._profiler.want(self.pool.find(name), again=True)
         return self.profile_of(name)
 
     def profile_of(self, name: str) -> ProfileStatus:
@@ -315,25 +311,25 @@ class LiveCluster:
         if not devices:
             raise NO_WORKER
         fastest = sorted(devices, key=lambda device: device.speed)
-        connections = [self._pool.connection(each.id) for each in fastest]
+        connections = [self.pool.connection(each.id) for each in fastest]
         return await best_alone(connections, loaded)
 
     # ------------------------------------------------------------ changes
 
     def _membership_changed(self, cause: str) -> None:
-        for device, connection in self._pool.ready().items():
+        for device, connection in self.pool.ready().items():
             if self._measured.is_new(device, connection):
                 self.examiner.joined(device)
-                self._measure(f"link of {device} measured", {device: connection})
+                self._measure(f"link of {device} measured", [connection.facts])
                 if self._settings.profile:
                     self._profiler.want(connection)
-        self._probing.ask_when_due(self._pool.ready())
+        self._probing.ask_when_due()
         self._changed(cause)
 
-    def _measure(self, cause: str, connections: Mapping[DeviceId, Connection]) -> None:
-        for device, connection in connections.items():
-            self._measured.remember(device, self._profiler.profile(connection.facts))
-        self._probing.links(cause, connections)
+    def _measure(self, cause: str, devices: Sequence[Facts]) -> None:
+        for facts in devices:
+            self._measured.remember(facts.id, self._profiler.profile(facts))
+        self._probing.links(cause, [facts.id for facts in devices])
 
     def members(self) -> list[Member]:
         """The members of the cluster; none if it has no authority."""
@@ -342,7 +338,7 @@ class LiveCluster:
 
     def _switched(self, device: DeviceId) -> None:
         """A connected device computes with another engine, and has compared it with onnxruntime."""
-        connection = self._pool.connection(device)
+        connection = self.pool.connection(device)
         self.examiner.goes_on(connection.facts)
         self._measured.profiled(device)
         if self._settings.profile:
@@ -363,9 +359,9 @@ class LiveCluster:
         """Devices were starting, and then busy measuring: their links are probed again
         undisturbed.
         """
-        for device in self._pool.ready():
+        for device in self.pool.ready():
             self._measured.profiled(device)
-        self._probing.links("profile measured", self._pool.ready())
+        self._probing.links("profile measured", self.pool.ready())
 
 
 def _left_by_others(device: Device, connection: Connection) -> Device:

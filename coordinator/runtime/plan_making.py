@@ -17,7 +17,7 @@ from coordinator.control.entries import are_alike
 from coordinator.control.plans import NO_WORKER
 from coordinator.control.switching import LEAST_GAIN
 from coordinator.costs.devices import Cluster, Planner, fastest
-from coordinator.devices.outbox import Preparer
+from coordinator.devices.pool import Pool
 from coordinator.library.loaded import Library, Loaded
 from coordinator.planning.groups import Grouping, counts, divided, grouping
 from coordinator.planning.planners.propose import propose
@@ -45,13 +45,13 @@ class PlanMaker:
         self,
         library: Library,
         planner: Callable[[str], Planner],
-        preparer: Preparer,
+        pool: Pool,
         objective: Objective,
         wire: Wire | None = None,
     ) -> None:
         self._library = library
         self.planner = planner
-        self._preparer = preparer
+        self._pool = pool
         self._objective = objective
         self._wire = wire
         self._versions: Counter[str] = Counter()
@@ -151,7 +151,7 @@ class PlanMaker:
     async def _ensure(self, graph: TaskGraph) -> dict[DeviceId, ImbrexError]:
         """The devices that could not be prepared for a plan, and why."""
         devices = graph.plan.devices
-        preparing = (self._preparer.ensure(d, graph.programs_of(d), graph.blobs) for d in devices)
+        preparing = (self._ensure_on(device, graph) for device in devices)
         results = await asyncio.gather(*preparing, return_exceptions=True)
         errors: dict[DeviceId, ImbrexError] = {}
         for device, result in zip(devices, results, strict=True):
@@ -160,6 +160,9 @@ class PlanMaker:
             elif result is not None:
                 raise result
         return errors
+
+    async def _ensure_on(self, device: DeviceId, graph: TaskGraph) -> None:
+        await self._pool.connection(device).ensure(graph.programs_of(device), graph.blobs)
 
 
 def _without(cluster: Cluster, errors: Mapping[DeviceId, ImbrexError]) -> Cluster:

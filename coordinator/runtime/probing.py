@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 
 import structlog
 
 from coordinator.control import actions, events
 from coordinator.control.actions import Action
 from coordinator.control.measurements import Links
-from coordinator.devices.connection import Connection
 from coordinator.devices.peer_reachability import Reach
+from coordinator.devices.pool import Pool
 from coordinator.measuring.measured import DeviceMeasurements
 from coordinator.requests.admission import Admission
 from coordinator.runtime.stepping import Stepper
@@ -23,30 +23,27 @@ log = structlog.get_logger(__name__)
 # By then links are probed, however many requests there are.
 MOST_BUSY_S = 30.0
 
-ReadyConnections = Mapping[DeviceId, Connection]
-
 
 class Probing:
     """Probes when no request is being computed; `changed(cause)` is called after news."""
 
     def __init__(
         self,
+        pool: Pool,
         measured: DeviceMeasurements,
         reach: Reach,
         admission: Admission,
         changed: Callable[[str], None],
     ) -> None:
+        self._pool = pool
         self._measured = measured
         self._reach = reach
         self._admission = admission
         self._changed = changed
         self._links = Links()
         self._stepper = Stepper(self._act)
-        self._connections: dict[DeviceId, Connection] = {}
-        self._present: ReadyConnections = {}
         self._doubt: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._sent = 0
 
     @property
     def busy(self) -> bool:
@@ -58,19 +55,13 @@ class Probing:
         """Devices whose link is being probed, or waits to be."""
         return self._links.unprobed
 
-    def sent(self) -> None:
-        """A transfer begins or ends, which disturbs a running probe."""
-        self._sent += 1
-
-    def links(self, cause: str, connections: ReadyConnections) -> None:
+    def links(self, cause: str, devices: Iterable[DeviceId]) -> None:
         """Begins to measure these links; `cause` is reported when that is done."""
-        self._connections.update(connections)
-        self._stepper.step(events.LinksWanted(cause, tuple(connections)), self._links)
+        self._stepper.step(events.LinksWanted(cause, tuple(devices)), self._links)
 
-    def ask_when_due(self, connections: ReadyConnections) -> None:
+    def ask_when_due(self) -> None:
         """Asks the devices which others they reach, if that may have changed."""
-        self._present = connections
-        if self._reach.is_due(connections):
+        if self._reach.is_due(self._pool.ready()):
             self._start(self._ask())
 
     async def stop(self) -> None:
@@ -95,22 +86,24 @@ class Probing:
 
     async def _probe(self, device: DeviceId) -> None:
         await self._admission.idle(MOST_BUSY_S)
-        sent, rate = self._sent, 0.0
+        transfers, rate = self._pool.transfers, 0.0
         try:
-            await self._measured.probe(device, self._connections[device])
+            await self._measured.probe(device, self._pool.connection(device))
             rate = self._measured.link(device).bytes_per_s
         except LostWorker:
             pass  # the link is probed when the device comes back
         except Exception:
             log.exception("a link cannot be probed", device=device)
-        self._stepper.step(events.Probed(device, rate, sent != self._sent), self._links)
+        self._stepper.step(
+            events.Probed(device, rate, transfers != self._pool.transfers), self._links
+        )
 
     async def _ask(self) -> None:
-        if await self._reach.ask(self._present):
+        if await self._reach.ask(self._pool.ready()):
             self._changed("devices can or cannot reach each other now")
         if self._doubt:
             self._doubt.cancel()
         if self._reach.apart:
             self._doubt = asyncio.get_running_loop().call_later(
-                self._reach.doubt_s, lambda: self.ask_when_due(self._present)
+                self._reach.doubt_s, self.ask_when_due
             )

@@ -72,12 +72,12 @@ class Runtime:
             settings.max_models_bytes,
             self._let_go,
         )
-        self.driver = Driver(self.live.transport, self.live.expectations, self._accused, self._hold)
+        self.driver = Driver(self.live.pool, self.live.expectations, self._accused, self._hold)
         self.auditor = Auditor(
             settings.audit_every,
             self.live.collector,
             self.live.examiner.arbiter,
-            self.live.transport,
+            self.live.pool,
             self._judged,
             self.driver.release,
         )
@@ -85,7 +85,7 @@ class Runtime:
         maker = PlanMaker(
             self.library,
             partial(planner_of, own),
-            self.live.transport,
+            self.live.pool,
             settings.objective,
             settings.wire,
         )

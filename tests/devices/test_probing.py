@@ -5,6 +5,7 @@ devices that do not reach each other are asked again.
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,6 +29,11 @@ class Rates:
     rates: Iterator[float]
     seen: list[float] = field(default_factory=list)
 
+    transfers = 0
+
+    def connection(self, device: DeviceId) -> None:
+        """As the pool: its only device."""
+
     async def probe(self, device: DeviceId, connection: object) -> None:
         rate = next(self.rates)
         if not rate:
@@ -41,8 +47,8 @@ class Rates:
 async def measured(*rates: float) -> list[float]:
     news: list[str] = []
     found = Rates(iter(rates))
-    probing = Probing(found, None, Admission(1, 1, 1.0), news.append)  # type: ignore[arg-type]
-    probing.links("measured", {PI: None})  # type: ignore[dict-item]
+    probing = Probing(found, found, None, Admission(1, 1, 1.0), news.append)  # type: ignore[arg-type]
+    probing.links("measured", [PI])
     assert probing.unprobed == {PI}
     while probing.busy:
         await asyncio.sleep(0)
@@ -67,16 +73,15 @@ async def test_probes_until_two_in_a_row_agree(rates: tuple[float, ...], probes:
 
 async def test_what_is_sent_meanwhile_makes_a_probe_worthless() -> None:
     found = Rates(iter((40, 40, 40, 40, 99)))
-    probing: Probing
 
     async def disturbed(device: DeviceId, connection: object) -> None:
         await Rates.probe(found, device, connection)
         if len(found.seen) == 2:
-            probing.sent()
+            found.transfers += 1
 
     found.probe = disturbed  # type: ignore[method-assign]
-    probing = Probing(found, None, Admission(1, 1, 1.0), lambda cause: None)  # type: ignore[arg-type]
-    probing.links("measured", {PI: None})  # type: ignore[dict-item]
+    probing = Probing(found, found, None, Admission(1, 1, 1.0), lambda cause: None)  # type: ignore[arg-type]
+    probing.links("measured", [PI])
     while probing.busy:
         await asyncio.sleep(0)
     assert len(found.seen) == 4
@@ -99,9 +104,10 @@ async def test_a_refusal_of_a_moment_keeps_no_devices_apart(
     monkeypatch.setattr(reach, "DOUBT_S", 0.01)
     news: list[str] = []
     asking = Reach()
-    probing = Probing(Rates(iter(())), asking, Admission(1, 1, 1.0), news.append)  # type: ignore[arg-type]
     devices = {PI: Enrolled(), DeviceId("hall"): Enrolled()}
-    probing.ask_when_due(devices)  # type: ignore[arg-type]
+    pool = SimpleNamespace(ready=lambda: devices)
+    probing = Probing(pool, Rates(iter(())), asking, Admission(1, 1, 1.0), news.append)  # type: ignore[arg-type]
+    probing.ask_when_due()
     # They are apart, and then they are not.
     await until(lambda: len(news) == 2)
     assert not asking.apart

@@ -1,6 +1,7 @@
 """How long a task may take: the wire is its whole block's."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,7 +26,7 @@ def graph(*blocks: list[tuple[int, int]]) -> TaskGraph:
 
 def test_what_its_block_sends_and_gets_may_pass_before_a_task() -> None:
     measured = DeviceMeasurements()
-    expected = LiveExpectations(measured, lambda _: device("a"), lambda *_: True)
+    expected = LiveExpectations(measured, lambda _: device("a"), None)
     halves = graph(HALVES, HALVES)
     computing_s = measured.computing_s(halves, 0, A, lambda _: device("a"))
     assert computing_s is not None
@@ -46,7 +47,8 @@ def test_a_device_has_room_for_a_program_beside_its_own() -> None:
 
     def has_room(memory_mb: float, *, has: bool = False) -> bool:
         known = device("a", memory_mb=memory_mb)
-        expected = LiveExpectations(DeviceMeasurements(), lambda _: known, lambda *_: has)
+        pool = SimpleNamespace(get=lambda _: SimpleNamespace(programs=names if has else []))
+        expected = LiveExpectations(DeviceMeasurements(), lambda _: known, pool)
         return expected.has_room(halves, 1, A)
 
     assert has_room(enough_mb)
