@@ -142,7 +142,9 @@ class Outbox:
                 if not all(program.sha256 in self._programs for program, _ in letter.programs):
                     self._upload = asyncio.create_task(self._prepare(letter, posted))
                     return
-                # Only now: if a program cannot be prepared, they go with another letter.
+                if self._passing or self._messages.full():
+                    return
+                # Only now: they go with another letter if this one is refused or dropped.
                 letter.items[:0], self._held = self._held, []
                 self._rest = deque(letter.messages())
             while self._rest:
