@@ -16,9 +16,7 @@ from coordinator.audit.collector import Collector
 from coordinator.audit.examiner import Examiner
 from coordinator.audit.verdict import Verdict
 from coordinator.control.plans import NO_WORKER
-from coordinator.control.retrials import Retrials
 from coordinator.control.switching import Observed
-from coordinator.control.withheld import Withheld
 from coordinator.costs import Medium
 from coordinator.costs.corrections import CorrectedCosts
 from coordinator.costs.devices import Cluster, Device, Link
@@ -34,17 +32,19 @@ from coordinator.devices.host_worker import (
 from coordinator.devices.link_file import load_links, save_links
 from coordinator.devices.peer_reachability import Reach
 from coordinator.devices.pool import Pool
+from coordinator.devices.withheld import Withheld
+from coordinator.devices.withheld_list import WithheldList
 from coordinator.doctor.examine import examine
 from coordinator.doctor.findings import Examined
 from coordinator.library.loaded import Loaded
 from coordinator.measuring.baseline import best_alone
 from coordinator.measuring.expected import LiveExpectations
 from coordinator.measuring.measured import DeviceMeasurements
+from coordinator.measuring.probing import Probing
+from coordinator.measuring.profiler import Profiler
+from coordinator.measuring.retrials import Retrials
 from coordinator.requests.admission import Admission
-from coordinator.runtime.probing import Probing
-from coordinator.runtime.profiler import Profiler
 from coordinator.runtime.statuses import Statuses
-from coordinator.runtime.withheld_list import WithheldList
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.task_graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes

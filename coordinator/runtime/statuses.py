@@ -9,16 +9,16 @@ from dataclasses import asdict, replace
 
 from coordinator.answers import DeviceStatus
 from coordinator.audit.examiner import Examiner
-from coordinator.control.withheld import Apart, Withheld
 from coordinator.costs.devices import Device
 from coordinator.devices.addresses import SILENT, Peer, PeerState, seconds_ago
 from coordinator.devices.connection import Connection
 from coordinator.devices.peer_reachability import Reach
 from coordinator.devices.pool import Pool
+from coordinator.devices.withheld import Apart, Withheld
 from coordinator.doctor.examine import MOST_STRANGERS
 from coordinator.measuring.measured import DeviceMeasurements
-from coordinator.runtime.probing import Probing
-from coordinator.runtime.profiler import Profiler
+from coordinator.measuring.probing import Probing
+from coordinator.measuring.profiler import Profiler
 from models.tensors.memory import megabytes
 from protos.wire.facts import DeviceId, Facts
 

@@ -1,4 +1,4 @@
-"""Draining and resuming devices: carries out what `control.withheld` decides."""
+"""Takes devices out of use, and back: what follows from `devices.withheld`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from math import inf
 
 import structlog
 
-from coordinator.control import actions, events
-from coordinator.control.actions import Action
 from coordinator.requests.driver import Driver
 from coordinator.runtime.controller import Controller
 from coordinator.runtime.live import LiveCluster
-from coordinator.runtime.stepping import Stepper
 from protos.errors import ImbrexError, NotFound
 from protos.wire.facts import DeviceId
 
@@ -42,7 +39,6 @@ class Withdrawal:
         self._controller = controller
         self._driver = driver
         self._changed = changed
-        self._stepper = Stepper(self._act)
         self._emptying: dict[DeviceId, asyncio.Task[None]] = {}
         # Devices on the lists when they were last looked at.
         self._drained: set[DeviceId] = set()
@@ -68,11 +64,12 @@ class Withdrawal:
                 were_drained, self._drained = self._drained, set(drained)
                 were_wrong, self._quarantined = self._quarantined, set(quarantined)
                 for device in self._drained - were_drained:
-                    self._step(events.Drained(device, drained[device]))
+                    self._drain(device, drained[device])
                 for device in self._quarantined - were_wrong:
                     self.wrong(device, quarantined[device], proven=True)
                 for device in (were_drained | were_wrong) - self._drained - self._quarantined:
                     self._resumed(device)
+            self._expire()
             if self._unrecorded and time.monotonic() >= self._again_s:
                 self._record_all()
             await asyncio.sleep(_LOOK_S)
@@ -88,7 +85,7 @@ class Withdrawal:
         async with self._listing:
             await asyncio.to_thread(self._live.withheld_list.drain, facts.id, facts.name)
         self._drained.add(facts.id)
-        self._step(events.Drained(facts.id, facts.name))
+        self._drain(facts.id, facts.name)
         return facts.id
 
     async def resume(self, name: str) -> DeviceId:
@@ -118,45 +115,52 @@ class Withdrawal:
     def _resumed(self, device: DeviceId) -> None:
         if self._live.withheld.of(device, time.monotonic()) is not None:
             log.info("device resumed", device=device)
-            self._forget(device)
-            self._step(events.Resumed(device))
+            self._stop_waiting(device)
+            self._live.withheld.resume(device)
+            self._changed(f"{device} is resumed")
 
     def wrong(self, device: DeviceId, cause: str, *, proven: bool = False) -> None:
         """A device gave a wrong result. After several it is quarantined for a while; if one is
         `proven` wrong, until it is resumed.
         """
-        self._step(events.Wrong(device, cause, proven))
+        seconds = self._live.withheld.wrong(device, cause, time.monotonic(), proven=proven)
+        if not seconds:
+            return
+        if seconds < inf:
+            log.error("device quarantined", device=device, cause=cause, for_s=seconds)
+        else:
+            log.error("device quarantined", device=device, evidence=cause)
+            self._driver.distrust(device)
+            if device not in self._quarantined:  # else another coordinator may take it off the list
+                self._unrecorded[device] = cause
+                self._record_all()
+        self._changed(f"{device} is quarantined")
 
     async def close(self) -> None:
         """Stops waiting; drained devices stay drained."""
-        self._stepper.close()
         for task in self._emptying.values():
             task.cancel()
         await asyncio.gather(*self._emptying.values(), *self._recording, return_exceptions=True)
 
-    def _step(self, event: events.OfDevice) -> None:
-        self._stepper.step(event, self._live.withheld)
+    def _drain(self, device: DeviceId, name: str) -> None:
+        if self._live.withheld.drain(device, name):
+            log.info("draining device", device=device)
+            self._changed(f"{device} is drained")
+            self._emptying[device] = asyncio.create_task(self._empty(device))
 
-    def _act(self, action: Action) -> None:
-        match action:
-            case actions.Replan(cause):
-                self._changed(cause)
-            case actions.Empty(device):
-                log.info("draining device", device=device)
-                self._emptying[device] = asyncio.create_task(self._empty(device))
-            case actions.Withdraw(device):
-                self._driver.devices(self._live.usable())
-                self._forget(device)
-                log.info("device drained", device=device)
-            case actions.LeaveOut(device, cause, seconds) if seconds < inf:
-                log.error("device quarantined", device=device, cause=cause, for_s=seconds)
-            case actions.LeaveOut(device, evidence):
-                log.error("device quarantined", device=device, evidence=evidence)
-                self._driver.distrust(device)
-                if device in self._quarantined:
-                    return  # on the list already, from which another coordinator may take it
-                self._unrecorded[device] = evidence
-                self._record_all()
+    def _expire(self) -> None:
+        """Ends the patience with draining devices, and quarantines, whose time has come."""
+        finished, back = self._live.withheld.tick(time.monotonic())
+        for device in finished:
+            self._stop_waiting(device)
+            self._drained_now(device)
+        for device in back:
+            self._changed(f"{device} is tried again")
+
+    def _drained_now(self, device: DeviceId) -> None:
+        """A device gets nothing more; what still runs there moves elsewhere."""
+        self._driver.devices(self._live.usable())
+        log.info("device drained", device=device)
 
     def _record_all(self) -> None:
         self._again_s = time.monotonic() + _AGAIN_S
@@ -180,13 +184,14 @@ class Withdrawal:
             self._quarantined.add(device)
 
     async def _empty(self, device: DeviceId) -> None:
+        """Waits until a draining device has finished."""
         await self._controller.settled()
-        self._step(events.Replanned(device))
+        self._live.withheld.replanned(device, time.monotonic())
         await self._driver.released(device)
         del self._emptying[device]
-        self._step(events.Emptied(device))
+        if self._live.withheld.emptied(device):
+            self._drained_now(device)
 
-    def _forget(self, device: DeviceId) -> None:
-        """Drops the results that a device may still send."""
+    def _stop_waiting(self, device: DeviceId) -> None:
         if (emptying := self._emptying.pop(device, None)) is not None:
             emptying.cancel()

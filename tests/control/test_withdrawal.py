@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from coordinator.control.withheld import Withheld
+from coordinator.devices.withheld import Withheld
+from coordinator.devices.withheld_list import WithheldList
 from coordinator.runtime import withdrawal
 from coordinator.runtime.withdrawal import Withdrawal
-from coordinator.runtime.withheld_list import WithheldList
 from coordinator.trust.cluster_state import LocalState
 from protos.errors import NotFound, Unavailable
 from protos.wire.facts import DeviceId

@@ -1,21 +1,12 @@
-"""Devices that get no work: what happens to them, and exactly what is to be done."""
+"""Devices that get no work: what happens to them, and for how long."""
 
 from math import inf
 
 import pytest
 
-from coordinator.control.actions import Empty, LeaveOut, Replan, Withdraw
-from coordinator.control.events import (
-    Drained,
-    Emptied,
-    Replanned,
-    Resumed,
-    Tick,
-    Wrong,
-)
-from coordinator.control.quarantine import FIRST_S, STRIKES
-from coordinator.control.withheld import PATIENCE_S, Withheld
-from coordinator.runtime.withheld_list import MOST_QUARANTINED, WithheldList
+from coordinator.devices.quarantine import FIRST_S, STRIKES
+from coordinator.devices.withheld import PATIENCE_S, Withheld
+from coordinator.devices.withheld_list import MOST_QUARANTINED, WithheldList
 from coordinator.trust.cluster_state import LocalState
 from protos.errors import BadConfiguration
 from protos.wire.facts import DeviceId
@@ -30,90 +21,83 @@ def state_of(withheld: Withheld, device: DeviceId, now: float = 0.0) -> str:
 
 def test_from_draining_to_drained_and_back() -> None:
     withheld = Withheld({})
-    assert withheld.step(Drained(A, "pi-1"), 0.0) == [Replan("a1 is drained"), Empty(A)]
-    assert withheld.step(Drained(A, "pi-1"), 0.1) == []
+    assert withheld.drain(A, "pi-1")
+    assert not withheld.drain(A, "pi-1")
     assert state_of(withheld, A) == "draining"
     assert not withheld.of(A, 0.0).is_out
-    assert withheld.step(Replanned(A), 1.0) == []
-    assert withheld.step(Emptied(A), 2.0) == [Withdraw(A)]
-    assert withheld.step(Emptied(A), 2.0) == []
+    withheld.replanned(A, 1.0)
+    assert withheld.emptied(A)
+    assert not withheld.emptied(A)
     assert state_of(withheld, A) == "drained"
     assert withheld.of(A, 0.0).is_out
     assert "imbrex resume pi-1" in withheld.of(A, 0.0).cure
-    assert withheld.due_s == inf
-    assert withheld.step(Resumed(A), 3.0) == [Replan("a1 is resumed")]
+    withheld.resume(A)
     assert state_of(withheld, A) == ""
 
 
 def test_patience_begins_when_nothing_new_is_planned_for_it() -> None:
     withheld = Withheld({})
-    withheld.step(Drained(A, "pi-1"), 0.0)
-    assert withheld.due_s == inf
-    withheld.step(Replanned(A), 100.0)
-    assert withheld.due_s == 100.0 + PATIENCE_S
-    assert withheld.step(Tick(), 99.0 + PATIENCE_S) == []
-    assert withheld.step(Tick(), 100.0 + PATIENCE_S) == [Withdraw(A)]
+    withheld.drain(A, "pi-1")
+    assert withheld.tick(1e9) == ([], [])
+    withheld.replanned(A, 100.0)
+    assert withheld.tick(99.0 + PATIENCE_S) == ([], [])
+    assert withheld.tick(100.0 + PATIENCE_S) == ([A], [])
     assert state_of(withheld, A) == "drained"
 
 
 def test_one_that_is_resumed_meanwhile_is_not_withdrawn() -> None:
     withheld = Withheld({})
-    withheld.step(Drained(A, "pi-1"), 0.0)
-    assert withheld.step(Resumed(A), 1.0) == [Replan("a1 is resumed")]
-    assert withheld.step(Replanned(A), 2.0) == []
-    assert withheld.step(Emptied(A), 3.0) == []
-    assert (withheld.due_s, state_of(withheld, A)) == (inf, "")
+    withheld.drain(A, "pi-1")
+    withheld.resume(A)
+    withheld.replanned(A, 2.0)
+    assert not withheld.emptied(A)
+    assert (withheld.tick(1e9), state_of(withheld, A)) == (([], []), "")
 
 
 def test_one_wrong_result_too_many_and_then_another_chance() -> None:
     withheld = Withheld({})
-    found = [withheld.step(Wrong(A, "it sent int8"), 0.0) for _ in range(STRIKES)]
-    left_out = [LeaveOut(A, "it sent int8", FIRST_S), Replan("a1 is quarantined")]
-    assert found == [[]] * (STRIKES - 1) + [left_out]
+    seconds = [withheld.wrong(A, "it sent int8", 0.0) for _ in range(STRIKES)]
+    assert seconds == [0] * (STRIKES - 1) + [FIRST_S]
     assert state_of(withheld, A) == "quarantined"
-    assert withheld.step(Wrong(A, "late"), 1.0) == []
-    assert withheld.due_s == FIRST_S
-    assert withheld.step(Tick(), FIRST_S - 0.1) == []
-    assert withheld.step(Tick(), FIRST_S) == [Replan("a1 is tried again")]
-    assert (state_of(withheld, A, FIRST_S), withheld.due_s) == ("", inf)
+    assert withheld.wrong(A, "late", 1.0) == 0
+    assert withheld.tick(FIRST_S - 0.1) == ([], [])
+    assert withheld.tick(FIRST_S) == ([], [A])
+    assert (state_of(withheld, A, FIRST_S), withheld.tick(1e9)) == ("", ([], []))
 
 
 def test_a_person_can_end_a_quarantine() -> None:
     withheld = Withheld({})
     for _ in range(STRIKES):
-        withheld.step(Wrong(A, "it sent int8"), 0.0)
-    withheld.step(Resumed(A), 1.0)
-    assert (state_of(withheld, A, 1.0), withheld.due_s) == ("", inf)
+        withheld.wrong(A, "it sent int8", 0.0)
+    withheld.resume(A)
+    assert (state_of(withheld, A, 1.0), withheld.tick(1e9)) == ("", ([], []))
 
 
 def test_who_is_convicted_is_left_out_once_and_for_all() -> None:
     withheld = Withheld({})
     for _ in range(STRIKES):
-        withheld.step(Wrong(A, "it sent int8"), 0.0)
-    assert withheld.step(Wrong(A, "task 3 is off", proven=True), 1.0) == [
-        LeaveOut(A, "task 3 is off", inf),
-        Replan("a1 is quarantined"),
-    ]
-    assert withheld.step(Wrong(A, "task 4 is off", proven=True), 2.0) == []
-    assert withheld.due_s == inf
+        withheld.wrong(A, "it sent int8", 0.0)
+    assert withheld.wrong(A, "task 3 is off", 1.0, proven=True) == inf
+    assert withheld.wrong(A, "task 4 is off", 2.0, proven=True) == 0
+    assert withheld.tick(1e9) == ([], [])
     assert state_of(withheld, A, 1e9) == "quarantined"
-    withheld.step(Resumed(A), 1e9)
+    withheld.resume(A)
     assert state_of(withheld, A, 1e9) == ""
 
 
 def test_who_is_convicted_while_it_drains_finishes_nothing() -> None:
     withheld = Withheld({})
-    withheld.step(Drained(A, "pi-1"), 0.0)
-    withheld.step(Wrong(A, "task 3 is off", proven=True), 1.0)
+    withheld.drain(A, "pi-1")
+    withheld.wrong(A, "task 3 is off", 1.0, proven=True)
     assert (state_of(withheld, A), withheld.of(A, 1.0).is_out) == ("quarantined", True)
-    withheld.step(Resumed(A), 2.0)
+    withheld.resume(A)
     assert state_of(withheld, A) == ""
 
 
 def test_two_devices_of_one_name_are_told_apart_by_id() -> None:
     withheld = Withheld({A: "pi"})
     assert withheld.find("pi") == withheld.find(A) == A
-    withheld.step(Drained(B, "pi"), 0.0)
+    withheld.drain(B, "pi")
     assert withheld.find("pi") is None
     assert withheld.find(B) == B
 

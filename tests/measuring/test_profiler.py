@@ -7,8 +7,8 @@ import pytest
 
 from coordinator.costs.devices import EndpointOverhead
 from coordinator.devices.connection import Connection
+from coordinator.measuring.profiler import Profiler
 from coordinator.requests.admission import Admission
-from coordinator.runtime.profiler import Profiler
 from coordinator.trust.cluster_state import PROFILES, LocalState
 from coordinator.trust.trust import Trust
 from tests.devices.support import worker_process

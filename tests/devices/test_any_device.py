@@ -16,17 +16,17 @@ from hypothesis.stateful import (
     rule,
 )
 
-from coordinator.control.measurements import AGREE, PROBES_AT_MOST
-from coordinator.control.quarantine import (
+from coordinator.devices.quarantine import (
     LAST_S,
     PROBATION_S,
     STRIKES,
     STRIKES_WITHIN_S,
 )
-from coordinator.control.withheld import PATIENCE_S
+from coordinator.devices.withheld import PATIENCE_S
+from coordinator.measuring.queues import AGREE, PROBES_AT_MOST
 from protos.wire.facts import DeviceId
 from tests.control.any_order import run_in_any_order
-from tests.control.of_devices import FAULTS, KindsDriver, LinksDriver, WithheldDriver
+from tests.devices.of_devices import FAULTS, KindsDriver, LinksDriver, WithheldDriver
 
 A, B, C = IDS = tuple(map(DeviceId, "abc"))
 KINDS = {A: "pi 4", B: "pi 4", C: "pi 5"}

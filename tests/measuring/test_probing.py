@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from coordinator.control.measurements import PROBES_AT_MOST
 from coordinator.costs.devices import Link
 from coordinator.devices import peer_reachability as reach
 from coordinator.devices.peer_reachability import Reach
+from coordinator.measuring.probing import Probing
+from coordinator.measuring.queues import PROBES_AT_MOST
 from coordinator.requests.admission import Admission
-from coordinator.runtime.probing import Probing
 from protos.errors import LostWorker
 from protos.wire.facts import DeviceId
 from tests.waiting import until

@@ -1,4 +1,4 @@
-"""Probes links as `control.measurements` decides, and asks devices which others they reach."""
+"""Probes links one after the other, and asks devices which others they reach."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from collections.abc import Callable, Coroutine, Iterable
 
 import structlog
 
-from coordinator.control import actions, events
-from coordinator.control.actions import Action
-from coordinator.control.measurements import Links
 from coordinator.devices.peer_reachability import Reach
 from coordinator.devices.pool import Pool
 from coordinator.measuring.measured import DeviceMeasurements
+from coordinator.measuring.queues import LinkNews, LinkQueue
 from coordinator.requests.admission import Admission
-from coordinator.runtime.stepping import Stepper
 from protos.errors import LostWorker
 from protos.wire.facts import DeviceId
 
@@ -40,8 +37,7 @@ class Probing:
         self._reach = reach
         self._admission = admission
         self._changed = changed
-        self._links = Links()
-        self._stepper = Stepper(self._act)
+        self._links = LinkQueue()
         self._doubt: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -57,7 +53,7 @@ class Probing:
 
     def links(self, cause: str, devices: Iterable[DeviceId]) -> None:
         """Begins to measure these links; `cause` is reported when that is done."""
-        self._stepper.step(events.LinksWanted(cause, tuple(devices)), self._links)
+        self._go_on(self._links.want(cause, devices))
 
     def ask_when_due(self) -> None:
         """Asks the devices which others they reach, if that may have changed."""
@@ -77,12 +73,12 @@ class Probing:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _act(self, action: Action) -> None:
-        match action:
-            case actions.ProbeLink(device):
-                self._start(self._probe(device))
-            case actions.Replan(cause):
-                self._changed(cause)
+    def _go_on(self, news: LinkNews) -> None:
+        causes, device = news
+        if device is not None:
+            self._start(self._probe(device))
+        for cause in causes:
+            self._changed(cause)
 
     async def _probe(self, device: DeviceId) -> None:
         await self._admission.idle(MOST_BUSY_S)
@@ -94,9 +90,8 @@ class Probing:
             pass  # the link is probed when the device comes back
         except Exception:
             log.exception("a link cannot be probed", device=device)
-        self._stepper.step(
-            events.Probed(device, rate, transfers != self._pool.transfers), self._links
-        )
+        disturbed = transfers != self._pool.transfers
+        self._go_on(self._links.probed(rate, disturbed=disturbed))
 
     async def _ask(self) -> None:
         if await self._reach.ask(self._pool.ready()):

@@ -1,27 +1,23 @@
 """Devices that are connected and get no new work: drained by a person, or in quarantine.
 
-    in use --(Drained)----------------> draining --(Emptied, or PATIENCE_S)--> drained
-    in use --(Wrong, too often)-------> quarantined, for a while
-    in use --(Wrong, proven)----------> quarantined
-    any of them --(Resumed)-----------> in use
+    in use --(drain)------------------> draining --(emptied, or PATIENCE_S)--> drained
+    in use --(wrong, too often)-------> quarantined, for a while
+    in use --(wrong, proven)----------> quarantined
+    any of them --(resume)------------> in use
 
 Draining is invisible to clients: planners leave the device out at once, its plans are replaced,
 requests that began on them finish there, and after that the device gets no work. A device in
-quarantine is dropped at once, as if it were lost.
+quarantine is dropped at once, as if it were lost. Pure: methods take `now`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from coordinator.control import actions, events
-from coordinator.control.actions import Action
-from coordinator.control.events import Event
-from coordinator.control.machine import ControlMachine
-from coordinator.control.quarantine import Quarantine
+from coordinator.devices.quarantine import Quarantine
 from protos.wire.facts import DeviceId
 
 # After this, unfinished work moves elsewhere: a plan that is held would never be replaced.
@@ -44,7 +40,7 @@ class Apart:
         return self.state != "draining"
 
 
-class Withheld(ControlMachine):
+class Withheld:
     """Which devices are set aside. `drained` names those that were drained before the start."""
 
     def __init__(self, drained: Mapping[DeviceId, str]) -> None:
@@ -76,42 +72,52 @@ class Withheld(ControlMachine):
         found = [device for device, called in self._drained.items() if name in (device, called)]
         return found[0] if len(found) == 1 else None
 
-    def _react(self, event: Event, now: float) -> Iterator[Action]:
-        match event:
-            case events.Drained(device, name) if device not in self._drained:
-                self._drained[device] = name
-                self._finishing[device] = inf
-                yield actions.Replan(f"{device} is drained")
-                yield actions.Empty(device)
-            case events.Replanned(device) if device in self._finishing:
-                self._finishing[device] = now + PATIENCE_S
-            case events.Emptied(device) if device in self._finishing:
-                del self._finishing[device]
-                yield actions.Withdraw(device)
-            case events.Tick():
-                yield from self._tick(now)
-            case events.Resumed(device):
-                for kept in (self._drained, self._finishing, self._back_s):
-                    kept.pop(device, None)
-                self._quarantine.pardon(device)
-                yield actions.Replan(f"{device} is resumed")
-            case events.Wrong(device, cause, proven):
-                yield from self._wrong(device, cause, now, proven=proven)
+    def drain(self, device: DeviceId, name: str) -> bool:
+        """A person drains a device, which people call `name`. Returns whether it was not drained
+        until now.
+        """
+        if device in self._drained:
+            return False
+        self._drained[device] = name
+        self._finishing[device] = inf
+        return True
 
-    def _wrong(self, device: DeviceId, cause: str, now: float, *, proven: bool) -> Iterator[Action]:
+    def replanned(self, device: DeviceId, now: float) -> None:
+        """No plan is being made that could use a draining device: it gets no further work."""
+        if device in self._finishing:
+            self._finishing[device] = now + PATIENCE_S
+
+    def emptied(self, device: DeviceId) -> bool:
+        """Nothing runs on a draining device any more. Returns whether it was draining."""
+        return self._finishing.pop(device, None) is not None
+
+    def resume(self, device: DeviceId) -> None:
+        """A person uses a device again, for whatever reason it was set aside."""
+        for times in (self._drained, self._finishing, self._back_s):
+            times.pop(device, None)
+        self._quarantine.pardon(device)
+
+    def wrong(self, device: DeviceId, cause: str, now: float, *, proven: bool = False) -> float:
+        """A device gave a wrong result; `proven`: recomputing showed it. Returns for how many
+        seconds it is left out from now on: infinity if its results are not trusted at all, 0 if it
+        stays in use or was out already.
+        """
         if proven:
             seconds = inf if self._quarantine.convict(device, cause) else 0.0
         else:
             seconds = self._quarantine.accuse(device, cause, now)
         if seconds:
             self._back_s[device] = now + seconds
-            yield actions.LeaveOut(device, cause, seconds)
-            yield actions.Replan(f"{device} is quarantined")
+        return seconds
 
-    def _tick(self, now: float) -> Iterator[Action]:
-        for device in [each for each, until_s in self._finishing.items() if until_s <= now]:
-            del self._finishing[device]
-            yield actions.Withdraw(device)
-        for device in [each for each, until_s in self._back_s.items() if until_s <= now]:
-            del self._back_s[device]
-            yield actions.Replan(f"{device} is tried again")
+    def tick(self, now: float) -> tuple[list[DeviceId], list[DeviceId]]:
+        """The devices that have had enough time to finish, and those whose quarantine is over."""
+        return _expired(self._finishing, now), _expired(self._back_s, now)
+
+
+def _expired(until_s: dict[DeviceId, float], now: float) -> list[DeviceId]:
+    """Removes the devices whose time has come."""
+    expired = [device for device, end_s in until_s.items() if end_s <= now]
+    for device in expired:
+        del until_s[device]
+    return expired

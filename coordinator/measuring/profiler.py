@@ -12,9 +12,6 @@ from pathlib import Path
 
 import structlog
 
-from coordinator.control import actions, events
-from coordinator.control.actions import Action
-from coordinator.control.measurements import Kinds
 from coordinator.costs.devices import EndpointOverhead
 from coordinator.costs.profile_json import parse_profile, save_profile
 from coordinator.costs.regression import DeviceProfile
@@ -22,8 +19,8 @@ from coordinator.costs.sample_choice import Sampling
 from coordinator.costs.samples import Sample
 from coordinator.devices.connection import Connection
 from coordinator.devices.programs import program_message
+from coordinator.measuring.queues import ProfileQueue
 from coordinator.requests.admission import Admission
-from coordinator.runtime.stepping import Stepper
 from coordinator.trust.cluster_state import PROFILES, ClusterState
 from coordinator.trust.json_files import Entries
 from protos import imbrex_pb2 as pb
@@ -78,8 +75,7 @@ class Profiler:
         self._admission = admission
         self._budget_s = budget_s
         self._profiles: dict[str, DeviceProfile | None] = {}
-        self._kinds = Kinds()
-        self._stepper = Stepper(self._act)
+        self._queue = ProfileQueue()
         self._connections: dict[DeviceId, Connection] = {}
         # Devices that are to be measured whoever has measured their kind.
         self._again: set[DeviceId] = set()
@@ -112,7 +108,7 @@ class Profiler:
         if again:
             self._again.add(facts.id)
         self._connections[facts.id] = connection
-        self._stepper.step(events.ProfileWanted(facts.id, facts.fingerprint), self._kinds)
+        self._begin(self._queue.want(facts.id, facts.fingerprint))
 
     def learned(self, facts: Facts, endpoint: EndpointOverhead) -> None:
         """Saves what requests showed of the event loops of such devices with their profile."""
@@ -129,7 +125,7 @@ class Profiler:
         """Progress of measuring a device in [0, 1], 0 while it waits; None if it is not queued."""
         if self.measuring is not None and self.measuring[0] == device:
             return self.measuring[1]
-        return 0.0 if self._kinds.wants(device) else None
+        return 0.0 if self._queue.wants(device) else None
 
     async def stop(self) -> None:
         """Stops measuring; finished profiles are on disk."""
@@ -138,18 +134,17 @@ class Profiler:
             self._work.cancel()
             await asyncio.gather(self._work, return_exceptions=True)
 
-    def _act(self, action: Action) -> None:
-        match action:
-            case actions.ProfileDevice(device):
-                self._work = asyncio.create_task(self._run(device))
+    def _begin(self, device: DeviceId | None) -> None:
+        if device is not None:
+            self._work = asyncio.create_task(self._run(device))
 
     async def _run(self, device: DeviceId) -> None:
         try:
             found = await self._profiled(self._connections[device])
         finally:
             self.measuring = None
-        self._stepper.step(events.Profiled(device, found), self._kinds)
-        wanted = filter(self._kinds.wants, self._connections)
+        self._begin(self._queue.profiled(found=found))
+        wanted = filter(self._queue.wants, self._connections)
         self._connections = {each: self._connections[each] for each in wanted}
 
     async def _profiled(self, connection: Connection) -> bool:
