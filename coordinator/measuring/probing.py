@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine, Iterable
 
 import structlog
 
+from coordinator.devices.measured import DeviceMeasurements
 from coordinator.devices.peer_reachability import Reach
 from coordinator.devices.pool import Pool
-from coordinator.measuring.measured import DeviceMeasurements
 from coordinator.measuring.queues import LinkNews, LinkQueue
 from coordinator.requests.admission import Admission
 from protos.errors import LostWorker

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from coordinator.costs.devices import EndpointOverhead
+from coordinator.costs.cluster import EndpointOverhead
 from coordinator.costs.profile_json import parse_profile, save_profile
 from coordinator.costs.regression import DeviceProfile
 from coordinator.costs.sample_choice import Sampling

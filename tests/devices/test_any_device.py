@@ -25,8 +25,8 @@ from coordinator.devices.quarantine import (
 from coordinator.devices.withheld import PATIENCE_S
 from coordinator.measuring.queues import AGREE, PROBES_AT_MOST
 from protos.wire.facts import DeviceId
-from tests.control.any_order import run_in_any_order
 from tests.devices.of_devices import FAULTS, KindsDriver, LinksDriver, WithheldDriver
+from tests.plans.any_order import run_in_any_order
 
 A, B, C = IDS = tuple(map(DeviceId, "abc"))
 KINDS = {A: "pi 4", B: "pi 4", C: "pi 5"}

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from coordinator.costs.sketch import ProgramBuilder
-from coordinator.measuring.expected import LiveExpectations
-from coordinator.measuring.measured import DeviceMeasurements
+from coordinator.devices.expected import LiveExpectations
+from coordinator.devices.measured import DeviceMeasurements
 from coordinator.tasks.task_graph import TaskGraph
 from models.cut.program import Program, WeightRef
 from models.tensors.memory import PROCESS_BYTES, PROGRAM_BYTES

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from coordinator.costs.links import Transfer
-from coordinator.measuring.lone_transfers import lone_transfers
+from coordinator.devices.lone_transfers import lone_transfers
 from coordinator.tasks.timeline import TaskTimes
 from tests.requests.sketches import HALVES, A, B, chain, direct_chain
 

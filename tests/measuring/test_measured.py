@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from coordinator.control.switching import HEARD_S, Switching
+from coordinator.costs.cluster import Device
 from coordinator.costs.corrections import CorrectedCosts
-from coordinator.costs.devices import Device
 from coordinator.costs.endpoints import DEVICE_ENDPOINT, HOST_ENDPOINT
 from coordinator.costs.regression import DeviceProfile
 from coordinator.costs.sketch import ProgramBuilder
+from coordinator.devices import measured as module
+from coordinator.devices.measured import TYPICAL_BYTES, DeviceMeasurements
 from coordinator.devices.pings import Observation, Probe
-from coordinator.measuring import measured as module
-from coordinator.measuring.measured import TYPICAL_BYTES, DeviceMeasurements
+from coordinator.plans.switching import HEARD_S, Switching
 from coordinator.tasks.task_graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes
 from protos.wire.facts import DeviceId

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from coordinator.costs.devices import Link
+from coordinator.costs.cluster import Link
 from coordinator.devices import peer_reachability as reach
 from coordinator.devices.peer_reachability import Reach
 from coordinator.measuring.probing import Probing

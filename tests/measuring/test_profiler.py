@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from coordinator.costs.devices import EndpointOverhead
+from coordinator.costs.cluster import EndpointOverhead
 from coordinator.devices.connection import Connection
 from coordinator.measuring.profiler import Profiler
 from coordinator.requests.admission import Admission

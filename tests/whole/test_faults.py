@@ -14,7 +14,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from coordinator.control.switching import PERIOD_S
+from coordinator.plans.switching import PERIOD_S
 from protos.errors import ImbrexError
 from tests.devices.support import worker_process
 from tests.waiting import until
