@@ -39,8 +39,8 @@ from benchmarks.zoo import imbrex
 from coordinator.costs.cluster import Cluster
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.plan_json import plan_json, save_plan
-from coordinator.planning.planners.named import strategy as planner_of
 from coordinator.planning.published import equal_cluster
+from coordinator.plans.named import strategy as planner_of
 from coordinator.tasks.plan import Plan
 from imbrex.demo.cluster import WORKER
 from models.catalogue import loading

@@ -28,7 +28,13 @@ PURE = (
     "models/cut/units.py",
     "models/cut/cutter.py",
     "coordinator/tasks",
-    "coordinator/control",
+    *(
+        f"coordinator/plans/{name}.py"
+        for name in (
+            *("actions", "choice", "entries", "events", "group_choice", "grouping", "load"),
+            *("machine", "plans", "sent_plan", "switching"),
+        )
+    ),
     "coordinator/costs",
     "coordinator/planning",
     "coordinator/devices/membership.py",

@@ -17,8 +17,8 @@ from benchmarks.lab.where import where
 from coordinator.devices.programs import Programs, program_message
 from coordinator.library.loaded import Loaded
 from coordinator.library.loaded import load as load_whole
-from coordinator.planning.planners.named import strategy
 from coordinator.plans.choice import Choice
+from coordinator.plans.named import strategy
 from coordinator.serving.common.tensors import write_tensors
 from imbrex.calls import plain
 from imbrex.cli.rounds import WARM_UP, PlanSamples, Rounds, RoundSample

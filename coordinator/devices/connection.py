@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import structlog
@@ -40,20 +40,34 @@ CALL_TIMEOUT_S = 5.0
 # A ping's payload may take this much longer per byte: usable links are faster than 0.8 Mbps.
 _PING_BYTES_PER_S = 1e5
 
-ItemSink = Callable[[DeviceId, pb.Item, np.ndarray | memoryview | None], None]
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
-class Connection:
-    """Created by `open`; ends with one call of `on_lost`, or with `close`.
+class Receiver(Protocol):
+    """Who takes what devices send."""
 
-    It has two channels to the device: one for frames and calls, and one for pings alone.
-    `sink` is called on the event loop for every item that the worker sends; if it raises a
-    PeerViolation, the connection ends.
+    def received(
+        self, device: DeviceId, item: pb.Item, payload: np.ndarray | memoryview | None
+    ) -> bool:
+        """Takes an item of a device, or leaves it to the next one who does.
+
+        Raises:
+            PeerViolation: no device sends this; its connection ends.
+        """
+        ...
+
+
+class Connection:
+    """Created by `open`; lives while `run` does, or until `close`.
+
+    It has two channels to the device: one for frames and calls, and one for pings alone. The first
+    of `receivers` that takes an item gets it.
     """
 
-    def __init__(self, address: str, trust: Trust, device: DeviceId, sink: ItemSink) -> None:
+    def __init__(
+        self, address: str, trust: Trust, device: DeviceId, receivers: Sequence[Receiver]
+    ) -> None:
         self.address = address
         self._client = WorkerClient(address, trust.caller, device)
         self.programs = Programs(self._client)
@@ -67,7 +81,7 @@ class Connection:
         self._pings = self._control.exchange()
         self._pinger = Pinger(self._pings, address)
         self._pace = PingPace(time.monotonic(), PING_INTERVAL_S, LOST_AFTER_S)
-        self._sink = sink
+        self._receivers = receivers
         self._facts: Facts | None = None
         self._protocol = 0
         # Other coordinators that the worker works for, strangers to this one.
@@ -77,15 +91,13 @@ class Connection:
         self.newer_members = 0
         self._told_newer = 0
         self._ended: asyncio.Future[ImbrexError] = asyncio.get_running_loop().create_future()
-        self._work: asyncio.Task[None] | None = None
         self._members_changed = asyncio.Event()
-        self._on_switched: Callable[[], None]
 
     def __repr__(self) -> str:
         return f"Connection({self.address!r}, device={self._facts and self._facts.id!r})"
 
     @classmethod
-    async def open(cls, address: str, trust: Trust, sink: ItemSink) -> Connection:
+    async def open(cls, address: str, trust: Trust, receivers: Sequence[Receiver]) -> Connection:
         """Connects and greets. From then on, only the device that answered is accepted.
 
         Raises:
@@ -102,7 +114,7 @@ class Connection:
                 raise
         device = Facts.of(reply.facts).id
         trust.require_member(device, address)
-        connection = cls(address, trust, device, sink)
+        connection = cls(address, trust, device, receivers)
         try:
             await connection._greet(connection._client)
             await connection._go_direct()
@@ -113,24 +125,9 @@ class Connection:
             raise
         return connection
 
-    def start(
-        self,
-        on_lost: Callable[[ImbrexError], None],
-        on_switched: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Starts to exchange frames. `on_lost` gets the reason if the connection fails;
-        `on_switched` is called when the device computes with another engine.
-        """
-        self._on_switched = on_switched
-        self._work = asyncio.create_task(self._run(on_lost))
-
     async def close(self) -> None:
-        """Ends the connection without calling `on_lost`; pending calls raise LostWorker."""
-        closed = LostWorker(cause=f"the connection to {self.address} was closed", cure=_AGAIN)
-        self._end(closed)
-        if self._work is not None:
-            self._work.cancel()
-            await asyncio.gather(self._work, return_exceptions=True)
+        """Ends the connection; pending calls raise LostWorker."""
+        self._end(LostWorker(cause=f"the connection to {self.address} was closed", cure=_AGAIN))
         await self._client.close()
         await self._control.close()
 
@@ -238,7 +235,8 @@ class Connection:
 
     # ------------------------------------------------------------ running
 
-    async def _run(self, on_lost: Callable[[ImbrexError], None]) -> None:
+    async def run(self) -> ImbrexError:
+        """Exchanges frames until the connection fails; returns why it did."""
         parts = (self._read(), self._write(), self._pinger.read(), self._watch(), self._refresh())
         try:
             async with asyncio.TaskGroup() as group:
@@ -251,7 +249,7 @@ class Connection:
         except* Exception as errors:
             log.exception("a connection failed inside imbrex", address=self.address)
             self._end(LostWorker(cause=repr(errors.exceptions[0]), cure="Report this"))
-        on_lost(self._ended.result())
+        return self._ended.result()
 
     async def _until_end(self, part: Awaitable[None]) -> None:
         """Runs one part of the connection. If it returns, the worker has ended its stream."""
@@ -262,7 +260,7 @@ class Connection:
         while (received := await self._stream.read()) is not None:
             self._pace.heard(time.monotonic())
             for item, payload in received:
-                self._sink(self.facts.id, item, payload)
+                any(each.received(self.facts.id, item, payload) for each in self._receivers)
 
     async def _write(self) -> None:
         while True:
@@ -298,10 +296,7 @@ class Connection:
             self._members_changed.clear()
             # Only pings decide whether it is alive: a late answer here means nothing.
             with suppress(LostWorker):
-                before = self.facts.fingerprint
                 await self._greet(self._control)
-                if self.facts.fingerprint != before:
-                    self._on_switched()
                 await self._trust.keep_valid(self.facts.id, self._control)
 
     async def _greet(self, client: WorkerClient) -> None:

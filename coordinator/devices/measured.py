@@ -12,12 +12,12 @@ from coordinator.costs.cluster import Device, EndpointOverhead, Link
 from coordinator.costs.corrections import CorrectedCosts, Corrections
 from coordinator.costs.endpoints import HOST_ENDPOINT, EndpointEstimate
 from coordinator.costs.links import LIVE_LOOPBACK, LinkEstimate, Transfer, fit_line, prior_link
+from coordinator.costs.observed import LINK_DRIFT, MESSAGE_DRIFT, Observed
 from coordinator.costs.rates import RateCosts, flop_per_s
 from coordinator.costs.regression import DeviceProfile, RegressionCosts
 from coordinator.devices.connection import Connection
 from coordinator.devices.lone_transfers import lone_transfers
 from coordinator.devices.loop_waits import LEAST_MESSAGE_S, Waits, message_waits, task_waits
-from coordinator.plans.switching import LINK_DRIFT, MESSAGE_DRIFT, Observed
 from coordinator.tasks.task_graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes
 from protos.wire.facts import DeviceId, Facts
@@ -43,7 +43,6 @@ class DeviceMeasurements:
         self._before = dict(before or {})
         self._endpoints: dict[DeviceId, EndpointEstimate] = {}
         self._links: dict[DeviceId, LinkEstimate] = {}
-        self._probed: dict[DeviceId, Connection] = {}
         self._corrections = Corrections.none()
         # Corrections by the tasks of each plan that ran.
         self._of_plans: WeakKeyDictionary[TaskGraph, Corrections] = WeakKeyDictionary()
@@ -53,16 +52,12 @@ class DeviceMeasurements:
         self._links_seen_s = self._replayed_s = -math.inf
         self._fitted: dict[DeviceId, tuple[LinkEstimate, EndpointEstimate, Link]] = {}
 
-    def is_new(self, device: DeviceId, connection: Connection) -> bool:
-        """Whether this connection has not been probed; marks it as being probed. It may use another
-        cable than the one before, whose transfers say nothing of it.
+    def connected(self, device: DeviceId) -> None:
+        """A device is connected, perhaps by another cable than before, of which earlier transfers
+        say nothing.
         """
-        if self._probed.get(device) is connection:
-            return False
         if device in self._links:
             self._links[device] = LinkEstimate(self.link(device))
-        self._probed[device] = connection
-        return True
 
     async def probe(self, device: DeviceId, connection: Connection) -> None:
         """Measures the link by pings of several sizes, in both directions.

@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from dataclasses import replace
 
-from coordinator.answers import DeviceStatus, Diagnosis, ModelStatus
-from coordinator.devices.statuses import status_of
-from coordinator.doctor.examine import diagnose
-from coordinator.doctor.findings import of_heads, of_no_exam, of_quarantine
+from coordinator.answers import Diagnosis
+from coordinator.audit.examiner import Examiner
+from coordinator.devices.devices import Devices
+from coordinator.devices.statuses import status_of, statuses
+from coordinator.doctor.examine import diagnose, examine
+from coordinator.doctor.findings import of_heads, of_models, of_no_exam, of_quarantine, of_state
 from coordinator.doctor.frigate import InTime, in_time
+from coordinator.library.sharing import Sharing
+from coordinator.plans.served import Served
 from coordinator.plans.served_plans import ServedPlans
-from coordinator.runtime.runtime import Runtime
+from coordinator.settings import CoordinatorSettings
+from coordinator.trust.cluster_state import ClusterState
 
 
 class Doctor:
-    """Examines devices, network and plans in force. `devices` gives the status of every device."""
+    """Examines devices, network and plans in force of one coordinator."""
 
     def __init__(
-        self, runtime: Runtime, plans: ServedPlans, devices: Callable[[], list[DeviceStatus]]
+        self,
+        settings: CoordinatorSettings,
+        state: ClusterState,
+        sharing: Sharing,
+        devices: Devices,
+        examiner: Examiner,
+        plans: ServedPlans,
+        served: Served,
     ) -> None:
-        self._runtime = runtime
-        self._live = runtime.live
-        self._in_force = runtime.controller.plans
-        self._plans = plans
+        self._settings = settings
+        self._state = state
+        self._sharing = sharing
         self._devices = devices
-        self._detectors = len(runtime.settings.frigate_zmq)
+        self._examiner = examiner
+        self._plans = plans
+        self._served = served
         self._examining: asyncio.Task[Diagnosis] | None = None
         self._frigates = ""
 
@@ -39,19 +50,15 @@ class Doctor:
         return await asyncio.shield(self._examining)
 
     async def _examine(self) -> Diagnosis:
-        in_use = self._live.present()
-        silent = await self._live.examiner.examine(in_use, self._in_force.in_force())
-        devices = self._devices()
-        known = [of_quarantine(each) for each in devices if each.state == "quarantined"]
-        known += [of_no_exam(status_of(each, devices), why) for each, why in silent.items()]
-        known += self._runtime.problems()
-        known += of_heads(self._models())
-        return diagnose(await self._live.examine(), known, self.frigate)
-
-    def _models(self) -> Iterator[ModelStatus]:
-        """The status of every model, by its public name."""
-        for each in self._runtime.served.statuses():
-            yield replace(each, name=self._runtime.names.public(each.name)[0])
+        devices, sharing = self._devices, self._sharing
+        silent = await self._examiner.examine(devices.plannable(), self._plans.in_force())
+        known_devices = statuses(devices)
+        known = [of_quarantine(each) for each in known_devices if each.state == "quarantined"]
+        known += [of_no_exam(status_of(each, known_devices), why) for each, why in silent.items()]
+        known += [*of_state(self._state), *of_models(sharing.awaited(), sharing.problems)]
+        known += of_heads(self._served.statuses(public=True))
+        examined = await examine(devices.pool, self._settings, devices.gflops)
+        return diagnose(examined, known, self.frigate)
 
     async def frigate_in_time(self, model: str) -> InTime:
         """Whether the detectors of Frigate are answered in time with its model, which
@@ -62,14 +69,14 @@ class Doctor:
         """
         self._frigates = model
         plan, _ = await self._plans.current(model)
-        return in_time(plan.predicted_latency_s, self._detectors)
+        return in_time(plan.predicted_latency_s, len(self._settings.frigate_zmq))
 
     @property
     def frigate(self) -> InTime | None:
         """Whether Frigate's detectors are answered in time by the plan in force; None before its
         model is loaded, and while there is no plan for it.
         """
-        graph = self._in_force.graph(self._frigates)
+        graph = self._plans.graph(self._frigates)
         if graph is None:
             return None
-        return in_time(graph.plan.predicted_latency_s, self._detectors)
+        return in_time(graph.plan.predicted_latency_s, len(self._settings.frigate_zmq))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from math import inf
 
 import structlog
 
-from coordinator.devices.devices import LiveCluster
+from coordinator.audit.verdict import Verdict
+from coordinator.devices.announcements import Announcements, DevicesChanged
+from coordinator.devices.devices import Devices
+from coordinator.measuring.after_answer import AfterAnswer
 from coordinator.plans.controller import Controller
 from coordinator.requests.driver import Driver
+from coordinator.requests.journal import Journal
 from protos.errors import ImbrexError, NotFound
 from protos.wire.facts import DeviceId
 
@@ -24,21 +26,23 @@ log = structlog.get_logger(__name__)
 
 
 class Withdrawal:
-    """Takes devices out of use and back. `changed(cause)` is called when plans must be made
-    again.
-    """
+    """Takes devices out of use and back."""
 
     def __init__(
         self,
-        live: LiveCluster,
+        devices: Devices,
         controller: Controller,
         driver: Driver,
-        changed: Callable[[str], None],
+        after_answer: AfterAnswer,
+        journal: Journal,
+        announcements: Announcements,
     ) -> None:
-        self._live = live
+        self._devices = devices
+        self._after_answer = after_answer
+        self._journal = journal
+        self._announcements = announcements
         self._controller = controller
         self._driver = driver
-        self._changed = changed
         self._emptying: dict[DeviceId, asyncio.Task[None]] = {}
         # Devices on the lists when they were last looked at.
         self._drained: set[DeviceId] = set()
@@ -54,7 +58,7 @@ class Withdrawal:
         """Sets devices aside and resumes them as the list says, which other coordinators of the
         cluster change, too; until cancelled.
         """
-        listed = self._live.withheld_list
+        listed = self._devices.withheld_list
         while True:
             try:
                 drained, quarantined = listed.drained(), listed.quarantined()
@@ -81,9 +85,9 @@ class Withdrawal:
             NotFound: no such device is ready.
             BadConfiguration, Unavailable: the list of devices set aside cannot be changed.
         """
-        facts = self._live.find(name)
+        facts = self._devices.pool.find(name).facts
         async with self._listing:
-            await asyncio.to_thread(self._live.withheld_list.drain, facts.id, facts.name)
+            await asyncio.to_thread(self._devices.withheld_list.drain, facts.id, facts.name)
         self._drained.add(facts.id)
         self._drain(facts.id, facts.name)
         return facts.id
@@ -95,17 +99,17 @@ class Withdrawal:
             NotFound: no such device, or it was not set aside.
             BadConfiguration, Unavailable: the list of devices set aside cannot be changed.
         """
-        withheld = self._live.withheld
+        withheld = self._devices.withheld
         now = time.monotonic()
         by_id = DeviceId(name) if withheld.of(DeviceId(name), now) is not None else None
-        device = by_id or withheld.find(name) or self._live.find(name).id
+        device = by_id or withheld.find(name) or self._devices.pool.find(name).facts.id
         if withheld.of(device, now) is None:
             raise NotFound(
                 cause=f"device {device} is neither drained nor in quarantine",
                 cure="See `imbrex status`",
             )
         async with self._listing:
-            await asyncio.to_thread(self._live.withheld_list.resume, device)
+            await asyncio.to_thread(self._devices.withheld_list.resume, device)
         self._drained.discard(device)
         self._quarantined.discard(device)
         self._unrecorded.pop(device, None)
@@ -113,28 +117,36 @@ class Withdrawal:
         return device
 
     def _resumed(self, device: DeviceId) -> None:
-        if self._live.withheld.of(device, time.monotonic()) is not None:
+        if self._devices.withheld.of(device, time.monotonic()) is not None:
             log.info("device resumed", device=device)
             self._stop_waiting(device)
-            self._live.withheld.resume(device)
-            self._changed(f"{device} is resumed")
+            self._devices.withheld.resume(device)
+            self._announcements.announce(DevicesChanged(f"{device} is resumed"))
 
     def wrong(self, device: DeviceId, cause: str, *, proven: bool = False) -> None:
         """A device gave a wrong result. After several it is quarantined for a while; if one is
-        `proven` wrong, until it is resumed.
+        `proven` wrong, until it is resumed: requests that it takes part in start again, and answers
+        that it took part in are doubted.
         """
-        seconds = self._live.withheld.wrong(device, cause, time.monotonic(), proven=proven)
-        if not seconds:
-            return
-        if seconds < inf:
+        seconds = self._devices.withheld.wrong(device, cause, time.monotonic(), proven=proven)
+        if seconds:
             log.error("device quarantined", device=device, cause=cause, for_s=seconds)
-        else:
-            log.error("device quarantined", device=device, evidence=cause)
-            self._driver.distrust(device)
-            if device not in self._quarantined:  # else another coordinator may take it off the list
-                self._unrecorded[device] = cause
-                self._record_all()
-        self._changed(f"{device} is quarantined")
+            if proven:
+                self._driver.distrust(device)
+            self._announcements.announce(DevicesChanged(f"{device} is quarantined"))
+        if not proven:
+            return
+        self._after_answer.settle()
+        self._journal.doubt(device)
+        if seconds and device not in self._quarantined:
+            # Else it is on the list already, from which another coordinator may take it.
+            self._unrecorded[device] = cause
+            self._record_all()
+
+    def judged(self, verdict: Verdict) -> None:
+        """An audit or an exam has computed a task again."""
+        if verdict.wrong:
+            self.wrong(verdict.device, str(verdict), proven=True)
 
     async def close(self) -> None:
         """Stops waiting; drained devices stay drained."""
@@ -143,23 +155,23 @@ class Withdrawal:
         await asyncio.gather(*self._emptying.values(), *self._recording, return_exceptions=True)
 
     def _drain(self, device: DeviceId, name: str) -> None:
-        if self._live.withheld.drain(device, name):
+        if self._devices.withheld.drain(device, name):
             log.info("draining device", device=device)
-            self._changed(f"{device} is drained")
+            self._announcements.announce(DevicesChanged(f"{device} is drained"))
             self._emptying[device] = asyncio.create_task(self._empty(device))
 
     def _expire(self) -> None:
         """Ends the patience with draining devices, and quarantines, whose time has come."""
-        finished, back = self._live.withheld.tick(time.monotonic())
+        finished, back = self._devices.withheld.tick(time.monotonic())
         for device in finished:
             self._stop_waiting(device)
             self._drained_now(device)
         for device in back:
-            self._changed(f"{device} is tried again")
+            self._announcements.announce(DevicesChanged(f"{device} is tried again"))
 
     def _drained_now(self, device: DeviceId) -> None:
         """A device gets nothing more; what still runs there moves elsewhere."""
-        self._driver.devices(self._live.usable())
+        self._driver.devices(self._devices.usable())
         log.info("device drained", device=device)
 
     def _record_all(self) -> None:
@@ -176,7 +188,7 @@ class Withdrawal:
             if evidence is None:
                 return  # recorded, or resumed
             try:
-                await asyncio.to_thread(self._live.withheld_list.quarantine, device, evidence)
+                await asyncio.to_thread(self._devices.withheld_list.quarantine, device, evidence)
             except ImbrexError as error:
                 log.error("the quarantine is not recorded", device=device, cause=error.cause)
                 return
@@ -186,10 +198,10 @@ class Withdrawal:
     async def _empty(self, device: DeviceId) -> None:
         """Waits until a draining device has finished."""
         await self._controller.settled()
-        self._live.withheld.replanned(device, time.monotonic())
+        self._devices.withheld.replanned(device, time.monotonic())
         await self._driver.released(device)
         del self._emptying[device]
-        if self._live.withheld.emptied(device):
+        if self._devices.withheld.emptied(device):
             self._drained_now(device)
 
     def _stop_waiting(self, device: DeviceId) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
+from pathlib import Path
 
 import structlog
 
-from coordinator.devices.measured import DeviceMeasurements
-from coordinator.devices.peer_reachability import Reach
-from coordinator.devices.pool import Pool
+from coordinator.devices.announcements import Announcements, DevicesChanged
+from coordinator.devices.devices import Devices
+from coordinator.devices.link_file import save_links
 from coordinator.measuring.queues import LinkNews, LinkQueue
 from coordinator.requests.admission import Admission
 from protos.errors import LostWorker
@@ -22,21 +23,20 @@ MOST_BUSY_S = 30.0
 
 
 class Probing:
-    """Probes when no request is being computed; `changed(cause)` is called after news."""
+    """Probes when no request is being computed; announces what is new."""
 
     def __init__(
         self,
-        pool: Pool,
-        measured: DeviceMeasurements,
-        reach: Reach,
+        devices: Devices,
         admission: Admission,
-        changed: Callable[[str], None],
+        announcements: Announcements,
+        state_dir: Path,
     ) -> None:
-        self._pool = pool
-        self._measured = measured
-        self._reach = reach
+        self._pool, self._measured = devices.pool, devices.measured
+        self._reach = devices.reach
         self._admission = admission
-        self._changed = changed
+        self._announcements = announcements
+        self._state_dir = state_dir
         self._links = LinkQueue()
         self._doubt: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -78,7 +78,10 @@ class Probing:
         if device is not None:
             self._start(self._probe(device))
         for cause in causes:
-            self._changed(cause)
+            # In a thread: an SD card may take seconds to write.
+            links = dict(self._measured.links)
+            asyncio.get_running_loop().run_in_executor(None, save_links, self._state_dir, links)
+            self._announcements.announce(DevicesChanged(cause))
 
     async def _probe(self, device: DeviceId) -> None:
         await self._admission.idle(MOST_BUSY_S)
@@ -95,7 +98,8 @@ class Probing:
 
     async def _ask(self) -> None:
         if await self._reach.ask(self._pool.ready()):
-            self._changed("devices can or cannot reach each other now")
+            cause = "devices can or cannot reach each other now"
+            self._announcements.announce(DevicesChanged(cause))
         if self._doubt:
             self._doubt.cancel()
         if self._reach.apart:

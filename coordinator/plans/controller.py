@@ -7,14 +7,16 @@ events, and the actions that they return are carried out.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from itertools import count
-from typing import Protocol
 
 import structlog
 
-from coordinator.costs.cluster import Cluster
+from coordinator.costs.observed import Observed
+from coordinator.devices.announcements import Announcements
+from coordinator.devices.devices import Devices
 from coordinator.plans import actions, events
 from coordinator.plans.actions import Action
 from coordinator.plans.choice import IN_FORCE, Choice
@@ -25,12 +27,10 @@ from coordinator.plans.plan_making import PlanMaker
 from coordinator.plans.plans import NO_WORKER, Plans
 from coordinator.plans.sent_plan import plan_id
 from coordinator.plans.stepping import Stepper
-from coordinator.plans.switching import Observed
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.plan import Plan
 from coordinator.tasks.task_graph import TaskGraph
 from protos.errors import ImbrexError
-from protos.wire.facts import DeviceId
 
 log = structlog.get_logger(__name__)
 
@@ -41,33 +41,28 @@ _TROUBLE = {
 }
 
 
-class Plannable(Protocol):
-    """The devices that can be planned with now."""
+@dataclass(frozen=True, slots=True)
+class TookOver:
+    """A plan is in force now."""
 
-    def cluster(self) -> Cluster:
-        """What is known of them."""
-        ...
-
-    def present(self) -> list[DeviceId]:
-        """Which they are, for much less than `cluster` takes."""
-        ...
+    model: str
+    causes: Sequence[str]
+    graph: TaskGraph
 
 
 class Controller:
-    """Plans and turns of one coordinator. `planned(model, version, causes)` is called
-    when a plan has taken over.
-    """
+    """Plans and turns of one coordinator. Announces each plan that takes over."""
 
     def __init__(
         self,
         settings: CoordinatorSettings,
         maker: PlanMaker,
-        devices: Plannable,
-        planned: Callable[[str, int, Sequence[str]], None],
+        devices: Devices,
+        announcements: Announcements,
     ) -> None:
         self._maker = maker
         self._devices = devices
-        self._planned = planned
+        self._announcements = announcements
         numbers = count(1)
         self.plans = Plans(numbers, settings.replan)
         self.regrouping = Regrouping(self.plans, numbers, settings.objective)
@@ -75,7 +70,6 @@ class Controller:
         self._asked: dict[Ticket, asyncio.Future[TaskGraph]] = {}
         self._works: dict[Work, asyncio.Task[None]] = {}
         self._stepper = Stepper(self._act)
-        self._step = self._stepper.step
 
     # ------------------------------------------------------------ requests
 
@@ -117,11 +111,11 @@ class Controller:
 
     # ------------------------------------------------------------ plans
 
-    def changed(self, cause: str, model: str = "") -> None:
+    def changed(self, cause: str, model: str = "", now: float | None = None) -> None:
         """Devices or their speeds have changed: plans again in the background, for one model or for
         all that are loaded.
         """
-        devices = frozenset(self._devices.present())
+        devices = frozenset(self._devices.plannable(now))
         self._step(events.Changed(cause, devices, model), self.plans, self.regrouping)
 
     def seen(self, model: str, observed: Mapping[str, Observed]) -> None:
@@ -187,6 +181,10 @@ class Controller:
 
     # ------------------------------------------------------------ events and actions
 
+    def _step(self, event: events.Event, *machines: ControlMachine) -> None:
+        with self._announcements.held():
+            self._stepper.step(event, *machines)
+
     async def _wait(self, event: events.TicketEvent, machine: ControlMachine) -> TaskGraph:
         """Waits until the holder of the ticket may go on; gives the plan to use."""
         future: asyncio.Future[TaskGraph] = asyncio.get_running_loop().create_future()
@@ -235,7 +233,7 @@ class Controller:
             predicted_ms=round(plan.predicted_latency_s * 1e3, 1),
         )
         if swap.choice == IN_FORCE:
-            self._planned(swap.model, plan.version, causes)
+            self._announcements.announce(TookOver(swap.model, causes, swap.graph))
 
     async def _make(self, action: actions.Make) -> None:
         outcome = await self._outcome(action)

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NewType
 
+from coordinator.costs.observed import Observed
 from coordinator.planning.groups import Grouping
 from coordinator.plans.choice import Choice
-from coordinator.plans.switching import Observed
 from coordinator.tasks.plan import Plan
 from coordinator.tasks.task_graph import TaskGraph
 from protos.errors import ImbrexError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from weakref import WeakKeyDictionary
@@ -22,6 +22,7 @@ from coordinator.planning.simulate.simulator import simulate
 from coordinator.planning.whole_network_devices import parted, without_others
 from coordinator.plans import actions, events
 from coordinator.plans.entries import are_alike
+from coordinator.plans.named import planner_of
 from coordinator.plans.plans import NO_WORKER
 from coordinator.plans.switching import LEAST_GAIN
 from coordinator.settings import Objective
@@ -36,27 +37,31 @@ log = structlog.get_logger(__name__)
 
 
 class PlanMaker:
-    """Makes plans and prepares them. `planner` finds a planner by name; `objective` determines
-    which numbers of groups are considered. `wire` is the encoding of maps, None for that of each
-    model's sidecar.
+    """Makes plans by the strategies named `own`, the first of them unless a request chooses, and
+    prepares them; `objective` determines which numbers of groups are considered. `wire` is the
+    encoding of maps, None for that of each model's sidecar.
     """
 
     def __init__(
         self,
         library: Library,
-        planner: Callable[[str], Planner],
+        own: Sequence[str],
         pool: Pool,
         objective: Objective,
         wire: Wire | None = None,
     ) -> None:
         self._library = library
-        self.planner = planner
+        self._own = own
         self._pool = pool
         self._objective = objective
         self._wire = wire
         self._versions: Counter[str] = Counter()
         # Planning keeps what it finds about a network, so one thread at a time plans for it.
         self._planning: WeakKeyDictionary[Network, asyncio.Lock] = WeakKeyDictionary()
+
+    def planner(self, name: str) -> Planner:
+        """The planner that a request names; errors as `planner_of`."""
+        return planner_of(self._own, name)
 
     async def propose(self, asked: actions.Propose, cluster: Cluster) -> events.Planned:
         """A plan for the cluster's devices, and the present latency of the old one if it can go on.

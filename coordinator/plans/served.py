@@ -2,52 +2,50 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
+from dataclasses import dataclass, replace
 
 import structlog
 
-from coordinator.answers import Baseline, ModelStatus, ServedModel
-from coordinator.devices.devices import LiveCluster
+from coordinator.answers import ModelStatus, ServedModel
+from coordinator.devices.announcements import Announcements
+from coordinator.devices.devices import Devices
 from coordinator.library.loaded import Library, Loaded
 from coordinator.library.naming import Names
 from coordinator.plans.controller import Controller
 from coordinator.plans.plans import NO_WORKER
-from coordinator.requests.admission import Admission
 from protos.errors import NotFound, Unavailable
 
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class ModelForgotten:
+    """A model was replaced or unloaded. These programs (hashes) were of its plans."""
+
+    model: str
+    programs: frozenset[str]
+
+
 class Served:
-    """The models of one coordinator. `baselines`: what one device took for each of those that were
-    measured so, until they are unloaded.
-    """
+    """The models of one coordinator. Announces those that are forgotten."""
 
     def __init__(
         self,
         names: Names,
         library: Library,
-        admission: Admission,
         controller: Controller,
-        live: LiveCluster,
+        devices: Devices,
+        announcements: Announcements,
     ) -> None:
         self._names = names
         self._library = library
-        self._admission = admission
         self._controller = controller
         self._plans = controller.plans
-        self._live = live
-        self.baselines: dict[str, Baseline] = {}
+        self._devices = devices
+        self._announcements = announcements
         self._unloaded: set[str] = set()
         self._stamps: dict[str, tuple[int, int] | None] = {}
-        self._releases: set[asyncio.Task[None]] = set()
-
-    async def close(self) -> None:
-        """Stops freeing memory on the devices."""
-        for release in self._releases:
-            release.cancel()
-        await asyncio.gather(*self._releases, return_exceptions=True)
 
     async def get(self, model: str) -> ServedModel:
         """A model, loaded on first use.
@@ -77,20 +75,9 @@ class Served:
         Raises:
             NotFound, BadRequest, Unavailable, Infeasible: as `get` and `Coordinator.infer`.
         """
-        self._forgotten(model)
+        self._forget(model, stays=True)
         self._unloaded.discard(model)
         await self._controller.current(model)
-
-    async def baseline(self, model: str) -> Baseline:
-        """Measures the best device on the whole model in plain onnxruntime.
-
-        Raises:
-            Unavailable: no worker is ready.
-        """
-        loaded = await self._library.get(model)
-        async with self._admission.place(alone=True):
-            found = self.baselines[model] = await self._live.measure_whole(loaded)
-        return found
 
     def unload(self, model: str) -> None:
         """Unloads a model: requests to it are refused until `load`. Those in flight finish."""
@@ -121,7 +108,7 @@ class Served:
 
     def readiness(self) -> tuple[bool, str]:
         """Whether every configured model could answer a request now; if not, why."""
-        if not self._live.present():
+        if not self._devices.plannable():
             return False, str(NO_WORKER)
         for model in self._names.configured:
             ready, reason = self.readiness_of(model)
@@ -133,7 +120,7 @@ class Served:
         """Whether this model could answer a request now; if not, why."""
         if model in self._unloaded:
             return False, "unloaded"
-        if not self._live.present():
+        if not self._devices.plannable():
             return False, str(NO_WORKER)
         state = self._plans.state(model)
         return state == "ready", "" if state == "ready" else state
@@ -143,30 +130,26 @@ class Served:
         """Bytes of the weights of all loaded models."""
         return self._library.weight_bytes
 
-    def statuses(self) -> list[ModelStatus]:
-        """Every model that was requested or configured."""
+    def statuses(self, *, public: bool = False) -> list[ModelStatus]:
+        """Every model that was requested or configured, by its source or its public name."""
         loaded = self._library.loaded()
-        return [
+        statuses = [
             self._status(model, loaded.get(model))
             for model in dict.fromkeys((*self._names.configured, *loaded))
         ]
+        if public:
+            return [replace(each, name=self._names.public(each.name)[0]) for each in statuses]
+        return statuses
 
-    def _forget(self, model: str) -> None:
-        release = asyncio.create_task(self._release(self._forgotten(model)))
-        self._releases.add(release)
-        release.add_done_callback(self._releases.discard)
-
-    def _forgotten(self, model: str) -> set[str]:
-        """Drops a model's plans, since it is replaced or unloaded; the hashes of their programs."""
+    def _forget(self, model: str, *, stays: bool = False) -> None:
+        """Drops a model's plans, since it is replaced or unloaded. One that `stays` is loaded again
+        at once, and its programs may still be of use.
+        """
         self._library.forget(model)
         self._stamps.pop(model, None)
-        self.baselines.pop(model, None)
-        return self._controller.forget(model)
-
-    async def _release(self, programs: set[str]) -> None:
-        """Frees the programs of a model on the devices, once no request in flight needs them."""
-        await self._admission.idle()
-        await self._live.release(programs - self._controller.programs())
+        programs = self._controller.forget(model)
+        needless = frozenset() if stays else frozenset(programs)
+        self._announcements.announce(ModelForgotten(model, needless))
 
     def _status(self, model: str, loaded: Loaded | None) -> ModelStatus:
         graph = self._plans.graph(model)

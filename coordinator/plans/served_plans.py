@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from coordinator.answers import PlanNow
-from coordinator.devices.devices import LiveCluster
+from coordinator.devices.devices import Devices
 from coordinator.library.naming import Names
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.plans.choice import IN_FORCE, Choice
@@ -23,13 +23,21 @@ class ServedPlans:
     """The plans of one coordinator, each by the source of its model."""
 
     def __init__(
-        self, names: Names, served: Served, controller: Controller, live: LiveCluster
+        self, names: Names, served: Served, controller: Controller, devices: Devices
     ) -> None:
         self._names = names
         self._served = served
         self._controller = controller
         self._plans = controller.plans
-        self._live = live
+        self._devices = devices
+
+    def in_force(self) -> list[TaskGraph]:
+        """The plans in force of all models."""
+        return self._plans.in_force()
+
+    def graph(self, model: str) -> TaskGraph | None:
+        """The plan in force of a model, if there is one."""
+        return self._plans.graph(model)
 
     async def current(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
         """The plan in force for a model, or the chosen one, made if necessary, with the predictions
@@ -62,7 +70,7 @@ class ServedPlans:
         """
         graph = self._made(model, choice)
         network = (await self._served.get(model)).network
-        plan, cluster = graph.plan, self._live.cluster(graph)
+        plan, cluster = graph.plan, self._devices.cluster(graph)
         gone = set(plan.devices) - {device.id for device in cluster.devices}
         if gone:
             raise Unavailable(
@@ -94,7 +102,7 @@ class ServedPlans:
             BadRequest, NotFound, IllegalPlan: it is not a plan, or not one for these devices.
         """
         network = (await self._served.get(model)).network
-        plan = await asyncio.to_thread(adopt, text, network, self._live.cluster())
+        plan = await asyncio.to_thread(adopt, text, network, self._devices.cluster())
         put = self._controller.hold if hold else self._controller.keep
         return plan_id(plan), (await put(model, plan)).plan, network
 

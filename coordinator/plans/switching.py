@@ -14,17 +14,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from coordinator.costs.observed import Observed
+
 # docs/adr/0005-replanning.md: requests are up to half slower while a plan is prepared, so a period
 # of ten times that costs 5 % at worst; and at least so long that estimates have settled.
 PERIOD_S = 4.0
 PERIOD_IN_PREPARINGS = 10.0
 # A search that changes nothing costs only planning.
 LOOKS_IN_PERIOD = 4
-# Smaller drifts move no cut by a row; concurrent transfers look like slower links.
-DRIFT = math.log(1.2)
-LINK_DRIFT = math.log(1.5)
-# A message between devices takes milliseconds of a request at most; but the first guess is far off.
-MESSAGE_DRIFT = math.log(5.0)
 # The part of a drift for which plans are looked at when the period has passed: with less, a search
 # takes seconds of CPU and finds the same plan.
 WORTH_A_LOOK = 0.25
@@ -40,18 +37,6 @@ LEAST_GAIN = 0.05
 # Requests are slowed by up to this much while devices prepare sessions beside them.
 PREPARING_SHARE = 0.5
 _NEWEST_SHARE = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """The present estimate for a device or link, as the logarithm of its factor over the first
-    measurement; `surprise` is the logarithm of the last observation over that estimate, `drift` how
-    far the factor may move before plans are looked at again.
-    """
-
-    log_factor: float
-    surprise: float = 0.0
-    drift: float = DRIFT
 
 
 @dataclass(slots=True)

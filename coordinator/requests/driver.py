@@ -10,20 +10,20 @@ import asyncio
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
 import numpy as np
 import structlog
 
-from coordinator.answers import Answer
+from coordinator.devices.announcements import Announcements
 from coordinator.devices.outbox import Letter
 from coordinator.devices.pool import Pool
 from coordinator.requests.messages import resend_item, task_item, tensor_items
-from coordinator.requests.request_state import RequestState, UnusableResult
+from coordinator.requests.request_state import ComputedRequest, RequestState, UnusableResult
 from coordinator.tasks.deadlines import SLACK_S, Expectations
 from coordinator.tasks.dispatch import dispatch
 from coordinator.tasks.events import (
@@ -83,24 +83,28 @@ TICK_S = SLACK_S / 10
 REPORTS_S = 0.05
 
 
+@dataclass(frozen=True, slots=True)
+class Accused:
+    """A device gave a result that cannot be right."""
+
+    device: DeviceId
+    cause: str
+
+
 class Driver:
-    """Runs requests on the devices that are ready, with expectations from predictions.
-    `accused(device, cause)` is called for results that cannot be right. `hold(request, state,
-    devices)` is called before an ended request is released on its devices; it returns whether the
-    callee releases it later (`release`).
+    """Runs requests on the devices that are ready, with expectations from predictions. Announces
+    which devices gave results that cannot be right.
     """
 
     def __init__(
         self,
         pool: Pool,
+        announcements: Announcements,
         expectations: Expectations | None = None,
-        accused: Callable[[DeviceId, str], None] = lambda *_: None,
-        hold: Callable[[RequestId, RequestState, Sequence[DeviceId]], bool] = lambda *_: False,
     ) -> None:
         self.scheduler = Scheduler(expectations)
         self._pool = pool
-        self._accused = accused
-        self._hold = hold
+        self._announcements = announcements
         self._requests: dict[RequestId, RequestState] = {}
         # Taken off when they are used again.
         self._distrusted: set[DeviceId] = set()
@@ -141,9 +145,10 @@ class Driver:
         feeds: Mapping[str, np.ndarray],
         request_id: str | None = None,
         selections: Selections = NO_SELECTION,
-    ) -> tuple[Answer, list[TaskTimes]]:
+    ) -> ComputedRequest:
         """Runs one request, from its input tensors to its output tensors; of outputs with a
-        selection, entries outside it may be zeros.
+        selection, entries outside it may be zeros. Its devices keep what they have of it until
+        `release`.
 
         Raises:
             BadRequest: its id is already in use.
@@ -158,8 +163,9 @@ class Driver:
         tried = request
         while True:
             try:
-                answer, times = await self._run(graph, feeds, tried, selections)
-                if not self._distrusted.isdisjoint(answer.devices):
+                computed = await self._run(graph, feeds, tried, selections)
+                if not self._distrusted.isdisjoint(computed.answer.devices):
+                    self.release(tried, computed.state.holders)
                     raise _Distrusted
             except _Distrusted:
                 # Devices treat the id of a released request as a late message, so it needs a new
@@ -167,7 +173,8 @@ class Driver:
                 tried = RequestId(f"{request}-{uuid.uuid4().hex[:4]}")
                 log.warning("request started again", request=request, as_=tried)
             else:
-                return replace(answer, request_id=request), times
+                answer = replace(computed.answer, request_id=request)
+                return replace(computed, answer=answer)
 
     async def _run(
         self,
@@ -175,7 +182,7 @@ class Driver:
         feeds: Mapping[str, np.ndarray],
         request: RequestId,
         selections: Selections,
-    ) -> tuple[Answer, list[TaskTimes]]:
+    ) -> ComputedRequest:
         arrays = {
             name: np.empty(info.shape, dtype_of(info.data_type))
             for name, info in graph.tensors.items()
@@ -196,13 +203,17 @@ class Driver:
             state.timeline.end(time.monotonic())
             if not state.retried:
                 await _wait_for_reports(state)
-        finally:
+            if graph.ending is None:
+                answer = state.answer(request)
+            else:  # ranking thousands of scores would hold up the event loop
+                answer = await asyncio.to_thread(state.answer, request)
+        except BaseException:
             self.step(Cancelled(request))
+            self.release(request, state.holders)
+            raise
+        finally:
             self._requests.pop(request, None)
-        if graph.ending is None:
-            return state.answer(request), state.times
-        # Ranking thousands of scores would hold up the event loop.
-        return await asyncio.to_thread(state.answer, request), state.times
+        return ComputedRequest(request, state, answer, state.times)
 
     def step(self, event: Event, payload: np.ndarray | None = None) -> None:
         """Passes an event to the scheduler and executes its actions; one letter is sent per device,
@@ -276,7 +287,7 @@ class Driver:
 
     def received(
         self, device: DeviceId, item: pb.Item, payload: np.ndarray | memoryview | None
-    ) -> None:
+    ) -> bool:
         """An item from a device's stream. Late results, and those that a device was not asked for,
         are dropped and counted.
         """
@@ -289,6 +300,7 @@ class Driver:
                 self._task_failed(device, item.failed)
             case _:
                 pass
+        return True
 
     def _received_tensor(self, device: DeviceId, header: pb.Tensor, payload: np.ndarray) -> None:
         request = RequestId(header.request)
@@ -400,11 +412,10 @@ class Driver:
                 self._end(request, error)
             case Accuse(device, cause):
                 # Not within a step: it may lead to the next one.
-                asyncio.get_running_loop().call_soon(self._accused, device, cause)
+                announce = self._announcements.announce
+                asyncio.get_running_loop().call_soon(announce, Accused(device, cause))
             case Release(request, devices):
-                ended = self._requests.get(request)
-                if ended is None or not self._hold(request, ended, devices):
-                    self.release(request, devices)
+                self._requests[request].holders = devices
 
     def release(self, request: RequestId, devices: Iterable[DeviceId]) -> None:
         """Lets devices drop everything that they keep of a request."""

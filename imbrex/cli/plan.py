@@ -12,10 +12,10 @@ from coordinator.costs.cluster import Cluster, fastest
 from coordinator.library.naming import public_name
 from coordinator.planning.cluster_file import parse_cluster
 from coordinator.planning.plan_json import parse_plan, plan_json, save_plan
-from coordinator.planning.planners.named import names as strategies
-from coordinator.planning.planners.named import strategy
 from coordinator.planning.planners.propose import propose
 from coordinator.plans.choice import Choice
+from coordinator.plans.named import names as strategies
+from coordinator.plans.named import strategy
 from coordinator.plans.sent_plan import adopt
 from coordinator.serving.common.plan_picture import plan_svg
 from imbrex import terminal

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from coordinator.planning.planners.named import strategy
 from coordinator.planning.published import equal_cluster
 from coordinator.plans.choice import IN_FORCE, Choice
+from coordinator.plans.named import strategy
 from coordinator.plans.sent_plan import adopt
 from coordinator.serving.common import names
 from coordinator.settings import HTTP_PORT

@@ -155,7 +155,7 @@ def test_messages_are_replayed_for_some_requests_only(monkeypatch: pytest.Monkey
 
 async def test_a_device_that_comes_back_over_another_network_is_judged_by_its_new_link() -> None:
     measured, before = DeviceMeasurements(), Probed(probe(WIRE_BYTE_S))
-    assert measured.is_new(PI, before)  # type: ignore[arg-type]
+    measured.connected(PI)
     await measured.probe(PI, before)  # type: ignore[arg-type]
     quick = measured._links[PI]
     for number in range(128):
@@ -164,6 +164,6 @@ async def test_a_device_that_comes_back_over_another_network_is_judged_by_its_ne
     measured._links[PI] = quick
     assert measured.link(PI).bytes_per_s > 50e6
     again = Probed(probe(WIRE_BYTE_S))
-    assert measured.is_new(PI, again)  # type: ignore[arg-type]
+    measured.connected(PI)
     await measured.probe(PI, again)  # type: ignore[arg-type]
     assert 1 / measured.link(PI).bytes_per_s == pytest.approx(WIRE_BYTE_S, rel=0.2)

@@ -5,12 +5,14 @@ devices that do not reach each other are asked again.
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from coordinator.costs.cluster import Link
-from coordinator.devices import peer_reachability as reach
+from coordinator.devices import peer_reachability
+from coordinator.devices.announcements import Announcements, DevicesChanged
 from coordinator.devices.peer_reachability import Reach
 from coordinator.measuring.probing import Probing
 from coordinator.measuring.queues import PROBES_AT_MOST
@@ -20,6 +22,7 @@ from protos.wire.facts import DeviceId
 from tests.waiting import until
 
 PI = DeviceId("pi")
+NOWHERE = Path("/dev/null")
 
 
 @dataclass
@@ -30,6 +33,7 @@ class Rates:
     seen: list[float] = field(default_factory=list)
 
     transfers = 0
+    links: dict[DeviceId, Link] = field(default_factory=dict)
 
     def connection(self, device: DeviceId) -> None:
         """As the pool: its only device."""
@@ -44,10 +48,17 @@ class Rates:
         return Link(self.seen[-1])
 
 
+def probing_of(pool: object, rates: Rates, reach: Reach | None) -> tuple[Probing, list[str]]:
+    """And what it announces."""
+    devices = SimpleNamespace(pool=pool, measured=rates, reach=reach)
+    announcements, news = Announcements(), []
+    announcements.on(DevicesChanged, lambda changed: news.append(changed.cause))
+    return Probing(devices, Admission(1, 1, 1.0), announcements, NOWHERE), news
+
+
 async def measured(*rates: float) -> list[float]:
-    news: list[str] = []
     found = Rates(iter(rates))
-    probing = Probing(found, found, None, Admission(1, 1, 1.0), news.append)  # type: ignore[arg-type]
+    probing, news = probing_of(found, found, None)
     probing.links("measured", [PI])
     assert probing.unprobed == {PI}
     while probing.busy:
@@ -80,7 +91,7 @@ async def test_what_is_sent_meanwhile_makes_a_probe_worthless() -> None:
             found.transfers += 1
 
     found.probe = disturbed  # type: ignore[method-assign]
-    probing = Probing(found, found, None, Admission(1, 1, 1.0), lambda cause: None)  # type: ignore[arg-type]
+    probing, _ = probing_of(found, found, None)
     probing.links("measured", [PI])
     while probing.busy:
         await asyncio.sleep(0)
@@ -101,12 +112,11 @@ class Enrolled:
 async def test_a_refusal_of_a_moment_keeps_no_devices_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reach, "DOUBT_S", 0.01)
-    news: list[str] = []
+    monkeypatch.setattr(peer_reachability, "DOUBT_S", 0.01)
     asking = Reach()
     devices = {PI: Enrolled(), DeviceId("hall"): Enrolled()}
     pool = SimpleNamespace(ready=lambda: devices)
-    probing = Probing(pool, Rates(iter(())), asking, Admission(1, 1, 1.0), news.append)  # type: ignore[arg-type]
+    probing, news = probing_of(pool, Rates(iter(())), asking)
     probing.ask_when_due()
     # They are apart, and then they are not.
     await until(lambda: len(news) == 2)

@@ -9,8 +9,8 @@ from coordinator.costs.cluster import Cluster
 from coordinator.planning.legal import check_plan
 from coordinator.planning.plan_memory import needs
 from coordinator.planning.planners.fused import fused
-from coordinator.planning.planners.named import strategy
 from coordinator.planning.search.block_costs import Stages
+from coordinator.plans.named import strategy
 from coordinator.tasks.task_graph import compile_plan
 from models.catalogue import catalogue
 from models.catalogue.loading import network_of

@@ -1,13 +1,12 @@
 """Whoever waits is woken when the machines say so, and leaves nothing when it goes."""
 
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
 from coordinator.costs.cluster import Cluster
+from coordinator.devices.announcements import Announcements
 from coordinator.library.loaded import Library
-from coordinator.planning.planners.named import planner_of
 from coordinator.plans.choice import Choice
 from coordinator.plans.controller import Controller
 from coordinator.plans.plan_making import PlanMaker
@@ -20,9 +19,9 @@ async def controller(tmp_path):
     """Without any device."""
     settings = CoordinatorSettings()
     library = Library(str, tmp_path, 10**9, lambda _: False)
-    maker = PlanMaker(library, partial(planner_of, ("ofl",)), None, settings.objective)
-    devices = SimpleNamespace(cluster=lambda: Cluster(()), present=list)
-    made = Controller(settings, maker, devices, lambda *_: None)
+    maker = PlanMaker(library, ("ofl",), None, settings.objective)
+    devices = SimpleNamespace(cluster=lambda: Cluster(()), plannable=dict)
+    made = Controller(settings, maker, devices, Announcements())
     yield made
     await made.close()
 

@@ -5,6 +5,7 @@ from itertools import count
 
 import pytest
 
+from coordinator.costs.observed import Observed
 from coordinator.plans.actions import Divide, Prepare, Regroup, Start, Stop
 from coordinator.plans.events import (
     AnswerSeen,
@@ -21,7 +22,7 @@ from coordinator.plans.events import (
 )
 from coordinator.plans.grouping import KEEP_S, Regrouping
 from coordinator.plans.plans import Plans
-from coordinator.plans.switching import HEARD_S, Observed
+from coordinator.plans.switching import HEARD_S
 from coordinator.settings import Objective
 from protos.errors import LostWorker
 from protos.wire.facts import DeviceId

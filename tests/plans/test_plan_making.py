@@ -1,13 +1,10 @@
 """Groups are planned anew, and those that are ready stay unless others are clearly better."""
 
-from functools import partial
-
 import pytest
 
 from coordinator.costs.cluster import Cluster
 from coordinator.library.loaded import Library
 from coordinator.planning.groups import Grouping
-from coordinator.planning.planners.named import planner_of
 from coordinator.plans import actions
 from coordinator.plans.events import Work
 from coordinator.plans.plan_making import PlanMaker
@@ -20,7 +17,7 @@ MODEL = "squeezenet"
 @pytest.fixture
 def maker(tmp_path) -> PlanMaker:
     library = Library(str, tmp_path, 10**9, lambda _: False)
-    return PlanMaker(library, partial(planner_of, ("ofl",)), None, CoordinatorSettings().objective)
+    return PlanMaker(library, ("ofl",), None, CoordinatorSettings().objective)
 
 
 async def divided(

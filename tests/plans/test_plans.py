@@ -6,6 +6,7 @@ from math import inf, log
 
 import pytest
 
+from coordinator.costs.observed import Observed
 from coordinator.plans import plans as module
 from coordinator.plans.actions import Prepare, Propose, Refuse, Start, Stop, Swap
 from coordinator.plans.choice import IN_FORCE, Choice
@@ -28,7 +29,7 @@ from coordinator.plans.events import (
     WorkFailed,
 )
 from coordinator.plans.plans import FIRST_PLAN_S, NO_WORKER, Plans
-from coordinator.plans.switching import HEARD_S, WORTH_A_LOOK, Observed
+from coordinator.plans.switching import HEARD_S, WORTH_A_LOOK
 from coordinator.tasks.plan import MadeFor
 from protos.errors import Infeasible, LostWorker, NotFound, TooLittleMemory, Unavailable
 from protos.wire.facts import DeviceId

@@ -9,17 +9,10 @@ import pytest
 
 from coordinator.costs.cluster import Cluster
 from coordinator.costs.corrections import CorrectedCosts, Corrections
-from coordinator.planning.planners.named import strategy
+from coordinator.costs.observed import DRIFT, Observed
 from coordinator.planning.simulate.simulator import simulate
-from coordinator.plans.switching import (
-    DRIFT,
-    HEARD_S,
-    LOOKS_IN_PERIOD,
-    PERIOD_S,
-    SETTLE_S,
-    Observed,
-    Switching,
-)
+from coordinator.plans.named import strategy
+from coordinator.plans.switching import HEARD_S, LOOKS_IN_PERIOD, PERIOD_S, SETTLE_S, Switching
 from coordinator.tasks.plan import Plan
 from tests.planning.support import CLUSTERS, small
 

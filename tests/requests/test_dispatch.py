@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from coordinator.devices.announcements import Announcements
 from coordinator.devices.outbox import HOLD_S, Letter, Outbox
 from coordinator.requests.driver import Driver
 from coordinator.tasks.dispatch import FEW_TASKS, MESSAGE_TASKS, dispatch
@@ -92,7 +93,7 @@ async def begun(graph: TaskGraph):
     that are described later is.
     """
     devices = Devices()
-    driver = Driver(devices)
+    driver = Driver(devices, Announcements())
     driver.devices([A, B])
     request = asyncio.create_task(driver.run(graph, {"t0": np.zeros(WIDTH, np.float32)}, R))
     await asyncio.sleep(0)

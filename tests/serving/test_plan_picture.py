@@ -5,7 +5,7 @@ from xml.dom import minidom
 import pytest
 
 from coordinator.costs.cluster import Cluster
-from coordinator.planning.planners.named import strategy
+from coordinator.plans.named import strategy
 from coordinator.serving.common.plan_picture import image_tiles, plan_svg
 from tests.planning.support import CLUSTERS, cluster, device, real, small
 

@@ -56,7 +56,7 @@ SECOND = "b" * 12
 
 
 def ready(of):
-    return {each.id for each in of.devices() if each.state == "ready"}
+    return {each.id for each in of.device_statuses() if each.state == "ready"}
 
 
 def settings(port=0):
@@ -198,7 +198,7 @@ async def test_both_work_with_the_same_devices_and_one_is_removed(first, tmp_pat
                 await two.resume(HALL)
                 await until(lambda: state_of(one, HALL) == "ready")
 
-                one._runtime.withdrawal.wrong(KITCHEN, "task 4 is off", proven=True)
+                one.withdrawal.wrong(KITCHEN, "task 4 is off", proven=True)
                 await until(lambda: state_of(two, KITCHEN) == "quarantined")
                 await two.resume(KITCHEN)
                 await until(lambda: state_of(one, KITCHEN) == "ready")
@@ -232,7 +232,7 @@ async def test_both_work_with_the_same_devices_and_one_is_removed(first, tmp_pat
                 await until(lambda: not ready(two))
                 await until(lambda: any("not a member of" in each.reason for each in two.devices()))
                 assert_right(await one.infer(MODEL, feeds), whole)
-                assert two._live.trust.is_revoked
+                assert two.devices.trust.is_revoked
                 for each in (ours, theirs):
                     each.state.close()
 

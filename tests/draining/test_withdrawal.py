@@ -6,10 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from coordinator.devices.announcements import Announcements
 from coordinator.devices.withheld import Withheld
 from coordinator.devices.withheld_list import WithheldList
 from coordinator.draining import withdrawal
 from coordinator.draining.withdrawal import Withdrawal
+from coordinator.requests.journal import Journal
 from coordinator.trust.cluster_state import LocalState
 from protos.errors import NotFound, Unavailable
 from protos.wire.facts import DeviceId
@@ -38,32 +40,36 @@ async def made(tmp_path, monkeypatch):
     def find(name: str) -> None:
         raise NotFound(cause=f"no ready devices are called {name}", cure="")
 
-    live = SimpleNamespace(
-        withheld=Withheld({}), withheld_list=Unsteady(LocalState(tmp_path)), usable=dict, find=find
+    devices = SimpleNamespace(
+        withheld=Withheld({}),
+        withheld_list=Unsteady(LocalState(tmp_path)),
+        usable=dict,
+        pool=SimpleNamespace(find=find),
     )
     driver = SimpleNamespace(distrust=lambda _: None, devices=lambda _: None)
-    found = Withdrawal(live, SimpleNamespace(), driver, lambda _: None)
-    yield found, live
+    after = SimpleNamespace(settle=lambda: None)
+    found = Withdrawal(devices, SimpleNamespace(), driver, after, Journal(), Announcements())
+    yield found, devices
     await found.close()
 
 
 async def test_a_quarantine_that_could_not_be_recorded_is_recorded_later(made) -> None:
-    found, live = made
+    found, devices = made
     found.wrong(PI, "task 3 is off", proven=True)
-    await until(lambda: live.withheld_list.refused)
-    assert not live.withheld_list.quarantined()
+    await until(lambda: devices.withheld_list.refused)
+    assert not devices.withheld_list.quarantined()
     found._record_all()  # as `follow` does
-    await until(lambda: live.withheld_list.quarantined() == {PI: "task 3 is off"})
+    await until(lambda: devices.withheld_list.quarantined() == {PI: "task 3 is off"})
     await until(lambda: not found._unrecorded)
 
 
 async def test_who_was_resumed_meanwhile_is_not_recorded(made) -> None:
-    found, live = made
+    found, devices = made
     found.wrong(PI, "task 3 is off", proven=True)
-    await until(lambda: live.withheld_list.refused)
+    await until(lambda: devices.withheld_list.refused)
     # By its id, although it is not connected.
     assert await found.resume(PI) == PI
     found._record_all()
-    assert not live.withheld_list.quarantined()
+    assert not devices.withheld_list.quarantined()
     with pytest.raises(NotFound):
         await found.resume(PI)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from coordinator.devices.devices import LiveCluster
+from coordinator.devices.devices import Devices
+from coordinator.measuring.measuring import Measuring
 from coordinator.plans.controller import Controller
 from coordinator.requests.journal import Ended, Journal
 from coordinator.tasks.task_graph import TaskGraph
@@ -20,9 +21,16 @@ class AfterAnswer:
     """Learns from requests a little after they were answered."""
 
     def __init__(
-        self, live: LiveCluster, controller: Controller, journal: Journal, *, replan: bool
+        self,
+        measuring: Measuring,
+        devices: Devices,
+        controller: Controller,
+        journal: Journal,
+        *,
+        replan: bool,
     ) -> None:
-        self._live = live
+        self._measuring = measuring
+        self._devices = devices
         self._controller = controller
         self._journal = journal
         self._replan = replan
@@ -45,7 +53,7 @@ class AfterAnswer:
             self._timer = None
         unsettled, self._unsettled = self._unsettled, []
         for graph, ended in unsettled:
-            self._live.observe(graph, ended.tasks)
+            self._measuring.observe(graph, ended.tasks)
             if self._replan:
-                self._controller.seen(ended.model, self._live.observed(ended.ended_s))
+                self._controller.seen(ended.model, self._devices.observed(ended.ended_s))
             self._journal.add(ended)
