@@ -1,4 +1,4 @@
-"""README's table of what four Pis gain, from committed results: `python -m benchmarks.readme`.
+"""README's table of what four Pis gain, from committed results.
 
 A row says how it was found. *lab*: measured on emulated devices with the strategy `auto`, in scaled
 time, given here in the devices' own. *simulated*: what the planner's simulator predicts for `auto`.
@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from textwrap import fill
 from typing import Any
 
-from benchmarks.lab.tables import between_marks
 from benchmarks.report import ROOT
 
-PAGE = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 # Runs on the same emulated cluster: of exports, and of the catalogue.
 LABS = ("exports/speedup-pi4-gbe-switch-4.json", "speedup-pi4-gbe-switch-4.json")
@@ -57,7 +55,7 @@ def simulated(kind: str, model: str) -> Found:
 
 
 def exported(kind: str, model: str) -> Found:
-    """As docs/networks.md has it: if its head is known, devices send likely boxes alone."""
+    """As the page of results has it: if its head is known, devices send likely boxes alone."""
     (row,) = (each for each in _read(EXPORTS)["rows"] if each["network"] == model)
     (cluster,) = (
         each for each in row["clusters"] if each["preset"] == kind and each["devices"] == 4
@@ -106,12 +104,3 @@ def _duration(seconds: float) -> str:
 def _read(file: str) -> dict[str, Any]:
     document: dict[str, Any] = json.loads((RESULTS / file).read_text())
     return document
-
-
-def main() -> None:
-    """Rewrites the page between its marks."""
-    PAGE.write_text(between_marks(PAGE.read_text(), table()))
-
-
-if __name__ == "__main__":
-    main()

@@ -4,20 +4,23 @@ is built, and links to files of the repository, which are not pages.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
+RESULTS = "benchmarks/results/README.md"
 sys.path.insert(0, str(ROOT))
-_OUTSIDE = re.compile(r"(!?)\[([^\]]*)\]\((\.\./[^)#]+)\)")
+_OUTSIDE = re.compile(r"(!?)\[([^\]]*)\]\((\.\./[^)#]+)(?:#[^)]*)?\)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -50,6 +53,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         PluginError: there is no such file.
     """
     folder = (ROOT / "docs" / page.file.src_path).parent
+    markdown = markdown.replace(f"../{RESULTS}", "reference/results.md")
 
     def told(found: re.Match[str]) -> str:
         picture, text, target = found.groups()
@@ -68,7 +72,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def reference() -> dict[str, str]:
     """Pages by name."""
-    return {"commands": commands(), "http": routes(), "settings": settings()}
+    return {
+        "commands": commands(),
+        "http": routes(),
+        "settings": settings(),
+        "playbook": playbook(),
+        "results": (ROOT / RESULTS).read_text().replace("../../docs/", "../"),
+    }
 
 
 def commands() -> str:
@@ -135,6 +145,23 @@ def _parameters(found: list[dict[str, Any]]) -> list[str]:
         f"| `{each['name']}` | {each['in']} | {each.get('description', '')} |" for each in found
     ]
     return ["| parameter | in | |", "|---|---|---|", *rows, ""]
+
+
+def playbook() -> str:
+    """Every variable of the inventory, from what the roles declare."""
+    parts = ["# Variables of the playbook", "", "What an inventory may set, by role.", ""]
+    for file in sorted((ROOT / "deploy" / "ansible" / "roles").glob("*/meta/argument_specs.yml")):
+        role = yaml.safe_load(file.read_text())["argument_specs"]["main"]
+        parts += [f"## {file.parent.parent.name}", "", f"{role['short_description']}.", ""]
+        parts += ["| variable | type | default | |", "|---|---|---|---|"]
+        for name, option in role["options"].items():
+            lines = option["description"]
+            about = " ".join(lines) if isinstance(lines, list) else lines
+            about = re.sub(r"[CI]\((.*?)\)", r"`\1`", about).strip()
+            default = json.dumps(option.get("default"), ensure_ascii=False)
+            parts.append(f"| `{name}` | {option['type']} | `{default}` | {about} |")
+        parts.append("")
+    return "\n".join(parts)
 
 
 def settings() -> str:

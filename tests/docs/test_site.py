@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 import subprocess
 import sys
@@ -11,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import hardware
-from benchmarks.lab.tables import between_marks
 from coordinator.planning.cluster_file import parse_cluster
 from coordinator.planning.cluster_schema import DeviceEntry, Host, NetworkTable
 from imbrex.described import load_cluster
@@ -50,16 +47,6 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
         text = page.read_text()
         for source in ('src="http', 'rel="stylesheet" href="http', "fonts.googleapis"):
             assert source not in text, (page, source)
-
-
-def test_the_page_on_hardware_says_what_was_simulated() -> None:
-    rows = json.loads(hardware.RESULT.read_text())["seconds"]
-    page = hardware.PAGE.read_text()
-    assert between_marks(page, hardware.table(rows)) == page
-    for kind, svg in hardware.charts(rows).items():
-        assert (hardware.IMAGES / f"hardware-{kind}.svg").read_text() == svg
-    rows["pi4-gbe"]["vgg16"]["8"] *= 2
-    assert between_marks(page, hardware.table(rows)) != page
 
 
 def test_the_page_on_cluster_files_has_the_keys_that_the_parser_knows() -> None:
