@@ -38,6 +38,11 @@ def test_reference_pages_are_made_from_the_code(site: Path) -> None:
     settings = (site / "reference" / "settings" / "index.html").read_text()
     for name in ("model_repository", "memory_mb", "8470"):
         assert name in settings, name
+    playbook = (site / "reference" / "playbook" / "index.html").read_text()
+    for name in ("imbrex_wheel", "worker_pace", "coordinator_watches", "store_address"):
+        assert f"<code>{name}</code>" in playbook, name
+    results = (site / "reference" / "results" / "index.html").read_text()
+    assert "<code>never_slower.json</code>" in results
     routes = (site / "reference" / "http" / "index.html").read_text()
     assert "/v1/models/{model}/infer" in routes
 
