@@ -77,6 +77,7 @@ def reference() -> dict[str, str]:
         "http": routes(),
         "settings": settings(),
         "playbook": playbook(),
+        "cluster-keys": cluster_keys(),
         "results": (ROOT / RESULTS).read_text().replace("../../docs/", "../"),
     }
 
@@ -145,6 +146,30 @@ def _parameters(found: list[dict[str, Any]]) -> list[str]:
         f"| `{each['name']}` | {each['in']} | {each.get('description', '')} |" for each in found
     ]
     return ["| parameter | in | |", "|---|---|---|", *rows, ""]
+
+
+def cluster_keys() -> str:
+    """Every key of a cluster file, by section, from the parser."""
+    from coordinator.planning import cluster_schema as schema
+
+    sections: dict[str, Any] = {
+        "`[network]`": schema.NetworkTable,
+        "`[host]`": schema.Host,
+        "`[[device]]`": schema.DeviceEntry,
+        "`gflops` and others, of `[host]` and `[[device]]`": schema.ComputerTable,
+        "`[device.limits]` and `[host.limits]`": schema.Limited,
+        "`endpoint_` keys, of `[host]`, `[host.worker]` and `[[device]]`": schema.End,
+    }
+    parts = ["# Keys of cluster files", "", "See [Cluster files](../cluster-files.md).", ""]
+    for title, section in sections.items():
+        parts += [f"## {title}", "", "| key | default | |", "|---|---|---|"]
+        for name in section.__annotations__:  # its own; those that it shares have their table
+            field = section.model_fields[name]
+            default = "" if field.default is None else f"`{json.dumps(field.default, default=str)}`"
+            default = "required" if field.is_required() else default
+            parts.append(f"| `{name}` | {default} | {field.description} |")
+        parts.append("")
+    return "\n".join(parts)
 
 
 def playbook() -> str:
