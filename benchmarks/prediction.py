@@ -23,9 +23,9 @@ import numpy as np
 from benchmarks.local import LocalCluster, local_cluster
 from benchmarks.report import command_line, emit
 from coordinator.library.loaded import Loaded
+from coordinator.planning.planners.named import strategy
 from coordinator.planning.planners.propose import propose
 from coordinator.planning.simulate.simulator import simulate
-from coordinator.runtime.planners import strategy
 from coordinator.tasks.task_graph import TaskGraph, compile_plan
 from models.run.quantised_inputs import as_they_travel
 from models.run.reference import random_inputs
@@ -79,7 +79,8 @@ class Bench:
         plan = replace(plan, version=self._version)
         graph = await asyncio.to_thread(compile_plan, plan, network, loaded.blobs())
         for device in plan.devices:
-            await self._live.transport.ensure(device, graph.programs_of(device), graph.blobs)
+            connection = self._live.pool.connection(device)
+            await connection.ensure(graph.programs_of(device), graph.blobs)
         return graph
 
     async def _request(

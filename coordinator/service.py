@@ -10,16 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 from coordinator.answers import Answer, DeviceStatus, ProfileStatus, ServedModel
-from coordinator.control.choice import IN_FORCE, Choice
+from coordinator.devices.describe import Described, describe
 from coordinator.devices.host_worker import HostHardware
+from coordinator.devices.statuses import status_of
+from coordinator.doctor.doctor import Doctor
+from coordinator.plans.choice import IN_FORCE, Choice
+from coordinator.plans.served_plans import ServedPlans
 from coordinator.requests.input_variants import Entrances, FeedReader, read_feeds
 from coordinator.requests.journal import Ended
 from coordinator.requests.trace import chrome_trace
-from coordinator.runtime.describe import Described, describe
-from coordinator.runtime.doctor import Doctor
 from coordinator.runtime.runtime import Runtime
-from coordinator.runtime.served_plans import ServedPlans
-from coordinator.runtime.statuses import status_of
 from coordinator.settings import CoordinatorSettings
 from coordinator.trust.roster import Member
 from models.tensors.arrays import Arrays

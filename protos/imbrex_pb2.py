@@ -17,7 +17,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
     '',
     'protos/imbrex.proto'
 )
-# @@protoc_insertion_point(imports)
+# protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
@@ -139,4 +139,4 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LIBRARY']._serialized_end=5734
   _globals['_ENROLMENT']._serialized_start=5737
   _globals['_ENROLMENT']._serialized_end=5874
-# @@protoc_insertion_point(module_scope)
+# protoc_insertion_point(module_scope)

@@ -17,7 +17,7 @@ _runtime_version.ValidateProtobufRuntimeVersion(
     '',
     'protos/inference.proto'
 )
-# @@protoc_insertion_point(imports)
+# protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
@@ -163,4 +163,4 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPOSITORYMODELUNLOADRESPONSE']._serialized_end=6439
   _globals['_GRPCINFERENCESERVICE']._serialized_start=6695
   _globals['_GRPCINFERENCESERVICE']._serialized_end=7750
-# @@protoc_insertion_point(module_scope)
+# protoc_insertion_point(module_scope)

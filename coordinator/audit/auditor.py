@@ -15,10 +15,11 @@ from contextlib import suppress
 import structlog
 
 from coordinator.audit.arbiter import Arbiter, NoVerdict
-from coordinator.audit.case import Case, PeerEvidence, case_of, tasks_by_device
+from coordinator.audit.case import Case, case_of, tasks_by_device
 from coordinator.audit.collector import Collector
 from coordinator.audit.sampling import AuditSampling
 from coordinator.audit.verdict import Verdict
+from coordinator.devices.pool import Pool
 from coordinator.requests.request_state import RequestState
 from coordinator.tasks.events import RequestId
 from protos.errors import ImbrexError
@@ -48,7 +49,7 @@ class Auditor:
         every: int,
         collector: Collector,
         arbiter: Arbiter,
-        peers: PeerEvidence,
+        pool: Pool,
         judged: Judged,
         release: ReleaseRequest,
     ) -> None:
@@ -58,7 +59,7 @@ class Auditor:
         self._every = every
         self._collector = collector
         self._arbiter = arbiter
-        self._peers = peers
+        self._pool = pool
         self._judged = judged
         self._release = release
         self._at_work: dict[DeviceId, asyncio.Task[None]] = {}
@@ -77,7 +78,7 @@ class Auditor:
         cases = []
         for device in free[: MOST_AT_ONCE - len(self._at_work)]:
             task = self._chance.choice(ran[device])
-            cases.append(case_of(request, state, task, self._peers))
+            cases.append(case_of(request, state, task, self._pool))
             self.sampling.chosen(device)
         if not cases:
             return False

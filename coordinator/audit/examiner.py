@@ -11,8 +11,9 @@ import structlog
 
 from coordinator.audit.arbiter import Arbiter
 from coordinator.audit.collector import Collector
-from coordinator.audit.exam import ExamTransport, entrance, of_task, tasks_to_try
+from coordinator.audit.exam import entrance, of_task, tasks_to_try
 from coordinator.audit.verdict import Verdict
+from coordinator.devices.pool import Pool
 from coordinator.tasks.task_graph import TaskGraph
 from models.check.tolerance import PLAIN
 from protos.errors import ImbrexError
@@ -34,22 +35,20 @@ K = TypeVar("K")
 
 
 class Examiner:
-    """Runs exams. `known(device)` gives the facts of a connected device, `judged` gets every
-    verdict, and `changed(cause)` is called when another device may compute.
+    """Runs exams. `judged` gets every verdict, and `changed(cause)` is called when another device
+    may compute.
     """
 
     def __init__(
         self,
-        devices: ExamTransport,
+        pool: Pool,
         collector: Collector,
-        known: Callable[[DeviceId], Facts | None],
         judged: Callable[[Verdict], None],
         changed: Callable[[str], None],
     ) -> None:
         self.arbiter = Arbiter()
-        self._devices = devices
+        self._pool = pool
         self._collector = collector
-        self._known = known
         self._judged = judged
         self._changed = changed
         # What was examined in which state: by device, and by device and network.
@@ -91,7 +90,7 @@ class Examiner:
         network.
         """
         for device in graph.plan.devices:
-            facts, about = self._known(device), (device, graph.plan.model)
+            facts, about = self._pool.facts(device), (device, graph.plan.model)
             if facts is not None and self._tried.get(about) != _key(facts):
                 _remember(self._tried, about, _key(facts))
                 self._trying[self._start(self._try(graph, device))] = frozenset(graph.programs)
@@ -114,7 +113,7 @@ class Examiner:
         plans, failures = list(graphs), {}
         for device in devices:
             try:
-                self._judged(await entrance(device, self._devices, self._collector))
+                self._judged(await entrance(device, self._pool, self._collector))
                 for graph in plans:
                     await self._tasks(graph, device, TASKS_FOR_DOCTOR)
             except ImbrexError as error:
@@ -122,7 +121,7 @@ class Examiner:
         return failures
 
     async def _enter(self, device: DeviceId) -> None:
-        while (facts := self._known(device)) is not None:
+        while (facts := self._pool.facts(device)) is not None:
             if facts.tolerance > PLAIN:
                 self._failures[device] = (
                     f"its engine {facts.engine} promises results within {facts.tolerance:g} of the "
@@ -130,7 +129,7 @@ class Examiner:
                 )
                 return
             try:
-                verdict = await entrance(device, self._devices, self._collector)
+                verdict = await entrance(device, self._pool, self._collector)
             except ImbrexError as error:
                 log.warning("entrance exam failed to run", device=device, cause=error.cause)
                 self._failures[device] = f"it could not be examined: {error.cause}"
@@ -155,7 +154,7 @@ class Examiner:
 
     async def _tasks(self, graph: TaskGraph, device: DeviceId, most: int) -> None:
         for task in tasks_to_try(graph, device, most):
-            asked = of_task(graph, task, device, self._devices, self._collector, self.arbiter)
+            asked = of_task(graph, task, device, self._pool, self._collector, self.arbiter)
             self._judged(await asked)
 
     def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:

@@ -14,6 +14,7 @@ import structlog
 
 from coordinator.devices.handshake import clock_problem
 from coordinator.devices.other_coordinators import Other, OthersShare
+from coordinator.devices.outbox import Outbox
 from coordinator.devices.pings import Pinger, PingPace, Probe, RoundTrip
 from coordinator.devices.programs import Programs, UploadProgress
 from coordinator.trust.roster import CONFIRM
@@ -38,9 +39,6 @@ FACTS_INTERVAL_S = 10.0
 CALL_TIMEOUT_S = 5.0
 # A ping's payload may take this much longer per byte: usable links are faster than 0.8 Mbps.
 _PING_BYTES_PER_S = 1e5
-# Messages that wait for one worker. They hold views of tensors that their requests keep anyway, so
-# this bounds the backlog of a slow link, not memory.
-QUEUE_MESSAGES = 64
 
 ItemSink = Callable[[DeviceId, pb.Item, np.ndarray | memoryview | None], None]
 T = TypeVar("T")
@@ -59,6 +57,7 @@ class Connection:
         self.address = address
         self._client = WorkerClient(address, trust.caller, device)
         self.programs = Programs(self._client)
+        self.outbox = Outbox(self.programs)
         self.counters: dict[str, int] = {}
         self.resident_bytes = 0
         self.version = ""
@@ -77,8 +76,6 @@ class Connection:
         # The generation of the worker's list of members, if it is newer than this coordinator's.
         self.newer_members = 0
         self._told_newer = 0
-        self._queue: asyncio.Queue[tuple[Sequence[pb.Item], Sequence[Payload]]]
-        self._queue = asyncio.Queue(QUEUE_MESSAGES)
         self._ended: asyncio.Future[ImbrexError] = asyncio.get_running_loop().create_future()
         self._work: asyncio.Task[None] | None = None
         self._members_changed = asyncio.Event()
@@ -158,21 +155,26 @@ class Connection:
         return self._pace.heard_s
 
     @property
+    def transfers(self) -> int:
+        """Grows with each message, and as an upload begins and ends: a probe meanwhile was
+        disturbed.
+        """
+        return self.outbox.taken + self.programs.transfers
+
+    @property
     def offset_s(self) -> float:
         """Seconds to add to the worker's clock to get this machine's."""
         return self._pinger.clock.offset_s
 
     async def send(self, items: Sequence[pb.Item], payloads: Sequence[Payload] = ()) -> None:
-        """Queues one message, in order; waits while the queue is full. Payloads are read when the
-        message leaves, and must not change before their request ends.
+        """Queues one message, which passes the letters in the outbox; waits while the queue is
+        full. Payloads are read when the message leaves, and must not change before their request
+        ends.
 
         Raises:
             LostWorker: the connection has ended; queued messages may or may not have arrived.
         """
-        if self._queue.full() or self._ended.done():
-            await self._while_alive(self._queue.put((items, payloads)))
-        else:
-            self._queue.put_nowait((items, payloads))
+        await self._while_alive(self.outbox.put((items, payloads)))
 
     async def ping(self, sent_bytes: int = 0, reply_bytes: int = 0) -> RoundTrip:
         """Measures one round trip with payloads of these sizes.
@@ -264,8 +266,7 @@ class Connection:
 
     async def _write(self) -> None:
         while True:
-            items, payloads = await self._queue.get()
-            await self._stream.write(items, payloads)
+            await self._stream.write(*await self.outbox.next())
 
     async def _watch(self) -> None:
         """Notices a worker that is silent: any frame is a sign of life, otherwise it is pinged. If
@@ -378,6 +379,7 @@ class Connection:
     def _end(self, reason: ImbrexError) -> None:
         if not self._ended.done():
             self._ended.set_result(reason)
+            self.outbox.clear()
 
     async def _while_alive(self, work: Awaitable[T]) -> T:
         """The result of `work`; raises LostWorker as soon as the connection has ended."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import platform
 import random
 import time
 from collections import Counter
@@ -151,6 +152,11 @@ class Pool:
             device: self._connections[address] for device, address in self._membership.ready.items()
         }
 
+    @property
+    def transfers(self) -> int:
+        """Changes with each message to a device, and as an upload begins and ends."""
+        return sum(each.transfers for each in self._connections.values())
+
     def is_host(self, device: DeviceId) -> bool:
         """Whether a device is the host worker."""
         return self._membership.is_host(device)
@@ -161,10 +167,30 @@ class Pool:
         Raises:
             LostWorker: it is not ready.
         """
-        address = self._membership.address_of(device)
-        if address is None:
+        connection = self.get(device)
+        if connection is None:
             raise LostWorker(cause=f"device {device} is not connected", cure="Try again.")
-        return self._connections[address]
+        return connection
+
+    def get(self, device: DeviceId) -> Connection | None:
+        """The connection to a device, if it is ready."""
+        address = self._membership.address_of(device)
+        return None if address is None else self._connections[address]
+
+    def facts(self, device: DeviceId) -> Facts | None:
+        """What a device that is ready says of itself."""
+        connection = self.get(device)
+        return connection.facts if connection else None
+
+    def shows(self, device: DeviceId) -> bool:
+        """Whether a device can be asked for what its peers sent."""
+        connection = self.get(device)
+        return connection is not None and connection.shows
+
+    def is_alike(self, device: DeviceId) -> bool:
+        """Whether a device has the same kind of processor as this machine, as far as is known."""
+        facts = self.facts(device) or self._met.get(device)
+        return facts is not None and facts.machine == platform.machine()
 
     def last_facts(self, device: DeviceId | None) -> Facts | None:
         """What a device said of itself when it last connected, since this process started."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from coordinator.costs.devices import EndpointOverhead
+from coordinator.costs.cluster import EndpointOverhead
 from protos.wire.limits import Limits
 
 # More would only slow down the search, whatever the file's origin.

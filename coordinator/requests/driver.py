@@ -13,14 +13,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain
-from typing import Protocol
 
 import numpy as np
 import structlog
 
 from coordinator.answers import Answer
-from coordinator.devices.outbox import Letter, Outbox, Sender
+from coordinator.devices.outbox import Letter
+from coordinator.devices.pool import Pool
 from coordinator.requests.messages import resend_item, task_item, tensor_items
 from coordinator.requests.request_state import RequestState, UnusableResult
 from coordinator.tasks.deadlines import SLACK_S, Expectations
@@ -82,26 +83,6 @@ TICK_S = SLACK_S / 10
 REPORTS_S = 0.05
 
 
-class Transport(Sender, Protocol):
-    """The connections to workers, as the driver needs them."""
-
-    def forget(self, device: DeviceId, program: str) -> None:
-        """The device reported that it no longer has this program."""
-        ...
-
-    def offset_s(self, device: DeviceId) -> float:
-        """Seconds to add to the device's clock to get this process's monotonic clock."""
-        ...
-
-    def address(self, device: DeviceId) -> str:
-        """The address where peers reach the device, as `host:port`; empty if it is gone."""
-        ...
-
-    def departure(self, device: DeviceId) -> ImbrexError | None:
-        """Why the device's connection ended; None if it was not the connection that failed."""
-        ...
-
-
 class Driver:
     """Runs requests on the devices that are ready, with expectations from predictions.
     `accused(device, cause)` is called for results that cannot be right. `hold(request, state,
@@ -111,27 +92,25 @@ class Driver:
 
     def __init__(
         self,
-        transport: Transport,
+        pool: Pool,
         expectations: Expectations | None = None,
         accused: Callable[[DeviceId, str], None] = lambda *_: None,
         hold: Callable[[RequestId, RequestState, Sequence[DeviceId]], bool] = lambda *_: False,
     ) -> None:
         self.scheduler = Scheduler(expectations)
-        self._transport = transport
+        self._pool = pool
         self._accused = accused
         self._hold = hold
         self._requests: dict[RequestId, RequestState] = {}
         # Taken off when they are used again.
         self._distrusted: set[DeviceId] = set()
-        self._outbox = Outbox(transport, self._on_delivery, self._on_send_failure)
         self._ticker: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Stops sending. Ending the requests in flight is left to the caller."""
+        """Stops looking after requests; ending those in flight is left to the caller."""
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
-        await self._outbox.close()
 
     @property
     def in_flight(self) -> int:
@@ -229,14 +208,14 @@ class Driver:
         """Passes an event to the scheduler and executes its actions; one letter is sent per device,
         and later ones describe tasks that cannot begin yet.
         """
-        if isinstance(event, Lost):
-            self._outbox.forget(event.device, is_connected=event.is_connected)
+        if isinstance(event, Lost) and (lost := self._pool.get(event.device)):
+            lost.outbox.clear()
         now, later = dispatch(self.scheduler.step(event, time.monotonic()))
         letters: dict[DeviceId, Letter] = {}
         for action in now:
             self._act(action, payload, letters)
         for device, letter in letters.items():
-            self._outbox.post(device, letter)
+            self._post(device, letter)
         if later:
             for each in chain.from_iterable(later):
                 self._requests[each.request].assigned(each.task, each.attempt, each.device)
@@ -253,7 +232,7 @@ class Driver:
                 if self.scheduler.is_current(each.request, each.task, each.attempt):
                     self._assign(each, letters)
             for device, letter in letters.items():
-                self._outbox.post(device, letter)
+                self._post(device, letter)
         except Exception as error:
             for request in {each.request for each in part} & self._requests.keys():
                 if not self._requests[request].done.done():
@@ -281,9 +260,9 @@ class Driver:
                 self.step(Joined(device))
 
     def _lost(self, device: DeviceId) -> Lost:
-        if self._transport.address(device):
+        if self._pool.get(device):
             return Lost(device, is_connected=True)
-        match self._transport.departure(device):
+        match self._pool.departures.get(device):
             case StreamRefused(request=request):
                 return Lost(device, False, "refused", RequestId(request) if request else None)
             case NoAnswer() | WorkerStopped():
@@ -338,7 +317,8 @@ class Driver:
         state = self._asked(device, done)
         if state is None:
             return
-        offset = self._transport.offset_s(device)
+        connection = self._pool.get(device)
+        offset = connection.offset_s if connection else 0.0
         times = TaskTimes(
             task=done.task,
             attempt=done.attempt,
@@ -356,8 +336,8 @@ class Driver:
         state = self._asked(device, failed)
         if state is None:
             return
-        if failed.code == "no_program":
-            self._transport.forget(device, state.graph.tasks[failed.task].program)
+        if failed.code == "no_program" and (connection := self._pool.get(device)):
+            connection.programs.forget(state.graph.tasks[failed.task].program)
         request = RequestId(failed.request)
         self.step(Failed(request, failed.task, failed.attempt, failed.code, failed.message))
 
@@ -367,20 +347,29 @@ class Driver:
         asked = state is not None and state.attempts.get((news.task, news.attempt)) == device
         return state if asked else None
 
-    # ------------------------------------------------------------ results of letters
+    # ------------------------------------------------------------ letters
 
-    def _on_delivery(self, device: DeviceId, letter: Letter) -> None:
-        """A letter was sent and its programs are ready: from now on its attempts are timed."""
-        del device
-        now = time.monotonic()
-        for key in letter.attempts:
-            self.scheduler.step(Delivered(*key), now)
+    def _post(self, device: DeviceId, letter: Letter) -> None:
+        """Sends a letter. From when it is queued its attempts are timed; if its programs cannot be
+        prepared, or the device has gone, they fail, on the next turn of the event loop.
+        """
+        try:
+            posted = self._pool.connection(device).outbox.post(letter)
+        except LostWorker as gone:
+            posted = asyncio.get_running_loop().create_future()
+            posted.set_exception(gone)
+        posted.add_done_callback(partial(self._posted, letter))
 
-    def _on_send_failure(self, device: DeviceId, letter: Letter, error: ImbrexError) -> None:
-        """A letter failed; if a program cannot be prepared, the tasks that need it fail."""
-        del device
+    def _posted(self, letter: Letter, posted: asyncio.Future[None]) -> None:
+        if posted.cancelled():
+            return  # the device was lost, and its tasks with it
+        error = posted.exception()
         for key in letter.attempts:
-            self.step(Failed(*key, error.code, str(error)))
+            if error is None:
+                self.scheduler.step(Delivered(*key), time.monotonic())
+            else:
+                assert isinstance(error, ImbrexError)
+                self.step(Failed(*key, error.code, str(error)))
 
     # ------------------------------------------------------------ actions
 
@@ -420,8 +409,9 @@ class Driver:
     def release(self, request: RequestId, devices: Iterable[DeviceId]) -> None:
         """Lets devices drop everything that they keep of a request."""
         for device in devices:
-            item = pb.Item(release=pb.Release(requests=[request]))
-            self._outbox.post_with_next(device, item)
+            if connection := self._pool.get(device):
+                item = pb.Item(release=pb.Release(requests=[request]))
+                connection.outbox.post_with_next(item)
 
     def _end(self, request: RequestId, error: ImbrexError | None) -> None:
         state = self._requests.get(request)
@@ -440,10 +430,15 @@ class Driver:
             return  # the attempt ended in the same step
         state.direct = run.direct
         letter = letters.setdefault(action.device, Letter())
-        letter.items.append(task_item(action, run, self._transport.address, state.selections))
+        letter.items.append(task_item(action, run, self._address, state.selections))
         letter.attempts[action.request, action.task, action.attempt] = None
         program = graph.programs[graph.tasks[action.task].program]
         letter.programs.append((program, graph.blobs))
+
+    def _address(self, device: DeviceId) -> str:
+        """Where peers reach a device, as `host:port`; empty if it is gone."""
+        connection = self._pool.get(device)
+        return connection.address if connection else ""
 
     def _send(self, action: Send, letters: dict[DeviceId, Letter]) -> None:
         state = self._requests[action.request]

@@ -11,22 +11,22 @@ import numpy as np
 from coordinator.answers import Finding
 from coordinator.audit.auditor import Auditor
 from coordinator.audit.verdict import Verdict
+from coordinator.devices.devices import LiveCluster
 from coordinator.devices.host_worker import HostHardware
 from coordinator.doctor.findings import of_models, of_state
+from coordinator.draining.withdrawal import Withdrawal
 from coordinator.library.loaded import Library
 from coordinator.library.naming import Names
 from coordinator.library.sharing import sharing_of
+from coordinator.planning.planners.named import planner_of, strategy
+from coordinator.plans.controller import Controller
+from coordinator.plans.plan_making import PlanMaker
+from coordinator.plans.served import Served
 from coordinator.requests.admission import Admission
+from coordinator.requests.after_answer import AfterAnswer
 from coordinator.requests.driver import Driver
 from coordinator.requests.journal import Journal
 from coordinator.requests.request_state import RequestState
-from coordinator.runtime.after_answer import AfterAnswer
-from coordinator.runtime.controller import Controller
-from coordinator.runtime.live import LiveCluster
-from coordinator.runtime.plan_making import PlanMaker
-from coordinator.runtime.planners import planner_of, strategy
-from coordinator.runtime.served import Served
-from coordinator.runtime.withdrawal import Withdrawal
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.events import RequestId
 from coordinator.trust.open_state import open_state
@@ -72,12 +72,12 @@ class Runtime:
             settings.max_models_bytes,
             self._let_go,
         )
-        self.driver = Driver(self.live.transport, self.live.expectations, self._accused, self._hold)
+        self.driver = Driver(self.live.pool, self.live.expectations, self._accused, self._hold)
         self.auditor = Auditor(
             settings.audit_every,
             self.live.collector,
             self.live.examiner.arbiter,
-            self.live.transport,
+            self.live.pool,
             self._judged,
             self.driver.release,
         )
@@ -85,7 +85,7 @@ class Runtime:
         maker = PlanMaker(
             self.library,
             partial(planner_of, own),
-            self.live.transport,
+            self.live.pool,
             settings.objective,
             settings.wire,
         )

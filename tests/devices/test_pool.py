@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from coordinator.devices.addresses import PeerState
-from coordinator.devices.connection import LOST_AFTER_S, PING_INTERVAL_S, QUEUE_MESSAGES
+from coordinator.devices.connection import LOST_AFTER_S, PING_INTERVAL_S
+from coordinator.devices.outbox import QUEUE_MESSAGES
 from coordinator.trust.trust import Trust
 from imbrex.demo.emulation.settings import command
 from protos import imbrex_pb2 as pb

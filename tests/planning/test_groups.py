@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.planning.groups import Grouping, ServiceTimes, counts, divided, grouping
+from coordinator.planning.planners.named import strategy
 from coordinator.planning.planners.propose import propose
-from coordinator.runtime.planners import strategy
 from tests.planning.support import CLUSTERS, cluster, real, small
 
 

@@ -21,10 +21,10 @@ from coordinator.answers import (
     PlanNow,
     ServedModel,
 )
-from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.library.naming import Names
 from coordinator.planning.planners.aofl import aofl
 from coordinator.planning.published import equal_cluster
+from coordinator.plans.choice import IN_FORCE, Choice
 from coordinator.requests.input_variants import FeedReader, read_feeds
 from coordinator.requests.journal import Ended, Journal
 from coordinator.settings import CoordinatorSettings

@@ -12,9 +12,9 @@ import numpy as np
 import onnx
 import pytest
 
-from coordinator.control import plans
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.devices import children
+from coordinator.plans import plans
 from coordinator.serving.common import names
 from coordinator.serving.common.tensors import load_tensors, write_tensors
 from coordinator.tasks.plan import Plan

@@ -88,7 +88,7 @@ async def test_models_that_nobody_asks_for_are_let_go_of(
     assert "imbrex_models_max_bytes 60000.0" in metrics
     held = {
         sha
-        for device in real.coordinator._live._pool.ready().values()
+        for device in real.coordinator._live.pool.ready().values()
         for sha in device.programs._ready
     }
     await until(lambda: real.coordinator._controller.plans.graph(first) is None)

@@ -8,7 +8,7 @@ import structlog
 
 from benchmarks.store import free_port, stored
 from coordinator.devices import connection
-from coordinator.runtime.withheld_list import WithheldList
+from coordinator.devices.withheld_list import WithheldList
 from coordinator.serving.common.keys import Keys, Role
 from coordinator.trust.authority import Authority
 from coordinator.trust.cluster_state import LocalState

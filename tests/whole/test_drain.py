@@ -59,7 +59,7 @@ async def test_drained_under_load_and_resumed(tmp_path) -> None:
 
 
 async def test_a_held_plan_goes_on_elsewhere(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("coordinator.control.withheld.PATIENCE_S", 0.2)
+    monkeypatch.setattr("coordinator.devices.withheld.PATIENCE_S", 0.2)
     feeds, whole = question(MODEL)
     async with (
         worker_process(tmp_path / "stays", **SLOW) as stays,

@@ -30,7 +30,7 @@ async def answered_until(host, feeds, whole, told):
 
 async def refreshed(host):
     """The facts are those of now, not of the last regular greeting."""
-    for connection in host._live._pool.ready().values():
+    for connection in host._live.pool.ready().values():
         connection.tell_members()
     await asyncio.sleep(0.05)
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from coordinator.control.switching import PERIOD_S
+from coordinator.plans.switching import PERIOD_S
 from protos.errors import ImbrexError
 from tests.devices.support import worker_process
 from tests.waiting import until
@@ -84,13 +84,13 @@ async def test_peers_that_cannot_reach_each_other_go_through_the_host(
         workers(tmp_path, 2) as (one, other),
         coordinator(tmp_path / "host", [one.address, other.address], "halo") as host,
     ):
-        address = host._live.transport.address
+        address = host._driver._address
         with silent_address() as nobody:
             for wrong in (nobody, one.address):
                 away = {other.id: wrong}
                 monkeypatch.setattr(
-                    host._live.transport,
-                    "address",
+                    host._driver,
+                    "_address",
                     lambda device, away=away: away.get(device) or address(device),
                 )
                 answer = await host.infer(MODEL, feeds)

@@ -45,7 +45,7 @@ async def largest_error(host, model, feeds, whole):
             if plan.version == answer.plan_version and not answer.retried_tasks:
                 assert moved(answer.traffic) == moved(plan.traffic)
             await asyncio.sleep(0.3)
-            for connection in host._live._pool.ready().values():
+            for connection in host._live.pool.ready().values():
                 connection.tell_members()
             await asyncio.sleep(0.1)
     return max(errors), before

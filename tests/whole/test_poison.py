@@ -63,7 +63,7 @@ async def restarted(workers):
 
 
 def losses(host) -> dict[str, int]:
-    return dict(host._live._pool.losses)
+    return dict(host._live.pool.losses)
 
 
 async def asked_all_along(host, feeds, whole, ended: asyncio.Event) -> int:

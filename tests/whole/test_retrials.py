@@ -3,8 +3,8 @@
 import asyncio
 import math
 
-from coordinator.control import retrials
 from coordinator.costs.corrections import Correction, Corrections
+from coordinator.plans import retrials
 from coordinator.service import Coordinator
 from tests.devices.support import worker_process
 from tests.whole.cluster import assert_right, coordinator, question

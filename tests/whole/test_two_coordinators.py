@@ -96,10 +96,10 @@ async def test_alone_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     async with worker_process(tmp_path / "worker") as worker:
         for _ in range(2):  # the same one again, after a restart
             async with coordinator(tmp_path / "hall", [worker.address]) as hall:
-                first = next(iter(hall._live._pool.ready().values())).last_seen_s
+                first = next(iter(hall._live.pool.ready().values())).last_seen_s
                 await until(
                     lambda hall=hall, first=first: (
-                        next(iter(hall._live._pool.ready().values())).last_seen_s > first
+                        next(iter(hall._live.pool.ready().values())).last_seen_s > first
                     )
                 )
                 assert hall.devices()[0].shared_with == ()

@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.planners.lw import lw
 from coordinator.tasks.plan import Plan
 from models.cut.units import Network

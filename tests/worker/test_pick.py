@@ -65,7 +65,7 @@ async def test_every_faulty_engine_is_refused_by_name_in_its_trial(tmp_path, mon
         assert "signal 6" in refused["dying"]
         assert "MB" in refused["eating"] or "emory" in refused["eating"]
         assert_right(await host.infer(MODEL, feeds), whole)
-        for connection in host._live._pool.ready().values():
+        for connection in host._live.pool.ready().values():
             connection.tell_members()
         await until(lambda: "dying is refused" in host.devices()[0].facts["refused"])
         assert host.devices()[0].state == "ready"
@@ -88,7 +88,7 @@ async def test_a_device_that_changes_its_engine_goes_on_and_is_examined_again(
         async with asyncio.timeout(60):
             while host.devices()[0].facts["engine_programs"] < 5:
                 assert_right(await host.infer(MODEL, feeds), whole)
-                for connection in host._live._pool.ready().values():
+                for connection in host._live.pool.ready().values():
                     connection.tell_members()
                 assert host.devices()[0].state == "ready"
                 await asyncio.sleep(0.01)
@@ -233,5 +233,5 @@ async def test_a_stored_pick_is_used_from_the_start(tmp_path, monkeypatch):
         async with asyncio.timeout(60):
             while host.devices()[0].facts["engine_programs"] < 2:
                 assert_right(await host.infer(MODEL, feeds), whole)
-                for connection in host._live._pool.ready().values():
+                for connection in host._live.pool.ready().values():
                     connection.tell_members()
