@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.compare import duration
 from benchmarks.lab.pictures import for_pictures
 from benchmarks.report import ROOT, provenance
 from coordinator.planning.planners.auto import auto
@@ -71,8 +72,8 @@ def table(rows: dict[str, Any]) -> str:
         lines += ["", f"### {title}", ""]
         one, four = rows[kind][DETECTOR]["1"], rows[kind][DETECTOR]["4"]
         lines += [
-            f"People detection with YOLOv8n at 640x640 on four of them: {_duration(four)} for a "
-            f"picture, {_rate(four)}; on one: {_duration(one)}, {_rate(one)}.",
+            f"People detection with YOLOv8n at 640x640 on four of them: {duration(four)} for a "
+            f"picture, {_rate(four)}; on one: {duration(one)}, {_rate(one)}.",
             "",
         ]
         head = "".join(f" {count} |" for count in COUNTS[1:])
@@ -81,15 +82,11 @@ def table(rows: dict[str, Any]) -> str:
             found = rows[kind][model]
             alone = found["1"]
             cells = "".join(
-                f" {_duration(seconds)}<br>{_rate(seconds)}<br>{alone / seconds:.1f}x |"
+                f" {duration(seconds)}<br>{_rate(seconds)}<br>{alone / seconds:.1f}x |"
                 for seconds in (found[str(count)] for count in COUNTS[1:])
             )
-            lines.append(f"| `{model}` | {_duration(alone)}<br>{_rate(alone)} |{cells}")
+            lines.append(f"| `{model}` | {duration(alone)}<br>{_rate(alone)} |{cells}")
     return "\n".join(lines)
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
 
 
 def _rate(seconds: float) -> str:
@@ -102,7 +99,7 @@ def summary(rows: dict[str, Any]) -> str:
     for model in MODELS:
         pairs = ((rows[kind][model]["1"], rows[kind][model]["4"]) for kind in KINDS)
         cells = (
-            f"{_duration(alone)}, {_duration(four)}: {alone / four:.1f}x" for alone, four in pairs
+            f"{duration(alone)}, {duration(four)}: {alone / four:.1f}x" for alone, four in pairs
         )
         lines.append(f"| `{model}` | {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from textwrap import fill
 from typing import Any
 
+from benchmarks.compare import duration
 from benchmarks.report import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -35,7 +36,7 @@ class Found:
 
     def cells(self) -> tuple[str, ...]:
         """The right columns."""
-        times = map(_duration, (self.alone_s, self.together_s))
+        times = map(duration, (self.alone_s, self.together_s))
         return (*times, f"{self.gain:.1f}x", self.how)
 
 
@@ -90,15 +91,11 @@ def between() -> str:
         "(docs/performance.md) that really runs each network. *Simulated*: predicted from the "
         "operations and bytes of its plan ([assumptions](docs/hardware.md)). The simulator lets "
         "every operation run at the device's full rate, which real kernels do not reach: it has "
-        f"one Pi 4 take {_duration(there.alone_s)} for YOLOv8n instead of the lab's "
-        f"{_duration(here.alone_s)}. Gains differ less: {there.gain:.1f}x simulated, "
+        f"one Pi 4 take {duration(there.alone_s)} for YOLOv8n instead of the lab's "
+        f"{duration(here.alone_s)}. Gains differ less: {there.gain:.1f}x simulated, "
         f"{here.gain:.1f}x in the lab."
     )
     return fill(text, 100, break_long_words=False, break_on_hyphens=False)
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
 
 
 def _read(file: str) -> dict[str, Any]:

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from benchmarks.compare import duration
+
 # More than this share of the cores in use by others, and times are of this machine, not of a Pi.
 _BUSY_SHARE = 0.1
-# The clusters of equal devices that docs/performance.md shows.
-_SHOWN = (("pi3-1ghz", "star"), ("pi4-gbe", "switch"), ("pi5-gbe", "switch"))
+# What docs/performance.md shows: clusters of equal devices, and networks by a strategy each.
+_CLUSTERS = (("pi3-1ghz", "star"), ("pi4-gbe", "switch"), ("pi5-gbe", "switch"))
+_NETWORKS = {
+    **dict.fromkeys(("vgg16-256-conv", "vgg16", "yolov2", "resnet50", "digits"), "auto"),
+    **dict.fromkeys(("yolov8n", "yolo11n"), "auto+boxes"),
+    **dict.fromkeys(("deit_tiny.script", "mobilenetv4_conv_small.script"), "auto"),
+}
 
 _HEAD = (
     *("", "seconds", "speed-up", "fastest", "predicted", "MB moved", "coordinator's CPU"),
@@ -73,15 +80,16 @@ def _fastest(measured: Mapping[str, Any], result: Mapping[str, Any]) -> float:
 
 
 def summary(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What `auto` gains on equal devices, in their own time, and what the time of a request is."""
+    """What `auto` gains on equal devices, in their own time, and where a request's time goes."""
     yield "| devices | network | one alone | together | gain | ideal | slower kernels | waiting |"
     yield "|---" * 8 + "|"
     for found in documents:
         unlike = len(set(found["clocks"])) > 1
-        if unlike or (found["preset"], found["medium"]) not in _SHOWN:
+        if unlike or (found["preset"], found["medium"]) not in _CLUSTERS:
             continue
-        for model, measured in found["models"].items():
-            auto = measured["strategies"]["auto"]
+        for model in (each for each in found["models"] if each in _NETWORKS):
+            measured = found["models"][model]
+            auto = measured["strategies"][_NETWORKS[model]]
             parts = auto["where_s"]
             total_s = sum(parts.values())
             waiting_s = sum(
@@ -90,11 +98,11 @@ def summary(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             shares = (parts["ideal"], parts["redundant"] + parts["slower_kernels"], waiting_s)
             cells = (
                 f"{found['devices']} x {found['preset']}",
-                f"`{model}`",
-                f"{measured['baseline']['latency_s'] * found['scale']:.2f} s",
-                f"{auto['latency_s'] * found['scale']:.2f} s",
+                f"`{model.removesuffix('.script')}`",
+                duration(measured["baseline"]["latency_s"] * found["scale"]),
+                duration(auto["latency_s"] * found["scale"]),
                 f"{auto['speedup']:.2f}",
-                *(f"{max(0.0, share / total_s):.0%}" for share in shares),
+                *(f"{share / total_s:.0%}" for share in shares),
             )
             yield f"| {' | '.join(cells)} |"
 

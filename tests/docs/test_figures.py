@@ -1,12 +1,12 @@
-"""README's figures are those of the committed results: tests/benchmarks/test_tables.py compares the
-page with them.
-"""
+"""Figures of README and of docs/networks.md are those of the committed results."""
 
 import json
+import re
 
 import pytest
 
 from benchmarks import readme
+from benchmarks.report import ROOT
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,29 @@ def test_every_row_says_how_it_was_found():
     rows = [line for line in readme.table().splitlines() if line.startswith("|")][2:]
     assert len(rows) == 9
     assert all(row.split("|")[-2].strip().startswith(("lab", "simulated")) for row in rows)
+
+
+# The networks of each row of the page's table, by their names in the result.
+KINDS = (
+    ("yolov8n", "yolo11n", "yolo26n", "rtdetr-l"),
+    ("vit_b_16.script", "swin_t.script"),
+    ("ppocr_det@480x640", "nudenet@320x320"),
+    (
+        *("deit_tiny.script", "repvit_m0_9.script", "fastvit_t8.script", "ssdlite320.script"),
+        "fasterrcnn.script",
+    ),
+    (
+        *("mobilenetv4_conv_small.script", "efficientvit_b0.script", "levit_128.script"),
+        *("convnextv2_atto.script", "mobilevit.script"),
+    ),
+)
+
+
+def test_the_gains_of_kinds_of_networks_are_those_of_the_results():
+    rows = json.loads((readme.RESULTS / readme.EXPORTS).read_text())["rows"]
+    gains = {row["network"]: row["clusters"][0]["speedup"] for row in rows}
+    page = (ROOT / "docs" / "networks.md").read_text()
+    table = page.partition("## How much networks gain")[2].partition("[Results]")[0]
+    shown = [tuple(map(float, pair)) for pair in re.findall(r"\| ([\d.]+) to ([\d.]+) \|", table)]
+    found = [[gains[name] for name in names] for names in KINDS]
+    assert shown == [(round(min(each), 1), round(max(each), 1)) for each in found]

@@ -170,12 +170,13 @@ def test_a_run_is_shown_with_what_disturbed_it():
 
 
 def test_the_summary_is_in_the_devices_own_time(monkeypatch):
-    monkeypatch.setattr(tables, "_SHOWN", (("p", "star"),))
+    monkeypatch.setattr(tables, "_CLUSTERS", (("p", "star"),))
+    monkeypatch.setattr(tables, "_NETWORKS", {"m": "auto"})
     parts = dict.fromkeys(tables._PARTS, 0.1)
     found = document(latency_s=0.5, where_s=parts | {"ideal": 0.5}) | {"scale": 0.5}
     strategies = found["models"]["m"]["strategies"]
     strategies["auto"] = strategies.pop("halo")
-    row = "| 2 x p | `m` | 0.50 s | 0.25 s | 2.00 | 50% | 20% | 30% |"
+    row = "| 2 x p | `m` | 500 ms | 250 ms | 2.00 | 50% | 20% | 30% |"
     assert [*tables.summary([found])][2:] == [row]
     assert [*tables.summary([found | {"clocks": [1.0, 2.0]}])][2:] == []
 
