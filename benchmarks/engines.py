@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.exports.files import exported
-from benchmarks.report import ROOT, command_line, emit
+from benchmarks.report import command_line, emit
 from models.catalogue.catalogue import load
 from models.catalogue.loading import network_of
 from models.check.tolerance import of_engine
@@ -54,7 +54,6 @@ EXPORTED = (
     *("efficientvit_b0.script", "edgenext.script", "convnextv2_atto.script"),
     *("levit_128.script", "mobilevit.script", "lraspp.script"),
 )
-RESULT = ROOT / "benchmarks" / "results" / "engines.json"
 # An engine is never to be slower than this share of onnxruntime's speed.
 LEAST = 0.97
 ROUNDS = 9

@@ -58,10 +58,10 @@ class Section:
 def columns(*keys: str) -> Callable[[Mapping[str, Any]], str]:
     """A table of the rows under each key; without any, of the whole content as one row."""
 
-    def made(found: Mapping[str, Any]) -> str:
-        return "\n\n".join(_columns(found[key]) for key in keys) if keys else _columns(found)
+    def text_of(result: Mapping[str, Any]) -> str:
+        return "\n\n".join(_columns(result[key]) for key in keys) if keys else _columns(result)
 
-    return made
+    return text_of
 
 
 def _columns(rows: Any) -> str:
@@ -107,9 +107,9 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([first, rule, *rest])
 
 
-def of_papers(found: Mapping[str, Any]) -> str:
+def of_papers(result: Mapping[str, Any]) -> str:
     """What `benchmarks.paper` prints."""
-    parts = (PAPERS[name][1](result) for name, result in found.items() if name in PAPERS)
+    parts = (PAPERS[name][1](result) for name, result in result.items() if name in PAPERS)
     return "\n\n".join(f"```text\n{part}\n```" for part in parts)
 
 
@@ -129,7 +129,7 @@ SECTIONS = (
         "Exported networks in the lab",
         "Four emulated Pi 4s, in scaled time: four times as long as on real ones. With *likely "
         "boxes*, a client asks for predictions instead of raw outputs.",
-        lambda found: exports.lab_table(found["models"]),
+        lambda result: exports.lab_table(result["models"]),
     ),
     Section(
         "exports/simulated.json",
@@ -138,13 +138,13 @@ SECTIONS = (
         "*Error*: the largest difference from the whole network, relative to the largest "
         "magnitude, with everything cut in four. *MB moved*: of four Pi 4s. *Planning*: the "
         "longest search of `auto`, in CPU seconds.",
-        lambda found: exports.table(found["rows"]),
+        lambda result: exports.table(result["rows"]),
     ),
     Section(
         "hardware.json",
         "Kinds of Raspberry Pi, simulated",
         "Predicted for `auto`: latency, pictures per second one after the other, gain.",
-        lambda found: hardware.table(found["seconds"]),
+        lambda result: hardware.table(result["seconds"]),
     ),
     Section(
         "never_slower.json",
@@ -157,13 +157,13 @@ SECTIONS = (
         "OpenVINO and onnxruntime",
         "Whole networks, the engines in turn; medians. The last column is the gain of "
         "`engine = auto`.",
-        lambda found: engines.table(found["networks"]),
+        lambda result: engines.table(result["networks"]),
     ),
     Section(
         "engines-fp16.json",
         "The same with `precision = fp16`",
         "",
-        lambda found: engines.table(found["networks"], found["precision"]),
+        lambda result: engines.table(result["networks"], result["precision"]),
     ),
     Section(
         "heights.json",
@@ -176,13 +176,13 @@ SECTIONS = (
         "ResNet-50 in 8 bits",
         "Four real workers, with plans for Pi 3s of one core; first both networks whole, in "
         "onnxruntime.",
-        lambda found: "\n\n".join(
+        lambda result: "\n\n".join(
             (
-                columns("whole")(found),
+                columns("whole")(result),
                 markdown(
                     [
                         {"strategy": row["strategy"], "network": cuts.replace("_", " "), **flat(of)}
-                        for row in found["rows"]
+                        for row in result["rows"]
                         for cuts, of in row.items()
                         if isinstance(of, Mapping)
                     ]
@@ -241,10 +241,10 @@ SECTIONS = (
             f"{name}.json",
             f"Messages: `{name}`",
             "CPU time at either end, and as a share of gRPC's.",
-            lambda found: markdown(
+            lambda result: markdown(
                 [
                     {"": transport, **flat(row)}
-                    for transport, rows in found["transports"].items()
+                    for transport, rows in result["transports"].items()
                     for row in rows
                 ]
             ),
@@ -258,10 +258,10 @@ SECTIONS = (
         "pauses.json",
         "Pinned threads after a pause",
         "",
-        lambda found: markdown(
+        lambda result: markdown(
             [
                 {"network": row["network"], "busy core": row["beside_a_busy_core"], **flat(pause)}
-                for row in found["networks"]
+                for row in result["networks"]
                 for pause in row["pauses"]
             ]
         ),
@@ -272,32 +272,32 @@ SECTIONS = (
 
 def page() -> str:
     """The page of results."""
-    labs = [read(each.file) for each in SECTIONS if each.file.startswith("speedup-")]
+    labs = [read(section.file) for section in SECTIONS if section.file.startswith("speedup-")]
     parts = [_HEAD, _ABOUT_LAB, *lab.asked(labs), ""]
     for section in SECTIONS:
-        found = read(section.file)
-        title = section.title or lab.heading(found)
-        parts += [f"## {title}", "", _source(section.file, found), ""]
+        result = read(section.file)
+        title = section.title or lab.heading(result)
+        parts += [f"## {title}", "", _source(section.file, result), ""]
         parts += [section.about, ""] if section.about else []
-        parts += [section.table(found).strip("\n"), ""]
+        parts += [section.table(result).strip("\n"), ""]
     return "\n".join(parts)
 
 
-def _source(file: str, found: Mapping[str, Any]) -> str:
+def _source(file: str, result: Mapping[str, Any]) -> str:
     """Where a result is from."""
-    if "models" in found and isinstance(
-        found["models"], Mapping
+    if "models" in result and isinstance(
+        result["models"], Mapping
     ):  # of the lab, each of its own run
-        found = next(iter(found["models"].values()))
-    made = found["provenance"]
-    where = f"{made['cpu']}, {made['cores']} cores, Python {made['python']}"
-    return f"`{file}`: `{made['command']}` at {made['commit']}; {where}."
+        result = next(iter(result["models"].values()))
+    run = result["provenance"]
+    where = f"{run['cpu']}, {run['cores']} cores, Python {run['python']}"
+    return f"`{file}`: `{run['command']}` at {run['commit']}; {where}."
 
 
 def pages() -> dict[Path, str]:
     """Every page with the tables of the committed results."""
     rows = read("hardware.json")["seconds"]
-    labs = [read(each.file) for each in SECTIONS if each.file.startswith("speedup-")]
+    labs = [read(section.file) for section in SECTIONS if section.file.startswith("speedup-")]
     within = {
         ROOT / "README.md": readme.table(),
         ROOT / "docs" / "performance.md": "\n".join(
@@ -333,8 +333,8 @@ def read(file: str) -> dict[str, Any]:
 
 def main() -> None:
     """Writes the pages, and the pictures of docs/hardware.md."""
-    for path, made in pages().items():
-        path.write_text(made)
+    for path, content in pages().items():
+        path.write_text(content)
     for path, svg in hardware.charts(read("hardware.json")["seconds"]).items():
         path.write_text(svg)
 

@@ -83,12 +83,12 @@ def summary(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What `auto` gains on equal devices, in their own time, and where a request's time goes."""
     yield "| devices | network | one alone | together | gain | ideal | slower kernels | waiting |"
     yield "|---" * 8 + "|"
-    for found in documents:
-        unlike = len(set(found["clocks"])) > 1
-        if unlike or (found["preset"], found["medium"]) not in _CLUSTERS:
+    for run in documents:
+        unlike = len(set(run["clocks"])) > 1
+        if unlike or (run["preset"], run["medium"]) not in _CLUSTERS:
             continue
-        for model in (each for each in found["models"] if each in _NETWORKS):
-            measured = found["models"][model]
+        for model in (name for name in run["models"] if name in _NETWORKS):
+            measured = run["models"][model]
             auto = measured["strategies"][_NETWORKS[model]]
             parts = auto["where_s"]
             total_s = sum(parts.values())
@@ -97,19 +97,19 @@ def summary(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             )
             shares = (parts["ideal"], parts["redundant"] + parts["slower_kernels"], waiting_s)
             cells = (
-                f"{found['devices']} x {found['preset']}",
+                f"{run['devices']} x {run['preset']}",
                 f"`{model.removesuffix('.script')}`",
-                duration(measured["baseline"]["latency_s"] * found["scale"]),
-                duration(auto["latency_s"] * found["scale"]),
+                duration(measured["baseline"]["latency_s"] * run["scale"]),
+                duration(auto["latency_s"] * run["scale"]),
                 f"{auto['speedup']:.2f}",
                 *(f"{share / total_s:.0%}" for share in shares),
             )
             yield f"| {' | '.join(cells)} |"
 
 
-def document(found: Mapping[str, Any]) -> str:
+def document(run: Mapping[str, Any]) -> str:
     """Everything of one run."""
-    return "\n".join(_document(found))
+    return "\n".join(_document(run))
 
 
 def _document(found: Mapping[str, Any]) -> Iterator[str]:

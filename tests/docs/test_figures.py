@@ -1,4 +1,4 @@
-"""Figures of README and of docs/networks.md are those of the committed results."""
+"""Figures of README, docs/networks.md and docs/faults.md are those of the committed results."""
 
 import json
 import re
@@ -49,5 +49,13 @@ def test_the_gains_of_kinds_of_networks_are_those_of_the_results():
     page = (ROOT / "docs" / "networks.md").read_text()
     table = page.partition("## How much networks gain")[2].partition("[Results]")[0]
     shown = [tuple(map(float, pair)) for pair in re.findall(r"\| ([\d.]+) to ([\d.]+) \|", table)]
-    found = [[gains[name] for name in names] for names in KINDS]
-    assert shown == [(round(min(each), 1), round(max(each), 1)) for each in found]
+    kinds = [[gains[name] for name in names] for names in KINDS]
+    assert shown == [(round(min(kind), 1), round(max(kind), 1)) for kind in kinds]
+
+
+def test_the_losses_of_a_coordinator_are_those_of_the_results():
+    parts = json.loads((readme.RESULTS / "pair.json").read_text())["takeover_s"]
+    page = (ROOT / "docs" / "faults.md").read_text()
+    shown = re.findall(r"^\| .* \| ([\d.]+) \(([\d.]+)\)", page, re.MULTILINE)
+    order = ("kills", "nodes", "pauses", "upgrades", "partitions", "machines")
+    assert shown == [tuple(f"{seconds:.1f}" for seconds in parts[name]) for name in order]

@@ -42,7 +42,7 @@ def headings(text: str) -> set[str]:
 
 def test_every_link_leads_somewhere() -> None:
     assert len(READ) > 40
-    assert {page: found for page in READ if (found := [*broken(page, page.read_text())])} == {}
+    assert {page: lost for page in READ if (lost := [*broken(page, page.read_text())])} == {}
 
 
 def test_a_broken_link_would_be_noticed() -> None:
