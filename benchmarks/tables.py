@@ -115,15 +115,7 @@ def of_papers(result: Mapping[str, Any]) -> str:
 
 SECTIONS = (
     Section("first-screen.json", "`make demo`", "Ten runs.", columns("runs")),
-    *(
-        Section(f"speedup-{name}.json", "", "", lab.document)
-        for name in (
-            *("pi3-1ghz-star-8", "pi3-1ghz-air-8", "four-gflops-star-8", "pi4-gbe-switch-4"),
-            *("pi4-gbe-tls-switch-4", "pi5-gbe-switch-8", "pi3-1ghz-star-8-case-1-1"),
-            *("pi3-1ghz-star-8-case-2-1", "pi3-1ghz-star-8-case-2-2"),
-            "pi4-gbe-switch-8-case-20x",
-        )
-    ),
+    *(Section(path.name, "", "", lab.document) for path in sorted(RESULTS.glob("speedup-*.json"))),
     Section(
         "exports/speedup-pi4-gbe-switch-4.json",
         "Exported networks in the lab",
@@ -285,10 +277,9 @@ def page() -> str:
 
 def _source(file: str, result: Mapping[str, Any]) -> str:
     """Where a result is from."""
-    if "models" in result and isinstance(
-        result["models"], Mapping
-    ):  # of the lab, each of its own run
-        result = next(iter(result["models"].values()))
+    models = result.get("models")
+    if isinstance(models, Mapping):  # of the lab, each network in a run of its own
+        result = next(iter(models.values()))
     run = result["provenance"]
     where = f"{run['cpu']}, {run['cores']} cores, Python {run['python']}"
     return f"`{file}`: `{run['command']}` at {run['commit']}; {where}."
