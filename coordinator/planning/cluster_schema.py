@@ -1,6 +1,4 @@
-"""The keys of a cluster file. Their descriptions are the page docs/cluster-files.md (`python
-docs/cluster_keys.py` writes it).
-"""
+"""The keys of a cluster file; docs/site.py makes a page of their descriptions."""
 
 from __future__ import annotations
 
