@@ -147,7 +147,7 @@ def release_plan(model: str) -> Call[answers.Released]:
 
 def devices() -> Call[list[DeviceStatus]]:
     """Every device that the coordinator knows of."""
-    return Call("GET", "/v1/devices", lambda response: _as(answers.Devices)(response).devices)
+    return Call("GET", "/v1/devices", lambda response: _as(answers.DeviceList)(response).devices)
 
 
 def drain(device: str) -> Call[DeviceStatus]:
