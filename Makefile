@@ -111,11 +111,11 @@ bench: setup ## overhead and memory, as JSON
 	$(BIN)/python -m benchmarks.memory --json
 
 lab: setup ## speed-ups on 8 emulated Pis: needs root and iproute2, under 30 minutes
-	$(BIN)/python -m benchmarks.speedup; off=$$?; $(BIN)/python -m benchmarks.lab.tables && exit $$off
+	$(BIN)/python -m benchmarks.speedup; off=$$?; $(BIN)/python -m benchmarks.tables && exit $$off
 
 lab-full: setup ## the same for every kind of Pi on 2, 4 and 8 of them: hours, goes on where it was
 	$(BIN)/python -m benchmarks.speedup --full --resume; off=$$?; \
-	$(BIN)/python -m benchmarks.lab.tables && exit $$off
+	$(BIN)/python -m benchmarks.tables && exit $$off
 
 configurations: setup ## generate those of NATS, HAProxy and keepalived from the templates of the roles
 	$(BIN)/python -m tests.deploy.rendering

@@ -20,11 +20,11 @@ from typing import Any
 import onnx
 
 from benchmarks.report import command_line, emit
-from coordinator.costs.devices import Cluster, Device, Link
+from coordinator.costs.cluster import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts
 from coordinator.planning.planners.branches import by_branches
 from coordinator.planning.simulate.simulator import simulate
-from coordinator.runtime.planners import strategy
+from coordinator.plans.named import strategy
 from models.catalogue.catalogue import load
 from models.cut.units import Network, divide
 from models.onnx_file import builder

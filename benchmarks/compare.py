@@ -58,6 +58,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def duration(seconds: float) -> str:
+    """Seconds, or milliseconds below one."""
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
+
+
 def signed(value: float | None) -> str:
     """A deviation in percent, with its sign."""
     return "" if value is None else f"{value:+.0f} %"

@@ -3,7 +3,6 @@ the difference of the results. `best` is what a worker with `engine = auto` woul
 
     python -m benchmarks.engines [--only resnet50,digits] [--precision fp16] [--threads N]
                                  [--exported] [--json] [-o FILE]
-    python -m benchmarks.engines --table        (docs/networks.md, from the committed result)
 
 `--exported` adds those that `benchmarks.exports` makes. With another precision than `exact`,
 engines may compute less exactly; onnxruntime does not.
@@ -11,7 +10,6 @@ engines may compute less exactly; onnxruntime does not.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import sys
@@ -26,8 +24,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.exports.files import exported
-from benchmarks.lab.tables import between_marks
-from benchmarks.report import ROOT, command_line, emit
+from benchmarks.report import command_line, emit
 from models.catalogue.catalogue import load
 from models.catalogue.loading import network_of
 from models.check.tolerance import of_engine
@@ -57,8 +54,6 @@ EXPORTED = (
     *("efficientvit_b0.script", "edgenext.script", "convnextv2_atto.script"),
     *("levit_128.script", "mobilevit.script", "lraspp.script"),
 )
-PAGE = ROOT / "docs" / "networks.md"
-RESULT = ROOT / "benchmarks" / "results" / "engines.json"
 # An engine is never to be slower than this share of onnxruntime's speed.
 LEAST = 0.97
 ROUNDS = 9
@@ -161,7 +156,7 @@ def _text(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+def table(rows: Sequence[Mapping[str, Any]], precision: Precision = "exact") -> str:
     """Markdown: a row for each network."""
     lines = [
         "| network | onnxruntime | OpenVINO | difference | with `auto` |",
@@ -172,17 +167,12 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         if "refused" in told:
             cells = ["", "refused", "", "1"]
         else:
-            is_right = told["difference"] <= of_engine("exact")
+            is_right = told["difference"] <= of_engine(precision)
             times = (f"{told[key]:.3g} ms" for key in ("onnxruntime_ms", "ms"))
             gain = f"{row['speedup']:.2f}" if row["best"] != DEFAULT else "1"
             cells = [*times, f"{told['difference']:.0e}" + ("" if is_right else ", refused"), gain]
         lines.append(f"| `{row['network'].removesuffix('.script')}` | {' | '.join(cells)} |")
     return "\n".join(["", *lines, ""])
-
-
-def page_with_table(page: str) -> str:
-    """The page with the committed result's table."""
-    return between_marks(page, table(json.loads(RESULT.read_text())["networks"]))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -194,11 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--precision", choices=WIRES, default="exact")
     parser.add_argument("--exported", action="store_true", help="exported networks, too")
-    parser.add_argument("--table", action="store_true", help="write the table; measure nothing")
     chosen = parser.parse_args(arguments)
-    if chosen.table:
-        PAGE.write_text(page_with_table(PAGE.read_text()))
-        return 0
     rows = []
     for name in (*chosen.only.split(","), *(EXPORTED if chosen.exported else ())):
         rows.append(measure(name, chosen.threads, chosen.precision))

@@ -77,7 +77,7 @@ class Cluster:
     @property
     def plan(self) -> Plan:
         """The plan in force."""
-        graph = self.coordinator._controller.plans.graph(self.model)
+        graph = self.coordinator.controller.plans.graph(self.model)
         assert graph is not None
         return graph.plan
 
@@ -91,7 +91,7 @@ class Cluster:
         """Devices that compute something now."""
         return {
             attempt.device
-            for run in self.coordinator._driver.scheduler.requests.values()
+            for run in self.coordinator.requests.scheduler.requests.values()
             for task in run.tasks
             if task.phase is RunPhase.RUNNING
             for attempt in task.attempts.values()
@@ -109,15 +109,15 @@ class Cluster:
 
     async def quiet(self) -> None:
         """Requests until so long nothing was reconsidered that a drift would be at once."""
-        switching = self.coordinator._controller.plans.switching
+        switching = self.coordinator.controller.plans.switching
         watched = switching._watched[self.model]
         while time.monotonic() - watched.looked_s < switching.period_s:
             await self.ask()
 
     async def replan(self) -> None:
         """The plan for what is known now, whatever it costs to change."""
-        self.coordinator._controller.changed("asked to by a benchmark")
-        await self.coordinator._controller.settled()
+        self.coordinator.controller.changed("asked to by a benchmark")
+        await self.coordinator.controller.settled()
 
 
 async def killed(model: str, strategy: str, kills: int, seed: int) -> dict[str, Any]:

@@ -3,18 +3,18 @@
 Every kind is a preset of the lab: its numbers, and where they come from, are in
 `imbrex/kinds/presets`. Nothing here is measured on a Pi.
 
-    python -m benchmarks.hardware             writes docs/hardware.md's table and pictures
+    python -m benchmarks.hardware   writes the result, and the example clusters of docs/clusters
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from benchmarks.compare import duration
 from benchmarks.lab.pictures import for_pictures
-from benchmarks.lab.tables import between_marks
 from benchmarks.report import ROOT, provenance
 from coordinator.planning.planners.auto import auto
 from coordinator.planning.single_device import whole_works
@@ -37,7 +37,6 @@ COUNTS = (1, 2, 3, 4, 6, 8)
 # Files of docs/clusters, by their kind.
 EXAMPLES = {"four-pi3": "pi3b-ort", "four-pi4": "pi4-gbe", "four-pi5": "pi5-gbe"}
 RESULT = ROOT / "benchmarks" / "results" / "hardware.json"
-PAGE = ROOT / "docs" / "hardware.md"
 IMAGES = ROOT / "docs" / "images"
 CLUSTERS = ROOT / "docs" / "clusters"
 
@@ -70,11 +69,11 @@ def table(rows: dict[str, Any]) -> str:
     """Markdown: latency, pictures per second one after the other, and how many times as fast."""
     lines = []
     for kind, title in KINDS.items():
-        lines += ["", f"### {title}", "", f"![Speed-up curves](images/hardware-{kind}.svg)", ""]
+        lines += ["", f"### {title}", ""]
         one, four = rows[kind][DETECTOR]["1"], rows[kind][DETECTOR]["4"]
         lines += [
-            f"People detection with YOLOv8n at 640x640 on four of them: {_duration(four)} for a "
-            f"picture, {_rate(four)}; on one: {_duration(one)}, {_rate(one)}.",
+            f"People detection with YOLOv8n at 640x640 on four of them: {duration(four)} for a "
+            f"picture, {_rate(four)}; on one: {duration(one)}, {_rate(one)}.",
             "",
         ]
         head = "".join(f" {count} |" for count in COUNTS[1:])
@@ -83,25 +82,33 @@ def table(rows: dict[str, Any]) -> str:
             found = rows[kind][model]
             alone = found["1"]
             cells = "".join(
-                f" {_duration(seconds)}<br>{_rate(seconds)}<br>{alone / seconds:.1f}x |"
+                f" {duration(seconds)}<br>{_rate(seconds)}<br>{alone / seconds:.1f}x |"
                 for seconds in (found[str(count)] for count in COUNTS[1:])
             )
-            lines.append(f"| `{model}` | {_duration(alone)}<br>{_rate(alone)} |{cells}")
+            lines.append(f"| `{model}` | {duration(alone)}<br>{_rate(alone)} |{cells}")
     return "\n".join(lines)
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
 
 
 def _rate(seconds: float) -> str:
     return f"{1 / seconds:.2g} per second" if seconds > 0.1 else f"{1 / seconds:.0f} per second"
 
 
-def charts(rows: dict[str, Any]) -> dict[str, str]:
-    """SVG by kind."""
+def summary(rows: dict[str, Any]) -> str:
+    """Markdown: for each kind and network one alone, four together, and the gain."""
+    lines = [f"| network | {' | '.join(KINDS.values())} |", "|---" * (1 + len(KINDS)) + "|"]
+    for model in MODELS:
+        pairs = ((rows[kind][model]["1"], rows[kind][model]["4"]) for kind in KINDS)
+        cells = (
+            f"{duration(alone)}, {duration(four)}: {alone / four:.1f}x" for alone, four in pairs
+        )
+        lines.append(f"| `{model}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def charts(rows: dict[str, Any]) -> dict[Path, str]:
+    """SVG by file."""
     return {
-        kind: speedup_svg(
+        IMAGES / f"hardware-{kind}.svg": speedup_svg(
             title,
             {
                 model: [
@@ -115,23 +122,12 @@ def charts(rows: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def write(rows: dict[str, Any]) -> None:
-    """The page's part and its pictures, and example cluster files."""
+def main() -> None:
+    """Simulates, and writes everything."""
+    document = {"seconds": simulated(), "provenance": provenance()}
+    RESULT.write_text(json.dumps(document, indent=1) + "\n")
     for stem, kind in EXAMPLES.items():
         (CLUSTERS / f"{stem}.toml").write_text(example(kind))
-    PAGE.write_text(between_marks(PAGE.read_text(), table(rows)))
-    for kind, svg in charts(rows).items():
-        (IMAGES / f"hardware-{kind}.svg").write_text(svg)
-
-
-def main() -> None:
-    """Simulates, and writes everything; `--page` only what is written from the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--page", action="store_true", help="from what was simulated before")
-    if not parser.parse_args().page:
-        document = {"seconds": simulated(), "provenance": provenance()}
-        RESULT.write_text(json.dumps(document, indent=1) + "\n")
-    write(json.loads(RESULT.read_text())["seconds"])
 
 
 if __name__ == "__main__":

@@ -36,11 +36,11 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from benchmarks.report import command_line, emit
 from benchmarks.zoo import imbrex
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.plan_json import plan_json, save_plan
 from coordinator.planning.published import equal_cluster
-from coordinator.runtime.planners import strategy as planner_of
+from coordinator.plans.named import strategy as planner_of
 from coordinator.tasks.plan import Plan
 from imbrex.demo.cluster import WORKER
 from models.catalogue import loading

@@ -18,8 +18,8 @@ from typing import Any
 
 from benchmarks.report import command_line, emit
 from coordinator.costs.affine import Costs
+from coordinator.costs.cluster import Cluster
 from coordinator.costs.corrections import CorrectedCosts
-from coordinator.costs.devices import Cluster
 from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.simulate.simulator import simulate
 from imbrex.kinds import presets

@@ -97,7 +97,7 @@ async def _measured(coordinator: Coordinator, workers: int, profile: bool) -> No
     """Until every worker is ready and, if asked for, profiled and probed."""
     deadline = asyncio.get_running_loop().time() + READY_S
     while asyncio.get_running_loop().time() < deadline:
-        ready = [device for device in coordinator.devices() if device.state == "ready"]
+        ready = [device for device in coordinator.device_statuses() if device.state == "ready"]
         if len(ready) >= workers and (not profile or all(device.profiled for device in ready)):
             return
         await asyncio.sleep(0.1)

@@ -67,7 +67,7 @@ def plan_messages(plan: Any) -> int:
 
 async def _echo(cluster: LocalCluster, messages: int, traffic: Any) -> None:
     """The same bytes in as many messages, without any of our work around them."""
-    pool: Pool = cluster.coordinator._live._pool
+    pool: Pool = cluster.coordinator.devices.pool
     connections = list(pool.ready().values())
     there, back = traffic.scatter // messages, traffic.gather // messages
     for start in range(0, messages, len(connections)):

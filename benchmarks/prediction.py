@@ -25,7 +25,7 @@ from benchmarks.report import command_line, emit
 from coordinator.library.loaded import Loaded
 from coordinator.planning.planners.propose import propose
 from coordinator.planning.simulate.simulator import simulate
-from coordinator.runtime.planners import strategy
+from coordinator.plans.named import strategy
 from coordinator.tasks.task_graph import TaskGraph, compile_plan
 from models.run.quantised_inputs import as_they_travel
 from models.run.reference import random_inputs
@@ -43,13 +43,12 @@ class Bench:
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._coordinator = cluster.coordinator
-        self._live = cluster.coordinator._live
-        self._driver = cluster.coordinator._driver
+        self._devices = cluster.coordinator.devices
         self._version = 1000
 
     async def case(self, model: str, name: str) -> dict[str, Any]:
         """One model under one strategy."""
-        loaded = await self._coordinator._runtime.library.get(model)
+        loaded = await self._coordinator.library.get(model)
         taken = loaded.served.network.graph
         feeds = as_they_travel(taken, random_inputs(taken))
         try:
@@ -59,7 +58,7 @@ class Bench:
         first = graph.plan.predicted_latency_s
         for _ in range(CORRECTING):
             await self._request(loaded, graph, feeds)
-        predicted = simulate(graph.plan, loaded.served.network, self._live.cluster())
+        predicted = simulate(graph.plan, loaded.served.network, self._devices.cluster())
         seconds = [await self._request(loaded, graph, feeds) for _ in range(MEASURED)]
         measured = statistics.median(seconds)
         return {
@@ -73,22 +72,25 @@ class Bench:
         }
 
     async def _prepared(self, loaded: Loaded, name: str) -> TaskGraph:
-        network, cluster = loaded.served.network, self._live.cluster()
+        network, cluster = loaded.served.network, self._devices.cluster()
         plan = await asyncio.to_thread(propose, strategy(name), network, cluster)
         self._version += 1
         plan = replace(plan, version=self._version)
         graph = await asyncio.to_thread(compile_plan, plan, network, loaded.blobs())
         for device in plan.devices:
-            await self._live.transport.ensure(device, graph.programs_of(device), graph.blobs)
+            connection = self._devices.pool.connection(device)
+            await connection.ensure(graph.programs_of(device), graph.blobs)
         return graph
 
     async def _request(
         self, loaded: Loaded, graph: TaskGraph, feeds: dict[str, np.ndarray]
     ) -> float:
         began = time.monotonic()
-        _, times = await self._driver.run(graph, feeds)
+        requests = self._coordinator.requests
+        computed = await requests.run(graph, feeds)
         seconds = time.monotonic() - began
-        self._live.observe(graph, times)
+        requests.release(computed.request, computed.state.holders)
+        self._coordinator.measuring.observe(graph, computed.times)
         return seconds
 
 

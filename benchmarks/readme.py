@@ -1,4 +1,4 @@
-"""README's table of what four Pis gain, from committed results: `python -m benchmarks.readme`.
+"""README's table of what four Pis gain, from committed results.
 
 A row says how it was found. *lab*: measured on emulated devices with the strategy `auto`, in scaled
 time, given here in the devices' own. *simulated*: what the planner's simulator predicts for `auto`.
@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from textwrap import fill
 from typing import Any
 
-from benchmarks.lab.tables import between_marks
+from benchmarks.compare import duration
 from benchmarks.report import ROOT
 
-PAGE = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
 # Runs on the same emulated cluster: of exports, and of the catalogue.
 LABS = ("exports/speedup-pi4-gbe-switch-4.json", "speedup-pi4-gbe-switch-4.json")
@@ -37,7 +36,7 @@ class Found:
 
     def cells(self) -> tuple[str, ...]:
         """The right columns."""
-        times = map(_duration, (self.alone_s, self.together_s))
+        times = map(duration, (self.alone_s, self.together_s))
         return (*times, f"{self.gain:.1f}x", self.how)
 
 
@@ -57,7 +56,7 @@ def simulated(kind: str, model: str) -> Found:
 
 
 def exported(kind: str, model: str) -> Found:
-    """As docs/networks.md has it: if its head is known, devices send likely boxes alone."""
+    """As the page of results has it: if its head is known, devices send likely boxes alone."""
     (row,) = (each for each in _read(EXPORTS)["rows"] if each["network"] == model)
     (cluster,) = (
         each for each in row["clusters"] if each["preset"] == kind and each["devices"] == 4
@@ -92,26 +91,13 @@ def between() -> str:
         "(docs/performance.md) that really runs each network. *Simulated*: predicted from the "
         "operations and bytes of its plan ([assumptions](docs/hardware.md)). The simulator lets "
         "every operation run at the device's full rate, which real kernels do not reach: it has "
-        f"one Pi 4 take {_duration(there.alone_s)} for YOLOv8n instead of the lab's "
-        f"{_duration(here.alone_s)}. Gains differ less: {there.gain:.1f}x simulated, "
+        f"one Pi 4 take {duration(there.alone_s)} for YOLOv8n instead of the lab's "
+        f"{duration(here.alone_s)}. Gains differ less: {there.gain:.1f}x simulated, "
         f"{here.gain:.1f}x in the lab."
     )
     return fill(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
-def _duration(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.0f} ms"
-
-
 def _read(file: str) -> dict[str, Any]:
     document: dict[str, Any] = json.loads((RESULTS / file).read_text())
     return document
-
-
-def main() -> None:
-    """Rewrites the page between its marks."""
-    PAGE.write_text(between_marks(PAGE.read_text(), table()))
-
-
-if __name__ == "__main__":
-    main()

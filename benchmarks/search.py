@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import command_line, emit
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.costs.rates import RateCosts
 from coordinator.planning.cluster_file import parse_cluster
 from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.simulate.simulator import simulate
-from coordinator.runtime.planners import strategy
+from coordinator.plans.named import strategy
 from coordinator.tasks.plan import Plan
 from imbrex.cli.app import YOUNG_OBJECTS
 from models.catalogue import catalogue

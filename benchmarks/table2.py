@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.compare import Row, digits, table
 from benchmarks.published import CASES, VGG, Case
 from benchmarks.testbed import CALIBRATIONS, Outcome, planned, unlike
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.tasks.plan import Plan
 
 EXPLANATIONS = {

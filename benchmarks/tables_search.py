@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.exhaustive import enumerate_strategies, least_of_all
 from benchmarks.training import DATA_PARALLEL, MODEL_PARALLEL, FixedCut, Perceptron, total_bytes
 from benchmarks.training_layers import Machine, Training
-from coordinator.costs.devices import Cluster, Device, Link
+from coordinator.costs.cluster import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts
 from coordinator.planning.papers.elimination import elimination
 from coordinator.planning.papers.kcut_search import k_cut

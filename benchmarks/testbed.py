@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from coordinator.costs.devices import Cluster, Device, Link
+from coordinator.costs.cluster import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts, flop_per_s
 from coordinator.planning.planners.propose import propose
-from coordinator.runtime.planners import strategy
+from coordinator.plans.named import strategy
 from coordinator.tasks.plan import Plan
 from imbrex.described import load_cluster
 from models.catalogue import catalogue

@@ -56,7 +56,7 @@ async def measure(rounds: int) -> dict[str, Any]:
         for size in PAYLOADS:
 
             async def ping(cluster: LocalCluster, size: int = size) -> None:
-                pool: Pool = cluster.coordinator._live._pool
+                pool: Pool = cluster.coordinator.devices.pool
                 await next(iter(pool.ready().values())).ping(size, size)
 
             found[f"{size} bytes there and back"] = await _compared(clusters, ping, rounds, PINGS)

@@ -132,7 +132,7 @@ async def coordinated(
 
 def ready(coordinator: Coordinator) -> int:
     """How many devices can be used."""
-    return sum(each.state == "ready" for each in coordinator.devices())
+    return sum(each.state == "ready" for each in coordinator.device_statuses())
 
 
 def questions(model: str, count: int) -> list[tuple[Tensors, Tensors]]:

@@ -19,8 +19,7 @@ import structlog
 import uvicorn
 
 from coordinator.devices.host_worker import HostHardware
-from coordinator.runtime.runtime import WEIGHTS_FOLDER
-from coordinator.service import Coordinator
+from coordinator.service import WEIGHTS_FOLDER, Coordinator
 from coordinator.serving.app import create_app
 from coordinator.serving.common.connections import HttpConnection
 from coordinator.serving.common.interface import OptionalInterface

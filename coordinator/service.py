@@ -2,78 +2,205 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Set
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from coordinator.answers import Answer, DeviceStatus, ProfileStatus, ServedModel
-from coordinator.control.choice import IN_FORCE, Choice
+from coordinator.answers import Answer, DeviceStatus, ServedModel
+from coordinator.audit.auditor import Auditor
+from coordinator.audit.collector import Collector
+from coordinator.audit.examiner import Examiner
+from coordinator.audit.verdict import Verdict
+from coordinator.devices.announcements import (
+    Announcements,
+    DeviceJoined,
+    DeviceLeft,
+    DevicesChanged,
+    EngineSwitched,
+)
+from coordinator.devices.describe import Described, describe
+from coordinator.devices.devices import Devices
 from coordinator.devices.host_worker import HostHardware
+from coordinator.devices.statuses import status_of, statuses
+from coordinator.doctor.doctor import Doctor
+from coordinator.draining.withdrawal import Withdrawal
+from coordinator.library.loaded import Library
+from coordinator.library.naming import Names
+from coordinator.library.sharing import ModelsChanged, sharing_of
+from coordinator.measuring.after_answer import AfterAnswer
+from coordinator.measuring.measuring import Measuring
+from coordinator.measuring.profiler import Profiled
+from coordinator.plans.choice import IN_FORCE, Choice
+from coordinator.plans.controller import Controller, TookOver
+from coordinator.plans.named import strategy
+from coordinator.plans.plan_making import PlanMaker
+from coordinator.plans.served import ModelForgotten, Served
+from coordinator.plans.served_plans import ServedPlans
+from coordinator.requests.admission import Admission
+from coordinator.requests.driver import Accused, Driver
 from coordinator.requests.input_variants import Entrances, FeedReader, read_feeds
-from coordinator.requests.journal import Ended
+from coordinator.requests.journal import Ended, Journal
 from coordinator.requests.trace import chrome_trace
-from coordinator.runtime.describe import Described, describe
-from coordinator.runtime.doctor import Doctor
-from coordinator.runtime.runtime import Runtime
-from coordinator.runtime.served_plans import ServedPlans
-from coordinator.runtime.statuses import status_of
 from coordinator.settings import CoordinatorSettings
-from coordinator.trust.roster import Member
+from coordinator.trust.open_state import open_state
 from models.tensors.arrays import Arrays
 from models.tensors.selection import NO_SELECTION, Selections
 from protos.errors import BadRequest, ImbrexError, NotFiniteAnswer
 from protos.wire.facts import DeviceId
 
+# Folder in the state directory for the weights of loaded models.
+WEIGHTS_FOLDER = "weights"
+
 
 class Coordinator:
-    """One per process. All methods run on its event loop."""
+    """One per process. All methods run on its event loop.
+
+    Each of its parts owns its state. Those further down know those above them, which announce what
+    they do not know the readers of (`_listen`).
+    """
 
     def __init__(self, settings: CoordinatorSettings, hardware: HostHardware | None = None) -> None:
+        own = (settings.strategy, *settings.planners)
+        for name in own:
+            strategy(name)  # an unknown name is refused at start
         self.settings = settings
-        self._runtime = runtime = Runtime(settings, hardware)
-        self._live, self._driver = runtime.live, runtime.driver
-        self._controller = runtime.controller
-        self.journal, self.state = runtime.journal, runtime.state
-        self.names, self.served = runtime.names, runtime.served
-        self.plans = ServedPlans(self.names, self.served, self._controller, self._live)
-        self.doctor = Doctor(runtime, self.plans, self.devices)
+        self.journal = Journal()
+        self.state = open_state(settings.state_dir)
+        self.admission = Admission(settings.max_in_flight, settings.max_queue, settings.max_wait_s)
+        self._announcements = news = Announcements()
+        self.devices = devices = Devices(settings, self.state, news, hardware or HostHardware())
+        trust, host = devices.trust, settings.enrol_host
+        self.sharing = sharing_of(self.state, trust, host, settings.share_port, news)
+        self.names = Names(
+            settings.models, settings.model_repository, settings.detector, self.sharing
+        )
+        self.library = Library(
+            self.names,
+            settings.state_dir / WEIGHTS_FOLDER,
+            settings.max_models_bytes,
+            lambda model: self.served.let_go(model),  # noqa: PLW0108 - made below
+        )
+        maker = PlanMaker(self.library, own, devices.pool, settings.objective, settings.wire)
+        self.controller = Controller(settings, maker, devices, news)
+        self.served = Served(self.names, self.library, self.controller, devices, news)
+        self.plans = ServedPlans(self.names, self.served, self.controller, devices)
+        self.requests = Driver(devices.pool, news, devices.expectations)
+        self._collector = Collector(devices.pool)
+        self.examiner = Examiner(devices, self._collector, news)
+        self.auditor = Auditor(
+            settings.audit_every,
+            self._collector,
+            self.examiner.arbiter,
+            devices.pool,
+            self.requests,
+            news,
+        )
+        self.measuring = Measuring(settings, devices, self.library, self.admission, news)
+        replan = bool(settings.replan)
+        self.after_answer = AfterAnswer(
+            self.measuring, devices, self.controller, self.journal, replan=replan
+        )
+        self.withdrawal = Withdrawal(
+            devices, self.controller, self.requests, self.after_answer, self.journal, news
+        )
+        self.doctor = Doctor(
+            settings, self.state, self.sharing, devices, self.examiner, self.plans, self.served
+        )
         self._entrances = Entrances()
+        self._background: set[asyncio.Task[None]] = set()
+        self._listen()
+
+    def _listen(self) -> None:
+        """Who hears what of whom, in this order."""
+        on = self._announcements.on
+        on(DeviceJoined, lambda news: self.examiner.joined(news.device))
+        on(DeviceJoined, lambda news: self.measuring.joined(news.device))
+        on(DeviceLeft, self.devices.left)
+        on(DevicesChanged, self._devices_changed)
+        on(DevicesChanged, lambda news: self.measuring.devices_changed())
+        on(EngineSwitched, lambda news: self.examiner.switched(news.device))
+        on(EngineSwitched, lambda news: self.measuring.switched(news.device))
+        on(Profiled, lambda news: self.measuring.profiled())
+        on(ModelsChanged, lambda news: self._models_changed())
+        on(TookOver, self.journal.planned)
+        on(TookOver, lambda news: self.examiner.planned(news.graph))
+        on(ModelForgotten, lambda news: self.measuring.forget(news.model))
+        on(ModelForgotten, lambda news: self._start(self._release(news.programs)))
+        on(Accused, lambda news: self.auditor.sampling.suspected(news.device))
+        on(Accused, lambda news: self.withdrawal.wrong(news.device, news.cause))
+        on(Verdict, lambda news: self.auditor.sampling.judged(news.device, wrong=news.wrong))
+        on(Verdict, self.withdrawal.judged)
+
+    def _devices_changed(self, news: DevicesChanged) -> None:
+        """Requests leave devices that may not compute any more; plans are made for the others."""
+        now = time.monotonic()
+        self.requests.devices(self.devices.usable(now))
+        self.controller.changed(news.cause, now=now)
+
+    async def start(self) -> None:
+        """Starts discovery and the loading of models; returns at once."""
+        self.settings.state_dir.mkdir(parents=True, exist_ok=True)
+        self.state.follow()
+        await self.devices.start((self._collector, self.requests))
+        await self.sharing.start(self.settings.state_dir)
+        self._start(self.withdrawal.follow())
+        self._start(self.served.load_configured())
+
+    async def stop(self) -> None:
+        """Stops everything that was started."""
+        self.after_answer.settle()
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self.sharing.stop()
+        await self.withdrawal.close()
+        await self.controller.close()
+        await self.auditor.close()
+        await self.requests.close()
+        await self.examiner.close()
+        await self.measuring.stop()
+        await self.devices.stop()
+        await asyncio.to_thread(self.state.close)
+
+    def _models_changed(self) -> None:
+        """Versions came or went: configured models may be served now."""
+        self.names.refresh()
+        self._start(self.served.load_configured())
+
+    async def _release(self, programs: Set[str]) -> None:
+        """Frees the programs of a model that is gone, once no request in flight needs them."""
+        self.examiner.give_up(programs - self.controller.programs())
+        await self.admission.idle()
+        await self.devices.release(programs - self.controller.programs())
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     @property
     def queue_depth(self) -> int:
         """Requests that wait to be computed."""
-        return self._runtime.admission.waiting
+        return self.admission.waiting
 
     @property
     def in_flight(self) -> int:
         """Requests that are computed now."""
-        return self._runtime.admission.running
-
-    @property
-    def departures(self) -> Mapping[str, int]:
-        """Connections to devices that ended by an error since the start, by the error's code."""
-        return self._live.departures
-
-    async def start(self) -> None:
-        """Starts discovery and the loading of models; returns at once."""
-        await self._runtime.start()
-
-    async def stop(self) -> None:
-        """Stops everything that was started."""
-        await self._runtime.stop()
+        return self.admission.running
 
     # ------------------------------------------------------------ devices
 
-    def devices(self) -> list[DeviceStatus]:
+    def device_statuses(self) -> list[DeviceStatus]:
         """Every known device, ready or not."""
-        refused = self._driver.scheduler.refused
+        refused = self.requests.scheduler.refused
 
         def counted(status: DeviceStatus) -> DeviceStatus:
             device = DeviceId(status.id)
-            tasks, audited, wrong = self._runtime.auditor.sampling.tally(device)
+            tasks, audited, wrong = self.auditor.sampling.tally(device)
             return replace(
                 status,
                 refused_results=refused[device],
@@ -82,11 +209,7 @@ class Coordinator:
                 wrong_tasks=wrong,
             )
 
-        return list(map(counted, self._live.statuses()))
-
-    def members(self) -> list[Member]:
-        """The members of the cluster; none if it has no authority."""
-        return self._live.members()
+        return list(map(counted, statuses(self.devices, self.measuring.unprobed)))
 
     async def drain(self, device: str) -> DeviceStatus:
         """Gives a device (by id or name) no more work until `resume`, even across restarts of the
@@ -96,7 +219,7 @@ class Coordinator:
             NotFound: no such device is ready.
             Unavailable: the cluster's state cannot be changed at present.
         """
-        return status_of(await self._runtime.withdrawal.drain(device), self.devices())
+        return status_of(await self.withdrawal.drain(device), self.device_statuses())
 
     async def resume(self, device: str) -> DeviceStatus:
         """Uses a device again that was drained or is in quarantine.
@@ -105,19 +228,11 @@ class Coordinator:
             NotFound: no such device, or it was not set aside.
             Unavailable: the cluster's state cannot be changed at present.
         """
-        return status_of(await self._runtime.withdrawal.resume(device), self.devices())
-
-    def profile_again(self, device: str) -> ProfileStatus:
-        """Measures a device again when it is idle, for at most a minute."""
-        return self._live.profile_again(device)
-
-    def profile_of(self, device: str) -> ProfileStatus:
-        """What was measured of a device, and the state of its measurement."""
-        return self._live.profile_of(device)
+        return status_of(await self.withdrawal.resume(device), self.device_statuses())
 
     def described(self, stem: str) -> Described:
         """The present cluster as a cluster file."""
-        return describe(self._live.cluster(), stem)
+        return describe(self.devices.cluster(), stem)
 
     # ------------------------------------------------------------ requests
 
@@ -166,14 +281,16 @@ class Coordinator:
         served = model if isinstance(model, ServedModel) else await self.served.get(model)
         request, source = request_id or uuid.uuid4().hex[:12], served.source
         try:
-            async with self._runtime.admission.place():
+            async with self.admission.place():
                 admitted_s = time.monotonic()
                 given = await read_feeds(feeds, served.network)
                 read_s = time.monotonic() - admitted_s
-                async with self._controller.turn(source, choice) as turn:
+                async with self.controller.turn(source, choice) as turn:
                     graph, sent = await self._entrances.fitting(turn, served.network, given)
                     started_s = time.monotonic()
-                    answer, times = await self._driver.run(graph, sent, request, selections)
+                    computed = await self.requests.run(graph, sent, request, selections)
+                    if not self.auditor.take(computed):
+                        self.requests.release(computed.request, computed.state.holders)
         except BadRequest:
             raise  # an error of the caller says nothing about the cluster
         except ImbrexError as error:
@@ -181,8 +298,9 @@ class Coordinator:
             raise
         ended_s = time.monotonic()
         queue_s = started_s - arrived_s - read_s
-        timing = replace(answer.timing, queue_s=queue_s, total_s=answer.timing.total_s + queue_s)
-        answer = replace(answer, timing=timing)
+        timing = computed.answer.timing
+        timing = replace(timing, queue_s=queue_s, total_s=timing.total_s + queue_s)
+        answer = replace(computed.answer, timing=timing)
         unread: NotFiniteAnswer | None = None
         try:
             yield answer
@@ -193,16 +311,23 @@ class Coordinator:
         finally:
             kept = replace(answer, outputs={})
             ended = Ended(
-                request, source, arrived_s, ended_s, kept, tuple(times), unread, sketch=graph.sketch
+                request,
+                source,
+                arrived_s,
+                ended_s,
+                kept,
+                tuple(computed.times),
+                unread,
+                sketch=graph.sketch,
             )
-            self._runtime.after_answer.add(graph, ended)
+            self.after_answer.add(graph, ended)
 
     def settle(self) -> None:
         """Learns from the requests that were answered, and tells the journal of them. Interfaces
         call it when they have sent an answer, and whoever is about to read what was learnt;
         otherwise it happens a little later.
         """
-        self._runtime.after_answer.settle()
+        self.after_answer.settle()
 
     def trace(self, request_id: str) -> dict[str, Any]:
         """The timeline of one of the latest requests, as Chrome trace events.
@@ -212,5 +337,5 @@ class Coordinator:
         """
         self.settle()
         ended = self.journal.find(request_id)
-        names = {each.id: each.name for each in self.devices() if each.id}
+        names = {each.id: each.name for each in self.device_statuses() if each.id}
         return chrome_trace(ended.lived(self.names.public(ended.model)[0], names))

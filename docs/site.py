@@ -4,20 +4,23 @@ is built, and links to files of the repository, which are not pages.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
+RESULTS = "benchmarks/results/README.md"
 sys.path.insert(0, str(ROOT))
-_OUTSIDE = re.compile(r"(!?)\[([^\]]*)\]\((\.\./[^)#]+)\)")
+_OUTSIDE = re.compile(r"(!?)\[([^\]]*)\]\((\.\./[^)#]+)(?:#[^)]*)?\)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -50,6 +53,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         PluginError: there is no such file.
     """
     folder = (ROOT / "docs" / page.file.src_path).parent
+    markdown = markdown.replace(f"../{RESULTS}", "reference/results.md")
 
     def told(found: re.Match[str]) -> str:
         picture, text, target = found.groups()
@@ -68,7 +72,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def reference() -> dict[str, str]:
     """Pages by name."""
-    return {"commands": commands(), "http": routes(), "settings": settings()}
+    return {
+        "commands": commands(),
+        "http": routes(),
+        "settings": settings(),
+        "playbook": playbook(),
+        "cluster-keys": cluster_keys(),
+        "results": (ROOT / RESULTS).read_text().replace("../../docs/", "../"),
+    }
 
 
 def commands() -> str:
@@ -135,6 +146,47 @@ def _parameters(found: list[dict[str, Any]]) -> list[str]:
         f"| `{each['name']}` | {each['in']} | {each.get('description', '')} |" for each in found
     ]
     return ["| parameter | in | |", "|---|---|---|", *rows, ""]
+
+
+def cluster_keys() -> str:
+    """Every key of a cluster file, by section, from the parser."""
+    from coordinator.planning import cluster_schema as schema
+
+    sections: dict[str, Any] = {
+        "`[network]`": schema.NetworkTable,
+        "`[host]`": schema.Host,
+        "`[[device]]`": schema.DeviceEntry,
+        "`gflops` and others, of `[host]` and `[[device]]`": schema.ComputerTable,
+        "`[device.limits]` and `[host.limits]`": schema.Limited,
+        "`endpoint_` keys, of `[host]`, `[host.worker]` and `[[device]]`": schema.End,
+    }
+    parts = ["# Keys of cluster files", "", "See [Cluster files](../cluster-files.md).", ""]
+    for title, section in sections.items():
+        parts += [f"## {title}", "", "| key | default | |", "|---|---|---|"]
+        for name in section.__annotations__:  # its own; those that it shares have their table
+            field = section.model_fields[name]
+            default = "" if field.default is None else f"`{json.dumps(field.default, default=str)}`"
+            default = "required" if field.is_required() else default
+            parts.append(f"| `{name}` | {default} | {field.description} |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def playbook() -> str:
+    """Every variable of the inventory, from what the roles declare."""
+    parts = ["# Variables of the playbook", "", "What an inventory may set, by role.", ""]
+    for file in sorted((ROOT / "deploy" / "ansible" / "roles").glob("*/meta/argument_specs.yml")):
+        role = yaml.safe_load(file.read_text())["argument_specs"]["main"]
+        parts += [f"## {file.parent.parent.name}", "", f"{role['short_description']}.", ""]
+        parts += ["| variable | type | default | |", "|---|---|---|---|"]
+        for name, option in role["options"].items():
+            lines = option["description"]
+            about = " ".join(lines) if isinstance(lines, list) else lines
+            about = re.sub(r"[CI]\((.*?)\)", r"`\1`", about).strip()
+            default = json.dumps(option.get("default"), ensure_ascii=False)
+            parts.append(f"| `{name}` | {option['type']} | `{default}` | {about} |")
+        parts.append("")
+    return "\n".join(parts)
 
 
 def settings() -> str:

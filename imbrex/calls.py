@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 from pydantic import BaseModel, TypeAdapter
 
 from coordinator.answers import DeviceStatus, Diagnosis, ModelStatus, PlanNow
-from coordinator.control.choice import IN_FORCE, Choice
+from coordinator.plans.choice import IN_FORCE, Choice
 from coordinator.serving.common import names
 from coordinator.serving.v1 import answers
 from protos.errors import BadRequest, NotFound
@@ -147,7 +147,7 @@ def release_plan(model: str) -> Call[answers.Released]:
 
 def devices() -> Call[list[DeviceStatus]]:
     """Every device that the coordinator knows of."""
-    return Call("GET", "/v1/devices", lambda response: _as(answers.Devices)(response).devices)
+    return Call("GET", "/v1/devices", lambda response: _as(answers.DeviceList)(response).devices)
 
 
 def drain(device: str) -> Call[DeviceStatus]:

@@ -12,7 +12,7 @@ from protos.daemon.files import read_text
 from protos.errors import BadConfiguration, BadRequest
 
 if TYPE_CHECKING:
-    from coordinator.costs.devices import Cluster
+    from coordinator.costs.cluster import Cluster
     from models.cut.units import Network
 
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.costs.devices import Cluster, Planner, fastest
+from coordinator.costs.cluster import Cluster, Planner, fastest
 from coordinator.planning.plan_json import PlanFile, plan_json
 from coordinator.planning.planners.aofl import aofl
 from coordinator.planning.planners.propose import propose
 from coordinator.planning.published import equal_cluster
-from coordinator.runtime import planners as strategies
+from coordinator.plans import named as strategies
 from coordinator.tasks.plan import TrafficBytes
 from imbrex import described
 from imbrex.described import network_of

@@ -1,4 +1,10 @@
-"""Where the time of a run went, as JSON: seconds and tests by directory, the slowest first."""
+"""Where the time of a run went, as JSON.
+
+`make durations` writes `benchmarks/results/durations.json`: `wall_s`, how long all took on so many
+`cores`, and for each directory, the slowest first, its `tests` and their `seconds`. Those are of
+tests and their fixtures, waiting included, of all processes of pytest together. `make test-slow`
+writes the same to `durations-slow.json`.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +18,7 @@ import pytest
 
 
 class Durations:
-    """Writes `target` at the end of the run. Seconds are those of tests and their fixtures, of all
-    processes of pytest together.
-    """
+    """Writes `target` at the end of the run."""
 
     def __init__(self, target: Path) -> None:
         self._target, self._began_s = target, time.monotonic()

@@ -28,13 +28,23 @@ PURE = (
     "models/cut/units.py",
     "models/cut/cutter.py",
     "coordinator/tasks",
-    "coordinator/control",
+    *(
+        f"coordinator/plans/{name}.py"
+        for name in (
+            *("actions", "choice", "entries", "events", "group_choice", "grouping", "load"),
+            *("machine", "plans", "sent_plan", "switching"),
+        )
+    ),
     "coordinator/costs",
     "coordinator/planning",
     "coordinator/devices/membership.py",
-    "coordinator/measuring/expected.py",
-    "coordinator/measuring/lone_transfers.py",
-    "coordinator/measuring/loop_waits.py",
+    "coordinator/devices/quarantine.py",
+    "coordinator/devices/withheld.py",
+    "coordinator/devices/expected.py",
+    "coordinator/devices/lone_transfers.py",
+    "coordinator/devices/loop_waits.py",
+    "coordinator/measuring/queues.py",
+    "coordinator/measuring/retrials.py",
     "coordinator/audit/case.py",
     "coordinator/audit/job.py",
     "coordinator/audit/sampling.py",

@@ -14,7 +14,7 @@ from benchmarks.chaos.places import Place, here
 from benchmarks.workers import WorkerProcess, questions
 from coordinator.answers import DeviceStatus
 from coordinator.audit.sampling import MOST, YOUNG_CHECKS, YOUNG_SHARE
-from coordinator.control.choice import Choice
+from coordinator.plans.choice import Choice
 from coordinator.serving.common import names
 from coordinator.serving.common.tensors import write_tensors
 from coordinator.settings import CoordinatorSettings

@@ -2,20 +2,17 @@
 
     python -m benchmarks.exports [--networks yolo11n,vit_b_16.script] [--folder FOLDER] [--json]
                                  [--no-check]
-    python -m benchmarks.exports --table
 
 The first run makes an environment with PyTorch for the exports (gigabytes) and keeps the files.
 Weights are seeded, or shipped in packages: nothing else is downloaded. For each network: seconds of
 CPU to load it, the share of all FLOPs in units that are split (each of four devices computes at
 most 60 % of such a unit), the largest difference from the whole network in onnxruntime when all of
 it is cut in four, and the speed-up of `auto` on emulated clusters, by the event simulator with the
-lab's presets; a detector whose head is known answers with its likely boxes. `--table` writes the
-tables of docs/networks.md from the committed results.
+lab's presets; a detector whose head is known answers with its likely boxes.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,8 +24,7 @@ import onnx
 
 from benchmarks.exports.files import FOLDER, exported
 from benchmarks.lab.pictures import for_pictures
-from benchmarks.lab.tables import between_marks
-from benchmarks.report import ROOT, command_line, emit
+from benchmarks.report import command_line, emit
 from coordinator.planning.planners.auto import auto
 from imbrex.kinds.clusters import cluster_of
 from imbrex.kinds.presets import load_kind
@@ -40,11 +36,6 @@ from models.cut.units import Network, Unit, divide
 from models.operators.work import tile_works
 from models.tensors.boxes import Box
 
-PAGE = ROOT / "docs" / "networks.md"
-RESULTS = ROOT / "benchmarks" / "results" / "exports"
-RESULT = RESULTS / "simulated.json"
-# Of `benchmarks.speedup --preset pi4-gbe --devices 4 --strategies auto,auto+boxes`.
-LAB = RESULTS / "speedup-pi4-gbe-switch-4.json"
 TILES = 4
 # A unit is split if no device computes more of it.
 LARGEST_SHARE = 0.6
@@ -69,12 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = command_line(__doc__)
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--folder", type=Path, default=FOLDER)
-    parser.add_argument("--table", action="store_true", help="write the table; measure nothing")
     parser.add_argument("--no-check", action="store_true", help="only load and simulate")
     given = parser.parse_args(arguments)
-    if given.table:
-        PAGE.write_text(page_with_table(PAGE.read_text()))
-        return 0
     names = given.networks.split(",")
     rows = []
     for path in exported(names, given.folder):
@@ -142,12 +129,6 @@ def largest_part(network: Network, index: int, tiles: int = TILES) -> tuple[int,
 
 def _flop(unit: Unit, demand: Mapping[str, Box]) -> int:
     return sum(each.flop for each in tile_works(unit.graph, unit.nodes, demand))
-
-
-def page_with_table(page: str) -> str:
-    """The page with the committed results' tables."""
-    page = between_marks(page, table(json.loads(RESULT.read_text())["rows"]), "exports")
-    return between_marks(page, lab_table(json.loads(LAB.read_text())["models"]), "exports-lab")
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

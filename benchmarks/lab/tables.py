@@ -1,22 +1,21 @@
-"""Writes the tables of docs/performance.md from the results: `python -m benchmarks.lab.tables`.
-
-What stands between the two marks is replaced; the rest of the page is written by people.
-"""
+"""Tables of what the lab measured, which `benchmarks.tables` puts into pages."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.report import ROOT
-from protos.errors import BadConfiguration
+from benchmarks.compare import duration
 
-PAGE = ROOT / "docs" / "performance.md"
-RESULTS = ROOT / "benchmarks" / "results"
-BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 # More than this share of the cores in use by others, and times are of this machine, not of a Pi.
 _BUSY_SHARE = 0.1
+# What docs/performance.md shows: clusters of equal devices, and networks by a strategy each.
+_CLUSTERS = (("pi3-1ghz", "star"), ("pi4-gbe", "switch"), ("pi5-gbe", "switch"))
+_NETWORKS = {
+    **dict.fromkeys(("vgg16-256-conv", "vgg16", "yolov2", "resnet50", "digits"), "auto"),
+    **dict.fromkeys(("yolov8n", "yolo11n"), "auto+boxes"),
+    **dict.fromkeys(("deit_tiny.script", "mobilenetv4_conv_small.script"), "auto"),
+}
 
 _HEAD = (
     *("", "seconds", "speed-up", "fastest", "predicted", "MB moved", "coordinator's CPU"),
@@ -41,38 +40,6 @@ _PARTS = {
 }
 
 
-def main() -> None:
-    """Rewrites the page."""
-    found = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("speedup-*.json"))]
-    PAGE.write_text(with_results(PAGE.read_text(), found))
-
-
-def with_results(page: str, documents: Sequence[Mapping[str, Any]]) -> str:
-    """The page with these results between its marks.
-
-    Raises:
-        BadConfiguration: it has no marks.
-    """
-    lines = [*_asked(documents), *(line for each in documents for line in _document(each))]
-    return between_marks(page, "\n".join(lines))
-
-
-def between_marks(page: str, text: str, name: str = "results") -> str:
-    """The page with this text between the marks of this name.
-
-    Raises:
-        BadConfiguration: it has no such marks.
-    """
-    first, last = (each.replace("results", name) for each in (BEGIN, END))
-    before, begin, rest = page.partition(first)
-    _, end, after = rest.partition(last)
-    if not begin or not end:
-        raise BadConfiguration(
-            cause=f"the page has no {first} and {last}", cure="Put both where the tables belong"
-        )
-    return f"{before}{first}\n{text}\n{last}{after}"
-
-
 def heading(found: Mapping[str, Any]) -> str:
     """What a result is about."""
     clocks = ", ".join(f"{clock:g}" for clock in found["clocks"])
@@ -86,7 +53,7 @@ def most(found: Mapping[str, Any]) -> float:
     return float(sum(clocks) / max(clocks))
 
 
-def _asked(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def asked(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What was asked, and what the better of `halo` and `auto` reaches."""
     yield "| | network | asked | median | fastest | short by |"
     yield "|---|---|---|---|---|---|"
@@ -112,10 +79,40 @@ def _fastest(measured: Mapping[str, Any], result: Mapping[str, Any]) -> float:
     return float(min(measured["baseline"]["samples_s"]) / min(result["samples_s"]))
 
 
+def summary(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What `auto` gains on equal devices, in their own time, and where a request's time goes."""
+    yield "| devices | network | one alone | together | gain | ideal | slower kernels | waiting |"
+    yield "|---" * 8 + "|"
+    for run in documents:
+        unlike = len(set(run["clocks"])) > 1
+        if unlike or (run["preset"], run["medium"]) not in _CLUSTERS:
+            continue
+        for model in (name for name in run["models"] if name in _NETWORKS):
+            measured = run["models"][model]
+            auto = measured["strategies"][_NETWORKS[model]]
+            parts = auto["where_s"]
+            total_s = sum(parts.values())
+            waiting_s = sum(
+                parts[part] for part in ("first_input", "between_tasks", "after_last_task")
+            )
+            shares = (parts["ideal"], parts["redundant"] + parts["slower_kernels"], waiting_s)
+            cells = (
+                f"{run['devices']} x {run['preset']}",
+                f"`{model.removesuffix('.script')}`",
+                duration(measured["baseline"]["latency_s"] * run["scale"]),
+                duration(auto["latency_s"] * run["scale"]),
+                f"{auto['speedup']:.2f}",
+                *(f"{share / total_s:.0%}" for share in shares),
+            )
+            yield f"| {' | '.join(cells)} |"
+
+
+def document(run: Mapping[str, Any]) -> str:
+    """Everything of one run."""
+    return "\n".join(_document(run))
+
+
 def _document(found: Mapping[str, Any]) -> Iterator[str]:
-    yield ""
-    yield f"### {heading(found)}"
-    yield ""
     yield (
         _speed(found["scale"])
         + (
@@ -198,7 +195,3 @@ def _model(model: str, measured: Mapping[str, Any], best: float) -> Iterator[str
             *(f"{result['where_s'][part]:.3f}" for part in _PARTS),
         ]
         yield f"| {' | '.join(cells)} |"
-
-
-if __name__ == "__main__":
-    main()

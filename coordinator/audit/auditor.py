@@ -9,18 +9,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 import structlog
 
 from coordinator.audit.arbiter import Arbiter, NoVerdict
-from coordinator.audit.case import Case, PeerEvidence, case_of, tasks_by_device
+from coordinator.audit.case import Case, case_of, tasks_by_device
 from coordinator.audit.collector import Collector
 from coordinator.audit.sampling import AuditSampling
 from coordinator.audit.verdict import Verdict
-from coordinator.requests.request_state import RequestState
-from coordinator.tasks.events import RequestId
+from coordinator.devices.announcements import Announcements
+from coordinator.devices.pool import Pool
+from coordinator.requests.driver import Driver
+from coordinator.requests.request_state import ComputedRequest
 from protos.errors import ImbrexError
 from protos.wire.facts import DeviceId
 
@@ -34,23 +34,17 @@ COLLECT_S = 10.0
 PAUSE_S = 0.25
 
 
-Judged = Callable[[Verdict], None]
-ReleaseRequest = Callable[[RequestId, Sequence[DeviceId]], None]
-
-
 class Auditor:
-    """Audits about one in `every` tasks of each device; none if 0. `judged` gets every verdict,
-    `release` lets devices drop a request.
-    """
+    """Audits about one in `every` tasks of each device; none if 0. Announces every verdict."""
 
     def __init__(
         self,
         every: int,
         collector: Collector,
         arbiter: Arbiter,
-        peers: PeerEvidence,
-        judged: Judged,
-        release: ReleaseRequest,
+        pool: Pool,
+        requests: Driver,
+        announcements: Announcements,
     ) -> None:
         # Unpredictable, so that no device can know which task is checked next.
         self._chance = random.SystemRandom()
@@ -58,16 +52,17 @@ class Auditor:
         self._every = every
         self._collector = collector
         self._arbiter = arbiter
-        self._peers = peers
-        self._judged = judged
-        self._release = release
+        self._pool = pool
+        self._requests = requests
+        self._announcements = announcements
         self._at_work: dict[DeviceId, asyncio.Task[None]] = {}
 
-    def hold(self, request: RequestId, state: RequestState, devices: Sequence[DeviceId]) -> bool:
-        """Called when a request has ended; returns whether the audit will release its devices
-        later.
+    def take(self, computed: ComputedRequest) -> bool:
+        """Looks at a request that was computed. Returns whether the audit keeps it, and releases it
+        on its devices later.
         """
-        if not self._every or not _is_answered(state):
+        request, state = computed.request, computed.state
+        if not self._every:
             return False
         due = self.sampling.ran(Counter(state.attempts.values()))
         if not due:
@@ -77,11 +72,11 @@ class Auditor:
         cases = []
         for device in free[: MOST_AT_ONCE - len(self._at_work)]:
             task = self._chance.choice(ran[device])
-            cases.append(case_of(request, state, task, self._peers))
+            cases.append(case_of(request, state, task, self._pool))
             self.sampling.chosen(device)
         if not cases:
             return False
-        auditing = asyncio.create_task(self._audit(request, cases, devices))
+        auditing = asyncio.create_task(self._audit(computed, cases))
         for case in cases:
             self._at_work[case.device] = auditing
         auditing.add_done_callback(lambda _: self._ended(cases))
@@ -93,18 +88,16 @@ class Auditor:
             task.cancel()
         await asyncio.gather(*self._at_work.values(), return_exceptions=True)
 
-    async def _audit(
-        self, request: RequestId, cases: list[Case], devices: Sequence[DeviceId]
-    ) -> None:
+    async def _audit(self, computed: ComputedRequest, cases: list[Case]) -> None:
         try:
             await asyncio.sleep(PAUSE_S)
-            await self._collector.collect(request, cases, COLLECT_S)
+            await self._collector.collect(computed.request, cases, COLLECT_S)
         except ImbrexError as error:
             for case in cases:
                 self._no_verdict(case, error)
             return
         finally:
-            self._release(request, devices)
+            self._requests.release(computed.request, computed.state.holders)
         for case in cases:
             await self._judge(case)
 
@@ -114,7 +107,7 @@ class Auditor:
         except NoVerdict as error:
             self._no_verdict(case, error)
             return
-        self._judged(Verdict.of(case, found))
+        self._announcements.announce(Verdict.of(case, found))
 
     def _no_verdict(self, case: Case, error: ImbrexError) -> None:
         log.warning("audit gave no verdict", device=case.device, model=case.model, cause=str(error))
@@ -123,10 +116,3 @@ class Auditor:
     def _ended(self, cases: list[Case]) -> None:
         for case in cases:
             self._at_work.pop(case.device, None)
-
-
-def _is_answered(state: RequestState) -> bool:
-    done = state.done
-    with suppress(asyncio.CancelledError):
-        return done.done() and done.exception() is None
-    return False

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
 from coordinator.audit.job import ReceivedOutput
+from coordinator.devices.pool import Pool
 from coordinator.requests.messages import output_message
 from coordinator.requests.request_state import RequestState
 from coordinator.tasks.events import RequestId
@@ -36,21 +36,9 @@ MOST_COPIED_BYTES = 8 << 20
 TensorKey = tuple[DeviceId, int, int, str]
 
 
-class PeerEvidence(Protocol):
-    """What is known of the devices that ran a request."""
-
-    def shows(self, device: DeviceId) -> bool:
-        """Whether it can be asked what its peers sent."""
-        ...
-
-    def is_alike(self, device: DeviceId) -> bool:
-        """Whether its processor is of the same kind as this machine's."""
-        ...
-
-
-def tolerance_of(base: float, device: DeviceId, peers: PeerEvidence) -> float:
+def tolerance_of(base: float, device: DeviceId, pool: Pool) -> float:
     """How far a device may differ from this machine; devices of one kind may differ by `base`."""
-    return base if peers.is_alike(device) else max(base, ACROSS)
+    return base if pool.is_alike(device) else max(base, ACROSS)
 
 
 @dataclass(slots=True, eq=False)
@@ -128,19 +116,17 @@ def tasks_by_device(state: RequestState) -> Mapping[DeviceId, list[int]]:
     return found
 
 
-def case_of(request: RequestId, state: RequestState, task: int, peers: PeerEvidence) -> Case:
+def case_of(request: RequestId, state: RequestState, task: int, pool: Pool) -> Case:
     """The case of a task of an answered request without retries, whose devices still keep their
     results.
     """
-    return _Builder(request, state, task, peers).case
+    return _Builder(request, state, task, pool).case
 
 
 class _Builder:
-    def __init__(
-        self, request: RequestId, state: RequestState, task: int, peers: PeerEvidence
-    ) -> None:
+    def __init__(self, request: RequestId, state: RequestState, task: int, pool: Pool) -> None:
         self._state = state
-        self._peers = peers
+        self._pool = pool
         self._graph: TaskGraph = state.graph
         self._attempts = {task: (number, of) for (task, number), of in state.attempts.items()}
         spec = self._graph.tasks[task]
@@ -150,7 +136,7 @@ class _Builder:
             self._graph.plan.model,
             device,
             task,
-            tolerance_of(self._graph.tolerance, device, peers),
+            tolerance_of(self._graph.tolerance, device, pool),
             self._graph.programs[spec.program],
             self._graph.blobs,
         )
@@ -190,7 +176,7 @@ class _Builder:
             yield ReceivedOutput(output.tensor, output.box, output.yields, arrived, selection)
         for route in output.routes if state.direct else ():
             number, reader = self._attempts[route.reader]
-            if reader == case.device or route.box.is_empty or not self._peers.shows(reader):
+            if reader == case.device or route.box.is_empty or not self._pool.shows(reader):
                 continue
             array = self._empty(output.tensor, route.box)
             show = pb.Show(

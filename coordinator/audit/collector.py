@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from coordinator.audit.case import Case
-from coordinator.devices.outbox import Sender
+from coordinator.devices.pool import Pool
 from coordinator.tasks.events import RequestId
 from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
@@ -20,8 +20,8 @@ from protos.wire.facts import DeviceId
 class Collector:
     """The cases that wait for tensors, by request."""
 
-    def __init__(self, sender: Sender) -> None:
-        self._sender = sender
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
         self._cases: dict[RequestId, Sequence[Case]] = {}
         self._arrived: dict[RequestId, asyncio.Future[None]] = {}
 
@@ -36,7 +36,7 @@ class Collector:
         try:
             async with asyncio.timeout(most_s):
                 for wanted in [each for case in cases for each in case.wanted]:
-                    await self._sender.send(wanted.device, wanted.items, wanted.payloads)
+                    await self._pool.connection(wanted.device).send(wanted.items, wanted.payloads)
                 if not all(case.is_complete for case in cases):
                     await arrived
         except TimeoutError:

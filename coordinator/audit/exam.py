@@ -12,16 +12,15 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Protocol
 
 import numpy as np
 
 from coordinator.audit.arbiter import Arbiter
-from coordinator.audit.case import Case, PeerEvidence, RequestedBox, can_be_judged, tolerance_of
+from coordinator.audit.case import Case, RequestedBox, can_be_judged, tolerance_of
 from coordinator.audit.collector import Collector
 from coordinator.audit.job import OutputDifference, ReceivedOutput, relative
 from coordinator.audit.verdict import Verdict
-from coordinator.devices.outbox import Sender
+from coordinator.devices.pool import Pool
 from coordinator.tasks.events import RequestId
 from coordinator.tasks.task_graph import TaskGraph
 from models.check.tolerance import PLAIN
@@ -45,10 +44,6 @@ TASK_S = 120.0
 _MOST_INPUT_BYTES = 64 << 20
 
 
-class ExamTransport(Sender, PeerEvidence, Protocol):
-    """The connections to workers, as exams need them."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ExamQuestion:
     """A program with the boxes and values of its inputs, and the boxes and ONNX types of its
@@ -65,14 +60,14 @@ class ExamQuestion:
     tolerance: float
 
 
-async def entrance(device: DeviceId, devices: ExamTransport, collector: Collector) -> Verdict:
+async def entrance(device: DeviceId, pool: Pool, collector: Collector) -> Verdict:
     """Runs the entrance exam; it is small enough to be judged in this process.
 
     Raises:
         ImbrexError: the device is gone or cannot compute it.
     """
     question, expected = _entrance()
-    case = await _answered(question, device, devices, collector, ENTRANCE_S)
+    case = await _answered(question, device, pool, collector, ENTRANCE_S)
     found = [
         OutputDifference(c.tensor, relative(c.array, expected[c.tensor])) for c in case.received
     ]
@@ -83,7 +78,7 @@ async def of_task(
     graph: TaskGraph,
     task: int,
     device: DeviceId,
-    devices: ExamTransport,
+    pool: Pool,
     collector: Collector,
     arbiter: Arbiter,
 ) -> Verdict:
@@ -92,7 +87,7 @@ async def of_task(
     Raises:
         ImbrexError: the device is gone or cannot compute it, or it cannot be judged.
     """
-    case = await _answered(_of_task(graph, task), device, devices, collector, TASK_S)
+    case = await _answered(_of_task(graph, task), device, pool, collector, TASK_S)
     return Verdict.of(case, await arbiter.judge(case))
 
 
@@ -113,19 +108,19 @@ def tasks_to_try(graph: TaskGraph, device: DeviceId, most: int) -> list[int]:
 async def _answered(
     question: ExamQuestion,
     device: DeviceId,
-    devices: ExamTransport,
+    pool: Pool,
     collector: Collector,
     most_s: float,
 ) -> Case:
     request = RequestId(f"exam-{uuid.uuid4().hex[:12]}")
-    tolerance = tolerance_of(question.tolerance, device, devices)
+    tolerance = tolerance_of(question.tolerance, device, pool)
     case = _case(question, request, device, tolerance)
-    await devices.ensure(device, [question.program], question.blobs)
+    await pool.connection(device).ensure([question.program], question.blobs)
     try:
         await collector.collect(request, [case], most_s)
     finally:
         release = pb.Item(release=pb.Release(requests=[request]))
-        await devices.send(device, [release], [])
+        await pool.connection(device).send([release])
     return case
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable, Set
-from typing import TypeVar
+from collections.abc import Coroutine, Iterable, Set
 
 import structlog
 
 from coordinator.audit.arbiter import Arbiter
 from coordinator.audit.collector import Collector
-from coordinator.audit.exam import ExamTransport, entrance, of_task, tasks_to_try
-from coordinator.audit.verdict import Verdict
+from coordinator.audit.exam import entrance, of_task, tasks_to_try
+from coordinator.devices.announcements import Announcements, DevicesChanged
+from coordinator.devices.devices import Devices
+from coordinator.devices.withheld import state_of
 from coordinator.tasks.task_graph import TaskGraph
 from models.check.tolerance import PLAIN
 from protos.errors import ImbrexError
-from protos.wire.facts import DeviceId, Facts
+from protos.wire.facts import DeviceId
 
 log = structlog.get_logger(__name__)
 
@@ -25,37 +26,22 @@ AGAIN_S = 5.0
 # Tasks of each network in use: when a device joins, and for `imbrex doctor`.
 TASKS_AT_JOIN = 1
 TASKS_FOR_DOCTOR = 3
-# Devices, and pairs of device and network: ids can be forged, so both are capped.
+# Pairs of device and network: ids can be forged.
 MOST_REMEMBERED = 1024
-
-# What an exam is valid for: this boot of this machine, with this processor and engine.
-_Key = tuple[str, str]
-K = TypeVar("K")
 
 
 class Examiner:
-    """Runs exams. `known(device)` gives the facts of a connected device, `judged` gets every
-    verdict, and `changed(cause)` is called when another device may compute.
-    """
+    """Runs exams. Announces every verdict, and when another device may compute."""
 
     def __init__(
-        self,
-        devices: ExamTransport,
-        collector: Collector,
-        known: Callable[[DeviceId], Facts | None],
-        judged: Callable[[Verdict], None],
-        changed: Callable[[str], None],
+        self, devices: Devices, collector: Collector, announcements: Announcements
     ) -> None:
         self.arbiter = Arbiter()
-        self._devices = devices
+        self._pool, self._withheld = devices.pool, devices.withheld
         self._collector = collector
-        self._known = known
-        self._judged = judged
-        self._changed = changed
-        # What was examined in which state: by device, and by device and network.
-        self._entered: OrderedDict[DeviceId, _Key] = OrderedDict()
-        self._tried: OrderedDict[tuple[DeviceId, str], _Key] = OrderedDict()
-        self._failures: dict[DeviceId, str] = {}
+        self._announcements = announcements
+        # In which state each device was examined by tasks of each network.
+        self._tried: OrderedDict[tuple[DeviceId, str], tuple[str, str]] = OrderedDict()
         self._at_work: set[asyncio.Task[None]] = set()
         # The tasks among them that need programs of a plan.
         self._trying: dict[asyncio.Task[None], frozenset[str]] = {}
@@ -68,42 +54,36 @@ class Examiner:
         await asyncio.gather(*self._at_work, return_exceptions=True)
         self.arbiter.close()
 
-    def may_compute(self, facts: Facts) -> bool:
-        """Whether a device has taken the entrance exam; one that failed is in quarantine."""
-        return self._entered.get(facts.id) == _key(facts)
-
-    def reason(self, device: DeviceId) -> str:
-        """Why a device may not compute yet."""
-        return self._failures.get(device, "it is taking its entrance exam")
-
     def joined(self, device: DeviceId) -> None:
-        """A device has connected. If it was allowed to compute before, it may go on."""
+        """A device is connected. If it was allowed to compute before, it may go on meanwhile."""
         self._start(self._enter(device))
 
-    def goes_on(self, facts: Facts) -> None:
-        """A device that may compute has changed its engine: it goes on, and repeats its exams."""
-        if facts.id in self._entered:
-            _remember(self._entered, facts.id, _key(facts))
-        self.joined(facts.id)
+    def switched(self, device: DeviceId) -> None:
+        """A device has changed its engine: one that may compute goes on, and repeats its exams."""
+        if (facts := self._pool.facts(device)) is not None:
+            self._withheld.admit_again(facts)
+            self.joined(device)
 
     def planned(self, graph: TaskGraph) -> None:
         """A plan is in force: each of its devices takes a task of it as an exam, once per
         network.
         """
         for device in graph.plan.devices:
-            facts, about = self._known(device), (device, graph.plan.model)
-            if facts is not None and self._tried.get(about) != _key(facts):
-                _remember(self._tried, about, _key(facts))
+            facts, about = self._pool.facts(device), (device, graph.plan.model)
+            if facts is not None and self._tried.get(about) != state_of(facts):
+                self._tried.pop(about, None)
+                while len(self._tried) >= MOST_REMEMBERED:
+                    self._tried.popitem(last=False)
+                self._tried[about] = state_of(facts)
                 self._trying[self._start(self._try(graph, device))] = frozenset(graph.programs)
 
-    async def give_up(self, programs: Set[str]) -> None:
+    def give_up(self, programs: Set[str]) -> None:
         """Ends exams with these programs, which are about to be dropped, so that none is prepared
         again.
         """
-        needless = [task for task, needed in self._trying.items() if needed & programs]
-        for task in needless:
-            task.cancel()
-        await asyncio.gather(*needless, return_exceptions=True)
+        for task, needed in self._trying.items():
+            if needed & programs:
+                task.cancel()
 
     async def examine(
         self, devices: Iterable[DeviceId], graphs: Iterable[TaskGraph]
@@ -114,7 +94,7 @@ class Examiner:
         plans, failures = list(graphs), {}
         for device in devices:
             try:
-                self._judged(await entrance(device, self._devices, self._collector))
+                self._announcements.announce(await entrance(device, self._pool, self._collector))
                 for graph in plans:
                     await self._tasks(graph, device, TASKS_FOR_DOCTOR)
             except ImbrexError as error:
@@ -122,28 +102,27 @@ class Examiner:
         return failures
 
     async def _enter(self, device: DeviceId) -> None:
-        while (facts := self._known(device)) is not None:
+        while (facts := self._pool.facts(device)) is not None:
             if facts.tolerance > PLAIN:
-                self._failures[device] = (
+                self._withheld.not_examined(
+                    device,
                     f"its engine {facts.engine} promises results within {facts.tolerance:g} of the "
-                    f"largest magnitude, but {PLAIN:g} is needed: set another engine there"
+                    f"largest magnitude, but {PLAIN:g} is needed: set another engine there",
                 )
                 return
             try:
-                verdict = await entrance(device, self._devices, self._collector)
+                verdict = await entrance(device, self._pool, self._collector)
             except ImbrexError as error:
                 log.warning("entrance exam failed to run", device=device, cause=error.cause)
-                self._failures[device] = f"it could not be examined: {error.cause}"
+                self._withheld.not_examined(device, f"it could not be examined: {error.cause}")
                 await asyncio.sleep(AGAIN_S)
                 continue
-            self._failures.pop(device, None)
-            was_in = self.may_compute(facts)
-            _remember(self._entered, device, _key(facts))
-            self._judged(verdict)
-            if not was_in:
-                self._changed(f"{device} was examined")
+            is_new = self._withheld.admit(facts)
+            self._announcements.announce(verdict)
+            if is_new:
+                self._announcements.announce(DevicesChanged(f"{device} was examined"))
             return
-        self._failures.pop(device, None)
+        self._withheld.not_examined(device)
 
     async def _try(self, graph: TaskGraph, device: DeviceId) -> None:
         async with self._one_at_a_time:
@@ -155,8 +134,8 @@ class Examiner:
 
     async def _tasks(self, graph: TaskGraph, device: DeviceId, most: int) -> None:
         for task in tasks_to_try(graph, device, most):
-            asked = of_task(graph, task, device, self._devices, self._collector, self.arbiter)
-            self._judged(await asked)
+            asked = of_task(graph, task, device, self._pool, self._collector, self.arbiter)
+            self._announcements.announce(await asked)
 
     def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -167,14 +146,3 @@ class Examiner:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._at_work.discard(task)
         self._trying.pop(task, None)
-
-
-def _key(facts: Facts) -> _Key:
-    return facts.boot_id, facts.fingerprint
-
-
-def _remember(table: OrderedDict[K, _Key], about: K, key: _Key) -> None:
-    table.pop(about, None)
-    while len(table) >= MOST_REMEMBERED:
-        table.popitem(last=False)
-    table[about] = key

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from coordinator.costs.devices import EndpointOverhead
+from coordinator.costs.cluster import EndpointOverhead
 
 # Measured on an x86-64 core (gRPC streams and asyncio over loopback), as the prior for any machine.
 # The host: 1.1 ms for 530 KB; and 40 us per task, whose boxes and peers it describes.

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coordinator.costs.devices import Link
+from coordinator.costs.cluster import Link
 
 # Pairwise slopes are quadratic in this; the newest transfers are kept.
 MOST_OBSERVATIONS = 128

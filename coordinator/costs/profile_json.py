@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator.costs.affine import LayerRates
-from coordinator.costs.devices import EndpointOverhead
+from coordinator.costs.cluster import EndpointOverhead
 from coordinator.costs.regression import DeviceProfile, LayerRegression
 from protos.daemon.documents import first_problem
 from protos.daemon.files import decoded

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coordinator.costs.affine import AffineCosts, LayerRates
-from coordinator.costs.devices import EndpointOverhead
+from coordinator.costs.cluster import EndpointOverhead
 from coordinator.costs.rates import flop_per_s
 from coordinator.costs.samples import BLOCK, LAYER, Sample
 from models.operators.work import LIGHT, NodeWork

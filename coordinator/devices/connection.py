@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import structlog
 
+from coordinator.devices.announcements import Announcements, EngineSwitched
 from coordinator.devices.handshake import clock_problem
 from coordinator.devices.other_coordinators import Other, OthersShare
+from coordinator.devices.outbox import Outbox
 from coordinator.devices.pings import Pinger, PingPace, Probe, RoundTrip
 from coordinator.devices.programs import Programs, UploadProgress
 from coordinator.trust.roster import CONFIRM
@@ -38,27 +40,44 @@ FACTS_INTERVAL_S = 10.0
 CALL_TIMEOUT_S = 5.0
 # A ping's payload may take this much longer per byte: usable links are faster than 0.8 Mbps.
 _PING_BYTES_PER_S = 1e5
-# Messages that wait for one worker. They hold views of tensors that their requests keep anyway, so
-# this bounds the backlog of a slow link, not memory.
-QUEUE_MESSAGES = 64
 
-ItemSink = Callable[[DeviceId, pb.Item, np.ndarray | memoryview | None], None]
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
-class Connection:
-    """Created by `open`; ends with one call of `on_lost`, or with `close`.
+class Receiver(Protocol):
+    """Who takes what devices send."""
 
-    It has two channels to the device: one for frames and calls, and one for pings alone.
-    `sink` is called on the event loop for every item that the worker sends; if it raises a
-    PeerViolation, the connection ends.
+    def received(
+        self, device: DeviceId, item: pb.Item, payload: np.ndarray | memoryview | None
+    ) -> bool:
+        """Takes an item of a device, or leaves it to the next one who does.
+
+        Raises:
+            PeerViolation: no device sends this; its connection ends.
+        """
+        ...
+
+
+class Connection:
+    """Created by `open`; lives while `run` does, or until `close`.
+
+    It has two channels to the device: one for frames and calls, and one for pings alone. The first
+    of `receivers` that takes an item gets it. A switch of the device's engine is announced.
     """
 
-    def __init__(self, address: str, trust: Trust, device: DeviceId, sink: ItemSink) -> None:
+    def __init__(
+        self,
+        address: str,
+        trust: Trust,
+        device: DeviceId,
+        receivers: Sequence[Receiver],
+        announcements: Announcements,
+    ) -> None:
         self.address = address
         self._client = WorkerClient(address, trust.caller, device)
         self.programs = Programs(self._client)
+        self.outbox = Outbox(self.programs)
         self.counters: dict[str, int] = {}
         self.resident_bytes = 0
         self.version = ""
@@ -68,7 +87,8 @@ class Connection:
         self._pings = self._control.exchange()
         self._pinger = Pinger(self._pings, address)
         self._pace = PingPace(time.monotonic(), PING_INTERVAL_S, LOST_AFTER_S)
-        self._sink = sink
+        self._receivers = receivers
+        self._announcements = announcements
         self._facts: Facts | None = None
         self._protocol = 0
         # Other coordinators that the worker works for, strangers to this one.
@@ -77,18 +97,20 @@ class Connection:
         # The generation of the worker's list of members, if it is newer than this coordinator's.
         self.newer_members = 0
         self._told_newer = 0
-        self._queue: asyncio.Queue[tuple[Sequence[pb.Item], Sequence[Payload]]]
-        self._queue = asyncio.Queue(QUEUE_MESSAGES)
         self._ended: asyncio.Future[ImbrexError] = asyncio.get_running_loop().create_future()
-        self._work: asyncio.Task[None] | None = None
         self._members_changed = asyncio.Event()
-        self._on_switched: Callable[[], None]
 
     def __repr__(self) -> str:
         return f"Connection({self.address!r}, device={self._facts and self._facts.id!r})"
 
     @classmethod
-    async def open(cls, address: str, trust: Trust, sink: ItemSink) -> Connection:
+    async def open(
+        cls,
+        address: str,
+        trust: Trust,
+        receivers: Sequence[Receiver],
+        announcements: Announcements,
+    ) -> Connection:
         """Connects and greets. From then on, only the device that answered is accepted.
 
         Raises:
@@ -105,7 +127,7 @@ class Connection:
                 raise
         device = Facts.of(reply.facts).id
         trust.require_member(device, address)
-        connection = cls(address, trust, device, sink)
+        connection = cls(address, trust, device, receivers, announcements)
         try:
             await connection._greet(connection._client)
             await connection._go_direct()
@@ -116,24 +138,9 @@ class Connection:
             raise
         return connection
 
-    def start(
-        self,
-        on_lost: Callable[[ImbrexError], None],
-        on_switched: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Starts to exchange frames. `on_lost` gets the reason if the connection fails;
-        `on_switched` is called when the device computes with another engine.
-        """
-        self._on_switched = on_switched
-        self._work = asyncio.create_task(self._run(on_lost))
-
     async def close(self) -> None:
-        """Ends the connection without calling `on_lost`; pending calls raise LostWorker."""
-        closed = LostWorker(cause=f"the connection to {self.address} was closed", cure=_AGAIN)
-        self._end(closed)
-        if self._work is not None:
-            self._work.cancel()
-            await asyncio.gather(self._work, return_exceptions=True)
+        """Ends the connection; pending calls raise LostWorker."""
+        self._end(LostWorker(cause=f"the connection to {self.address} was closed", cure=_AGAIN))
         await self._client.close()
         await self._control.close()
 
@@ -158,21 +165,26 @@ class Connection:
         return self._pace.heard_s
 
     @property
+    def transfers(self) -> int:
+        """Grows with each message, and as an upload begins and ends: a probe meanwhile was
+        disturbed.
+        """
+        return self.outbox.taken + self.programs.transfers
+
+    @property
     def offset_s(self) -> float:
         """Seconds to add to the worker's clock to get this machine's."""
         return self._pinger.clock.offset_s
 
     async def send(self, items: Sequence[pb.Item], payloads: Sequence[Payload] = ()) -> None:
-        """Queues one message, in order; waits while the queue is full. Payloads are read when the
-        message leaves, and must not change before their request ends.
+        """Queues one message, which passes the letters in the outbox; waits while the queue is
+        full. Payloads are read when the message leaves, and must not change before their request
+        ends.
 
         Raises:
             LostWorker: the connection has ended; queued messages may or may not have arrived.
         """
-        if self._queue.full() or self._ended.done():
-            await self._while_alive(self._queue.put((items, payloads)))
-        else:
-            self._queue.put_nowait((items, payloads))
+        await self._while_alive(self.outbox.put((items, payloads)))
 
     async def ping(self, sent_bytes: int = 0, reply_bytes: int = 0) -> RoundTrip:
         """Measures one round trip with payloads of these sizes.
@@ -236,7 +248,8 @@ class Connection:
 
     # ------------------------------------------------------------ running
 
-    async def _run(self, on_lost: Callable[[ImbrexError], None]) -> None:
+    async def run(self) -> ImbrexError:
+        """Exchanges frames until the connection fails; returns why it did."""
         parts = (self._read(), self._write(), self._pinger.read(), self._watch(), self._refresh())
         try:
             async with asyncio.TaskGroup() as group:
@@ -249,7 +262,7 @@ class Connection:
         except* Exception as errors:
             log.exception("a connection failed inside imbrex", address=self.address)
             self._end(LostWorker(cause=repr(errors.exceptions[0]), cure="Report this"))
-        on_lost(self._ended.result())
+        return self._ended.result()
 
     async def _until_end(self, part: Awaitable[None]) -> None:
         """Runs one part of the connection. If it returns, the worker has ended its stream."""
@@ -260,12 +273,11 @@ class Connection:
         while (received := await self._stream.read()) is not None:
             self._pace.heard(time.monotonic())
             for item, payload in received:
-                self._sink(self.facts.id, item, payload)
+                any(each.received(self.facts.id, item, payload) for each in self._receivers)
 
     async def _write(self) -> None:
         while True:
-            items, payloads = await self._queue.get()
-            await self._stream.write(items, payloads)
+            await self._stream.write(*await self.outbox.next())
 
     async def _watch(self) -> None:
         """Notices a worker that is silent: any frame is a sign of life, otherwise it is pinged. If
@@ -300,7 +312,7 @@ class Connection:
                 before = self.facts.fingerprint
                 await self._greet(self._control)
                 if self.facts.fingerprint != before:
-                    self._on_switched()
+                    self._announcements.announce(EngineSwitched(self.facts.id))
                 await self._trust.keep_valid(self.facts.id, self._control)
 
     async def _greet(self, client: WorkerClient) -> None:
@@ -378,6 +390,7 @@ class Connection:
     def _end(self, reason: ImbrexError) -> None:
         if not self._ended.done():
             self._ended.set_result(reason)
+            self.outbox.clear()
 
     async def _while_alive(self, work: Awaitable[T]) -> T:
         """The result of `work`; raises LostWorker as soon as the connection has ended."""

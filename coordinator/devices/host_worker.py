@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from pathlib import Path
 import structlog
 
 from coordinator.devices.children import PARENT_VARIABLE
+from coordinator.devices.pool import Pool
 from coordinator.settings import CoordinatorSettings
 from coordinator.trust.trust import Trust
 from protos.rpc.channels import ELSEWHERE, address_towards, is_loopback
@@ -52,8 +53,8 @@ class HostHardware:
 
 
 class HostWorker:
-    """Starts the worker, calls `up(address)` when it listens and `down(address)` when it has ended,
-    and restarts it until `stop`.
+    """Starts the worker, and restarts it until `stop`; the pool learns when it listens and when it
+    has ended.
 
     `environment` is passed to the worker, but none of this process's own `IMBREX_*` variables.
     `command` starts it.
@@ -63,15 +64,13 @@ class HostWorker:
         self,
         state_dir: Path,
         environment: Mapping[str, str],
-        up: Callable[[str], None],
-        down: Callable[[str], None],
+        pool: Pool,
         command: Sequence[str] = WORKER,
     ) -> None:
         self._state_dir = state_dir
         self._environment = environment
         self._command = command
-        self._up = up
-        self._down = down
+        self._pool = pool
         self._supervisor: asyncio.Task[None] | None = None
         self.pid: int | None = None
 
@@ -118,12 +117,12 @@ class HostWorker:
         try:
             address = await _address(ready_file, process)
             if address:
-                self._up(address)
+                self._pool.sighted(address, "host")
                 return await process.wait()
             log.error("the host worker did not become ready", within_s=READY_TIMEOUT_S)
         finally:
             if address:
-                self._down(address)
+                self._pool.withdrawn(address)
             code = await asyncio.shield(asyncio.create_task(_end(process)))
             self.pid = None
         return code

@@ -10,7 +10,7 @@ from typing import TypeGuard
 
 import structlog
 
-from coordinator.costs.devices import Link
+from coordinator.costs.cluster import Link
 from coordinator.trust.json_files import read_entries
 from protos.daemon.files import write_atomically
 from protos.errors import BadConfiguration

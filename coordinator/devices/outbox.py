@@ -1,19 +1,19 @@
-"""One queue and one sender per device: order is kept, and programs arrive before their tasks."""
+"""What waits to be sent to one device: letters in order, and messages that pass them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import structlog
 
+from coordinator.devices.programs import Programs
 from coordinator.tasks.events import RequestId
 from models.cut.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
 from protos.errors import ImbrexError, Unavailable
-from protos.wire.facts import DeviceId
 from protos.wire.frames import Payload
 
 log = structlog.get_logger(__name__)
@@ -23,8 +23,13 @@ log = structlog.get_logger(__name__)
 MESSAGE_BYTES = 4 << 20
 # Letters that may wait for one device. Admission bounds requests in flight far below this.
 QUEUE_LETTERS = 1024
+# Messages that wait for the stream. They hold views of tensors that their requests keep anyway, so
+# this bounds the backlog of a slow link, not memory.
+QUEUE_MESSAGES = 64
 # How long a release waits for a letter that it can join.
 HOLD_S = 0.25
+
+Message = tuple[Sequence[pb.Item], Sequence[Payload]]
 
 
 @dataclass(slots=True)
@@ -38,7 +43,7 @@ class Letter:
     programs: list[tuple[Program, BlobSource]] = field(default_factory=list)
     attempts: dict[tuple[RequestId, int, int], None] = field(default_factory=dict)
 
-    def messages(self) -> Iterator[tuple[list[pb.Item], list[Payload]]]:
+    def messages(self) -> Iterator[Message]:
         """The letter in messages of bounded size."""
         payloads = iter(self.payloads)
         items: list[pb.Item] = []
@@ -58,104 +63,119 @@ class Letter:
             yield items, carried
 
 
-class Preparer(Protocol):
-    """What transfers programs to devices."""
-
-    async def ensure(
-        self, device: DeviceId, programs: Sequence[Program], blobs: BlobSource
-    ) -> None:
-        """Returns when the programs can run on the device."""
-        ...
-
-
-class Sender(Preparer, Protocol):
-    """The connections to workers, as who sends to them needs them."""
-
-    async def send(
-        self, device: DeviceId, items: Sequence[pb.Item], payloads: Sequence[Payload]
-    ) -> None:
-        """Queues one message."""
-        ...
-
-
 class Outbox:
-    """Sends letters to devices, to each at its own speed."""
+    """Letters become messages in their order, each once its programs are on the device. Those of
+    the first letter are uploaded in a task of its own; meanwhile messages of others can be sent.
+    """
 
-    def __init__(
-        self,
-        sender: Sender,
-        on_delivery: Callable[[DeviceId, Letter], None],
-        on_failure: Callable[[DeviceId, Letter, ImbrexError], None],
-    ) -> None:
-        self._sender = sender
-        self._on_delivery = on_delivery
-        self._on_failure = on_failure
-        self._queues: dict[DeviceId, asyncio.Queue[Letter]] = {}
-        self._tasks: dict[DeviceId, asyncio.Task[None]] = {}
-        self._held: dict[DeviceId, list[pb.Item]] = {}
+    def __init__(self, programs: Programs) -> None:
+        self._programs = programs
+        self._letters: deque[tuple[Letter, asyncio.Future[None]]] = deque()
+        # What is left of the first letter, once it is being sent.
+        self._rest: deque[Message] | None = None
+        self._upload: asyncio.Task[None] | None = None
+        self._messages: asyncio.Queue[Message] = asyncio.Queue(QUEUE_MESSAGES)
+        # Messages that wait for room; letters let them pass.
+        self._passing = 0
+        self._held: list[pb.Item] = []
+        # Messages that were taken so far.
+        self.taken = 0
 
-    def post_with_next(self, device: DeviceId, item: pb.Item) -> None:
-        """Sends an item without payload together with the device's next letter. If none follows
-        soon, it is sent alone, which costs either side half a millisecond.
+    def post(self, letter: Letter) -> asyncio.Future[None]:
+        """Queues a letter without waiting. The future is done when its programs are there and its
+        messages are queued, or has the `ImbrexError` that prevented this; it is cancelled by
+        `clear`.
         """
-        if device not in self._held:
-            self._held[device] = []
-            asyncio.get_running_loop().call_later(HOLD_S, self._flush, device)
-        self._held[device].append(item)
-
-    def _flush(self, device: DeviceId) -> None:
-        if self._held.get(device):
-            self.post(device, Letter())
-
-    def post(self, device: DeviceId, letter: Letter) -> None:
-        """Queues a letter; it leaves after those posted before it."""
-        queue = self._queues.get(device)
-        if queue is None:
-            queue = self._queues[device] = asyncio.Queue(QUEUE_LETTERS)
-            self._tasks[device] = asyncio.create_task(self._deliver(device, queue))
-        queue.put_nowait(letter)
-
-    def forget(self, device: DeviceId, *, is_connected: bool = False) -> None:
-        """Drops the letters that wait for a lost device. One that is still connected gets the
-        items that were to be sent with the next letter.
-        """
-        self._queues.pop(device, None)
-        task = self._tasks.pop(device, None)
-        if task is not None:
-            task.cancel()
-        if is_connected:
-            self._flush(device)
+        posted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if len(self._letters) < QUEUE_LETTERS:
+            self._letters.append((letter, posted))
+            self._advance()
         else:
-            self._held.pop(device, None)
+            posted.set_exception(_FULL)
+        return posted
 
-    async def close(self) -> None:
-        """Stops all senders."""
-        tasks = list(self._tasks.values())
-        for device in {*self._tasks, *self._held}:
-            self.forget(device)
-        await asyncio.gather(*tasks, return_exceptions=True)
+    def post_with_next(self, item: pb.Item) -> None:
+        """Sends an item without payload together with the next letter. If none follows soon, it is
+        sent alone, which costs either side half a millisecond.
+        """
+        if not self._held:
+            asyncio.get_running_loop().call_later(HOLD_S, self._send_held)
+        self._held.append(item)
 
-    async def _deliver(self, device: DeviceId, queue: asyncio.Queue[Letter]) -> None:
-        while True:
-            letter = await queue.get()
-            try:
-                for program, blobs in letter.programs:
-                    await self._sender.ensure(device, [program], blobs)
-                # Only now: if a program cannot be prepared, they go with another letter.
-                letter.items[:0] = self._held.pop(device, [])
-                for items, payloads in letter.messages():
-                    await self._sender.send(device, items, payloads)
-            except Exception as error:
-                self._on_failure(device, letter, _told(device, error))
-                self._flush(device)
-            else:
-                self._on_delivery(device, letter)
+    async def put(self, message: Message) -> None:
+        """Queues a message, which passes the letters that wait; waits while the queue is full."""
+        self._passing += 1
+        try:
+            await self._messages.put(message)
+        finally:
+            self._passing -= 1
+            self._advance()
+
+    async def next(self) -> Message:
+        """Takes the message that is to be sent next; waits for one."""
+        message = await self._messages.get()
+        self.taken += 1
+        self._advance()
+        return message
+
+    def clear(self) -> None:
+        """Drops the letters of a device that is lost or gets no more tasks, and stops their upload.
+        What the device may forget is still sent.
+        """
+        if self._upload is not None:
+            self._upload.cancel()
+        letters, self._letters = self._letters, deque()
+        self._rest = self._upload = None
+        for _, posted in letters:
+            posted.cancel()
+        self._send_held()
+
+    def _send_held(self) -> None:
+        if self._held:
+            self.post(Letter())
+
+    def _advance(self) -> None:
+        """Queues the messages of letters until one needs an upload, or the queue is full."""
+        while self._letters and self._upload is None:
+            letter, posted = self._letters[0]
+            if self._rest is None:
+                if not all(program.sha256 in self._programs for program, _ in letter.programs):
+                    self._upload = asyncio.create_task(self._prepare(letter, posted))
+                    return
+                if self._passing or self._messages.full():
+                    return
+                # Only now: they go with another letter if this one is refused or dropped.
+                letter.items[:0], self._held = self._held, []
+                self._rest = deque(letter.messages())
+            while self._rest:
+                if self._passing or self._messages.full():
+                    return
+                self._messages.put_nowait(self._rest.popleft())
+            self._letters.popleft()
+            self._rest = None
+            posted.set_result(None)
+
+    async def _prepare(self, letter: Letter, posted: asyncio.Future[None]) -> None:
+        """Uploads the programs of the first letter; without them it fails."""
+        try:
+            for program, blobs in letter.programs:
+                await self._programs.ensure([program], blobs)
+        except Exception as error:
+            self._letters.popleft()
+            posted.set_exception(_reason(error))
+        self._upload = None
+        self._advance()
 
 
-def _told(device: DeviceId, error: Exception) -> ImbrexError:
+def _reason(error: Exception) -> ImbrexError:
     """Logs why a letter could not be sent; the next one may be."""
     if isinstance(error, ImbrexError):
-        log.warning("could not send", device=device, error=str(error))
+        log.warning("could not send", error=str(error))
         return error
-    log.error("could not send", device=device, exc_info=error)
+    log.error("could not send", exc_info=error)
     return Unavailable(cause=f"it could not be sent: {error!r}", cure="See the coordinator's log")
+
+
+_FULL = Unavailable(
+    cause=f"{QUEUE_LETTERS} letters wait for one device", cure="Send fewer requests at a time"
+)

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import math
+import platform
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import structlog
 
-from coordinator.devices.addresses import Peer, seconds_ago
-from coordinator.devices.connection import Connection, ItemSink
+from coordinator.devices.addresses import Peer
+from coordinator.devices.announcements import (
+    Announcements,
+    DeviceJoined,
+    DeviceLeft,
+    DevicesChanged,
+)
+from coordinator.devices.connection import Connection, Receiver
 from coordinator.devices.discovery import Discovery
 from coordinator.devices.events import (
     Action,
@@ -39,7 +46,6 @@ from protos.errors import (
     LostWorker,
     NotFound,
     PeerViolation,
-    StreamRefused,
 )
 from protos.wire.facts import DeviceId, Facts
 
@@ -59,34 +65,22 @@ log = structlog.get_logger(__name__)
 
 
 class Pool:
-    """Finds workers and keeps connections to them. `changed(cause)` is called after every join and
-    leave, `sink` with every item that a worker sends. `losses` counts failed connections by the
-    code of the error: `lost_worker`, `peer_violation`, `stream_refused`; `departures` has the error
-    of each device that left by one and has not come back.
+    """Finds workers and keeps connections to them; announces every join and leave. `losses` counts
+    failed connections by the code of the error: `lost_worker`, `peer_violation`, `stream_refused`;
+    `departures` has the error of each device that left by one and has not come back.
     """
 
-    def __init__(
-        self,
-        trust: Trust,
-        sink: ItemSink,
-        changed: Callable[[str], None],
-        switched: Callable[[DeviceId], None] = lambda _: None,
-        rate: Callable[[Facts], float] = lambda _: 0.0,
-    ) -> None:
-        """`switched` gets a device that computes with another engine now; `rate` is a device's in
-        GFLOP/s.
-        """
+    def __init__(self, trust: Trust, announcements: Announcements) -> None:
         self._trust = trust
+        self._announcements = announcements
+        self._receivers: Sequence[Receiver] = ()
         self._members, self._generation = trust.members(), trust.generation
-        self._sink = sink
-        self._changed = changed
-        self._switched = switched
-        self._rate = rate
         self._membership = DeviceTable(random.random)
         self._connections: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[None]] = {}
         self._met: dict[DeviceId, Facts] = {}
         self._knocking = asyncio.Semaphore(MOST_KNOCKING)
+        self._running: set[asyncio.Task[None]] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.Task[None] | None = None
         self._discovery: Discovery | None = None
@@ -95,9 +89,16 @@ class Pool:
         self.departures: dict[DeviceId, ImbrexError] = {}
 
     async def start(
-        self, listed: Sequence[str], cluster: str = "", interfaces: Sequence[str] = ()
+        self,
+        receivers: Sequence[Receiver],
+        listed: Sequence[str],
+        cluster: str = "",
+        interfaces: Sequence[str] = (),
     ) -> None:
-        """Tries the listed addresses and, if `cluster` is given, listens for announcements."""
+        """Tries the listed addresses and, if `cluster` is given, listens for announcements. Devices
+        send to `receivers`.
+        """
+        self._receivers = receivers
         self._ticker = asyncio.create_task(self._tick())
         for address in listed:
             self.sighted(address, "static")
@@ -119,6 +120,9 @@ class Pool:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for run in self._running:
+            run.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
         await asyncio.gather(*(each.close() for each in self._connections.values()))
         await asyncio.gather(*self._closing, return_exceptions=True)
 
@@ -151,6 +155,11 @@ class Pool:
             device: self._connections[address] for device, address in self._membership.ready.items()
         }
 
+    @property
+    def transfers(self) -> int:
+        """Changes with each message to a device, and as an upload begins and ends."""
+        return sum(each.transfers for each in self._connections.values())
+
     def is_host(self, device: DeviceId) -> bool:
         """Whether a device is the host worker."""
         return self._membership.is_host(device)
@@ -161,10 +170,30 @@ class Pool:
         Raises:
             LostWorker: it is not ready.
         """
-        address = self._membership.address_of(device)
-        if address is None:
+        connection = self.get(device)
+        if connection is None:
             raise LostWorker(cause=f"device {device} is not connected", cure="Try again.")
-        return self._connections[address]
+        return connection
+
+    def get(self, device: DeviceId) -> Connection | None:
+        """The connection to a device, if it is ready."""
+        address = self._membership.address_of(device)
+        return None if address is None else self._connections[address]
+
+    def facts(self, device: DeviceId) -> Facts | None:
+        """What a device that is ready says of itself."""
+        connection = self.get(device)
+        return connection.facts if connection else None
+
+    def shows(self, device: DeviceId) -> bool:
+        """Whether a device can be asked for what its peers sent."""
+        connection = self.get(device)
+        return connection is not None and connection.shows
+
+    def is_alike(self, device: DeviceId) -> bool:
+        """Whether a device has the same kind of processor as this machine, as far as is known."""
+        facts = self.facts(device) or self._met.get(device)
+        return facts is not None and facts.machine == platform.machine()
 
     def last_facts(self, device: DeviceId | None) -> Facts | None:
         """What a device said of itself when it last connected, since this process started."""
@@ -199,8 +228,9 @@ class Pool:
     def _step(self, event: Event) -> None:
         if self._stopped:
             return
-        for action in self._membership.step(event, time.monotonic()):
-            self._act(action)
+        with self._announcements.held():
+            for action in self._membership.step(event, time.monotonic()):
+                self._act(action)
 
     def _act(self, action: Action) -> None:
         match action:
@@ -212,37 +242,27 @@ class Pool:
                 log.info("device joined", device=device, address=address)
                 connection = self._connections[address]
                 self.departures.pop(device, None)
-                connection.start(
-                    lambda reason: self._lost(address, connection, reason),
-                    lambda: self._switched(device),
-                )
-                self._changed(f"{device} joined")
+                run = asyncio.create_task(self._run(address, connection))
+                self._running.add(run)
+                run.add_done_callback(self._running.discard)
+                self._announcements.announce(DeviceJoined(device))
+                self._announcements.announce(DevicesChanged(f"{device} joined"))
             case Leave(device, address, reason):
-                told = {"device": device, "address": address, "reason": reason}
-                if isinstance(refusal := self.departures.get(device), StreamRefused):
-                    log.error("a device refused what was sent to it", **told, cure=refusal.cure)
-                else:
-                    log.warning("device left", **told, **self._last_known(device, address))
-                self._changed(f"{device} left")
+                gone = self._connections.get(address)
+                silent_s = time.monotonic() - gone.last_seen_s if gone else math.inf
+                self._announcements.announce(DeviceLeft(device, address, reason, silent_s))
+                self._announcements.announce(DevicesChanged(f"{device} left"))
             case AddressProblem(address, code, cause, cure):
                 log.warning("problem", address=address, code=code, cause=cause, cure=cure)
-
-    def _last_known(self, device: DeviceId, address: str) -> dict[str, object]:
-        """What is said of a device that goes: its name, its rate, and when it was last heard."""
-        facts, connection = self._met.get(device), self._connections.get(address)
-        told: dict[str, object] = {"name": facts.name if facts else device}
-        if facts is not None:
-            told["gflops"] = round(self._rate(facts), 2)
-        if connection is not None:
-            told["last_seen"] = seconds_ago(time.monotonic() - connection.last_seen_s)
-        return told
 
     async def _connect(self, address: str) -> None:
         try:
             if self._membership.is_stranger(address):
                 await self._knock(address)
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                connection = await Connection.open(address, self._trust, self._sink)
+                connection = await Connection.open(
+                    address, self._trust, self._receivers, self._announcements
+                )
         except (TimeoutError, OSError):
             self._step(Dropped(address, f"{address} does not answer"))
         except (PeerViolation, BadConfiguration) as error:
@@ -270,6 +290,9 @@ class Pool:
         writer.close()
         with suppress(OSError):
             await writer.wait_closed()
+
+    async def _run(self, address: str, connection: Connection) -> None:
+        self._lost(address, connection, await connection.run())
 
     def _lost(self, address: str, connection: Connection, reason: ImbrexError) -> None:
         self.losses[reason.code] += 1

@@ -38,6 +38,8 @@ class Programs:
         self._one_at_a_time = asyncio.Lock()
         # Bytes present and in total of the weights in transit; None if there are none.
         self.arriving: tuple[int, int] | None = None
+        # Uploads that began, and those that ended.
+        self.transfers = 0
 
     def __contains__(self, sha256: str) -> bool:
         return sha256 in self._ready
@@ -59,11 +61,13 @@ class Programs:
         if all(program.sha256 in self._ready for program in programs):
             return
         async with self._one_at_a_time:
+            self.transfers += 1
             wanted = {each.sha256: each for each in programs if each.sha256 not in self._ready}
             try:
                 for batch in _batches(list(wanted.values())):
                     await self._prepare(batch, blobs, progress)
             finally:
+                self.transfers += 1
                 self.arriving = None
 
     async def retain(self, hashes: Sequence[str]) -> int:

@@ -18,6 +18,7 @@ from coordinator.devices.connection import Connection
 from coordinator.devices.discovery import Heard, hear
 from coordinator.devices.events import AddressSource
 from coordinator.devices.pool import Pool
+from coordinator.devices.statuses import MOST_STRANGERS
 from coordinator.doctor import machines, networks
 from coordinator.doctor.checks import checks
 from coordinator.doctor.findings import Absent, Examined, Patient
@@ -31,8 +32,6 @@ from protos.wire.facts import DeviceId, Facts
 LISTEN_S = 2.5
 # Devices try to reach each other for two seconds; reading their state takes milliseconds.
 EXAMINE_TIMEOUT_S = 10.0
-# More addresses without a worker than this are reported together.
-MOST_STRANGERS = 16
 _ORDER = ("error", "warning", "note")
 
 Networks = tuple[ipaddress.IPv4Network, ...]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from coordinator.costs.affine import Costs
-from coordinator.costs.devices import Cluster, Device, EndpointOverhead, Link
+from coordinator.costs.cluster import Cluster, Device, EndpointOverhead, Link
 from coordinator.costs.links import LIVE_LOOPBACK, LOOPBACK
 from coordinator.costs.profile_json import parse_profile
 from coordinator.costs.rates import RateCosts, flop_per_s

@@ -1,6 +1,4 @@
-"""The keys of a cluster file. Their descriptions are the page docs/cluster-files.md (`python
-docs/cluster_keys.py` writes it).
-"""
+"""The keys of a cluster file; docs/site.py makes a page of their descriptions."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from coordinator.costs.devices import EndpointOverhead
+from coordinator.costs.cluster import EndpointOverhead
 from protos.wire.limits import Limits
 
 # More would only slow down the search, whatever the file's origin.

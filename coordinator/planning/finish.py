@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from coordinator.costs.devices import Cluster, Device
+from coordinator.costs.cluster import Cluster, Device
 from coordinator.planning.geometry.layouts import UnitTile
 from coordinator.planning.legal import check_plan
 from coordinator.planning.simulate.simulator import simulate

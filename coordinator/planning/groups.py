@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from coordinator.costs.devices import Cluster, Device
+from coordinator.costs.cluster import Cluster, Device
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.planning.whole_network_devices import parted
 from coordinator.tasks.plan import Plan, TrafficBytes

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.plan_memory import overfilled
 from coordinator.tasks.plan import Block, Plan, Tile, tile_extent
 from coordinator.tasks.task_graph import outline_plan

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cache
 
-from coordinator.costs.devices import Cluster, Planner
+from coordinator.costs.cluster import Cluster, Planner
 from coordinator.planning.finish import finished
 from coordinator.planning.free_memory import Room, Rooms
 from coordinator.planning.geometry.layouts import Configuration, UnitTile, divider_of

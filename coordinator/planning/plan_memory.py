@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coordinator.costs.devices import Cluster, Device
+from coordinator.costs.cluster import Cluster, Device
 from coordinator.tasks.plan import Block, Plan, Tile, tile_extent, tile_works
 from models.cut.units import Network, layers_of
 from models.tensors.memory import megabytes, needed_bytes, relaid_room_bytes, weights_room_bytes

@@ -6,7 +6,7 @@ import functools
 import traceback
 from types import CodeType
 
-from coordinator.costs.devices import Cluster, Planner
+from coordinator.costs.cluster import Cluster, Planner
 from coordinator.tasks.plan import Plan
 from models.cut.units import Network
 from protos.errors import BadConfiguration, ImbrexError

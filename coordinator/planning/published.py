@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.costs.devices import Cluster, Device, Link
+from coordinator.costs.cluster import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts
 from protos.wire.facts import DeviceId
 

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from coordinator.costs.devices import Device
+from coordinator.costs.cluster import Device
 from coordinator.planning.plan_memory import holds, weight_room_bytes
 from coordinator.tasks.plan import Block, Tile, tile_extent, tile_works
 from models.cut.units import Network

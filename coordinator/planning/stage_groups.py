@@ -12,7 +12,7 @@ import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from coordinator.costs.devices import Cluster, Device, Planner
+from coordinator.costs.cluster import Cluster, Device, Planner
 from coordinator.planning.finish import finished
 from coordinator.planning.groups import divided
 from coordinator.planning.plan_memory import holds_tile, overfilled, weights_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from coordinator.costs.devices import Cluster, Device
+from coordinator.costs.cluster import Cluster, Device
 from coordinator.planning.legal import IllegalPlan
 from coordinator.planning.single_device import best_alone
 from coordinator.tasks.plan import Plan, Unused

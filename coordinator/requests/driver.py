@@ -10,19 +10,20 @@ import asyncio
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
-from typing import Protocol
 
 import numpy as np
 import structlog
 
-from coordinator.answers import Answer
-from coordinator.devices.outbox import Letter, Outbox, Sender
+from coordinator.devices.announcements import Announcements
+from coordinator.devices.outbox import Letter
+from coordinator.devices.pool import Pool
 from coordinator.requests.messages import resend_item, task_item, tensor_items
-from coordinator.requests.request_state import RequestState, UnusableResult
+from coordinator.requests.request_state import ComputedRequest, RequestState, UnusableResult
 from coordinator.tasks.deadlines import SLACK_S, Expectations
 from coordinator.tasks.dispatch import dispatch
 from coordinator.tasks.events import (
@@ -82,56 +83,38 @@ TICK_S = SLACK_S / 10
 REPORTS_S = 0.05
 
 
-class Transport(Sender, Protocol):
-    """The connections to workers, as the driver needs them."""
+@dataclass(frozen=True, slots=True)
+class Accused:
+    """A device gave a result that cannot be right."""
 
-    def forget(self, device: DeviceId, program: str) -> None:
-        """The device reported that it no longer has this program."""
-        ...
-
-    def offset_s(self, device: DeviceId) -> float:
-        """Seconds to add to the device's clock to get this process's monotonic clock."""
-        ...
-
-    def address(self, device: DeviceId) -> str:
-        """The address where peers reach the device, as `host:port`; empty if it is gone."""
-        ...
-
-    def departure(self, device: DeviceId) -> ImbrexError | None:
-        """Why the device's connection ended; None if it was not the connection that failed."""
-        ...
+    device: DeviceId
+    cause: str
 
 
 class Driver:
-    """Runs requests on the devices that are ready, with expectations from predictions.
-    `accused(device, cause)` is called for results that cannot be right. `hold(request, state,
-    devices)` is called before an ended request is released on its devices; it returns whether the
-    callee releases it later (`release`).
+    """Runs requests on the devices that are ready, with expectations from predictions. Announces
+    which devices gave results that cannot be right.
     """
 
     def __init__(
         self,
-        transport: Transport,
+        pool: Pool,
+        announcements: Announcements,
         expectations: Expectations | None = None,
-        accused: Callable[[DeviceId, str], None] = lambda *_: None,
-        hold: Callable[[RequestId, RequestState, Sequence[DeviceId]], bool] = lambda *_: False,
     ) -> None:
         self.scheduler = Scheduler(expectations)
-        self._transport = transport
-        self._accused = accused
-        self._hold = hold
+        self._pool = pool
+        self._announcements = announcements
         self._requests: dict[RequestId, RequestState] = {}
         # Taken off when they are used again.
         self._distrusted: set[DeviceId] = set()
-        self._outbox = Outbox(transport, self._on_delivery, self._on_send_failure)
         self._ticker: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Stops sending. Ending the requests in flight is left to the caller."""
+        """Stops looking after requests; ending those in flight is left to the caller."""
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
-        await self._outbox.close()
 
     @property
     def in_flight(self) -> int:
@@ -162,9 +145,10 @@ class Driver:
         feeds: Mapping[str, np.ndarray],
         request_id: str | None = None,
         selections: Selections = NO_SELECTION,
-    ) -> tuple[Answer, list[TaskTimes]]:
+    ) -> ComputedRequest:
         """Runs one request, from its input tensors to its output tensors; of outputs with a
-        selection, entries outside it may be zeros.
+        selection, entries outside it may be zeros. Its devices keep what they have of it until
+        `release`.
 
         Raises:
             BadRequest: its id is already in use.
@@ -179,8 +163,9 @@ class Driver:
         tried = request
         while True:
             try:
-                answer, times = await self._run(graph, feeds, tried, selections)
-                if not self._distrusted.isdisjoint(answer.devices):
+                computed = await self._run(graph, feeds, tried, selections)
+                if not self._distrusted.isdisjoint(computed.answer.devices):
+                    self.release(tried, computed.state.holders)
                     raise _Distrusted
             except _Distrusted:
                 # Devices treat the id of a released request as a late message, so it needs a new
@@ -188,7 +173,8 @@ class Driver:
                 tried = RequestId(f"{request}-{uuid.uuid4().hex[:4]}")
                 log.warning("request started again", request=request, as_=tried)
             else:
-                return replace(answer, request_id=request), times
+                answer = replace(computed.answer, request_id=request)
+                return replace(computed, answer=answer)
 
     async def _run(
         self,
@@ -196,7 +182,7 @@ class Driver:
         feeds: Mapping[str, np.ndarray],
         request: RequestId,
         selections: Selections,
-    ) -> tuple[Answer, list[TaskTimes]]:
+    ) -> ComputedRequest:
         arrays = {
             name: np.empty(info.shape, dtype_of(info.data_type))
             for name, info in graph.tensors.items()
@@ -217,26 +203,30 @@ class Driver:
             state.timeline.end(time.monotonic())
             if not state.retried:
                 await _wait_for_reports(state)
-        finally:
+            if graph.ending is None:
+                answer = state.answer(request)
+            else:  # ranking thousands of scores would hold up the event loop
+                answer = await asyncio.to_thread(state.answer, request)
+        except BaseException:
             self.step(Cancelled(request))
+            self.release(request, state.holders)
+            raise
+        finally:
             self._requests.pop(request, None)
-        if graph.ending is None:
-            return state.answer(request), state.times
-        # Ranking thousands of scores would hold up the event loop.
-        return await asyncio.to_thread(state.answer, request), state.times
+        return ComputedRequest(request, state, answer, state.times)
 
     def step(self, event: Event, payload: np.ndarray | None = None) -> None:
         """Passes an event to the scheduler and executes its actions; one letter is sent per device,
         and later ones describe tasks that cannot begin yet.
         """
-        if isinstance(event, Lost):
-            self._outbox.forget(event.device, is_connected=event.is_connected)
+        if isinstance(event, Lost) and (lost := self._pool.get(event.device)):
+            lost.outbox.clear()
         now, later = dispatch(self.scheduler.step(event, time.monotonic()))
         letters: dict[DeviceId, Letter] = {}
         for action in now:
             self._act(action, payload, letters)
         for device, letter in letters.items():
-            self._outbox.post(device, letter)
+            self._post(device, letter)
         if later:
             for each in chain.from_iterable(later):
                 self._requests[each.request].assigned(each.task, each.attempt, each.device)
@@ -253,7 +243,7 @@ class Driver:
                 if self.scheduler.is_current(each.request, each.task, each.attempt):
                     self._assign(each, letters)
             for device, letter in letters.items():
-                self._outbox.post(device, letter)
+                self._post(device, letter)
         except Exception as error:
             for request in {each.request for each in part} & self._requests.keys():
                 if not self._requests[request].done.done():
@@ -281,9 +271,9 @@ class Driver:
                 self.step(Joined(device))
 
     def _lost(self, device: DeviceId) -> Lost:
-        if self._transport.address(device):
+        if self._pool.get(device):
             return Lost(device, is_connected=True)
-        match self._transport.departure(device):
+        match self._pool.departures.get(device):
             case StreamRefused(request=request):
                 return Lost(device, False, "refused", RequestId(request) if request else None)
             case NoAnswer() | WorkerStopped():
@@ -297,7 +287,7 @@ class Driver:
 
     def received(
         self, device: DeviceId, item: pb.Item, payload: np.ndarray | memoryview | None
-    ) -> None:
+    ) -> bool:
         """An item from a device's stream. Late results, and those that a device was not asked for,
         are dropped and counted.
         """
@@ -310,6 +300,7 @@ class Driver:
                 self._task_failed(device, item.failed)
             case _:
                 pass
+        return True
 
     def _received_tensor(self, device: DeviceId, header: pb.Tensor, payload: np.ndarray) -> None:
         request = RequestId(header.request)
@@ -325,7 +316,8 @@ class Driver:
             payload = state.unpack(header, payload)
         except UnusableResult as error:
             cause = str(error)
-            log.warning("result refused", device=device, task=header.task, cause=cause)
+            refused = {"request": request, "task": header.task}
+            log.warning("result refused", **refused, device=device, cause=cause)
             self.step(ResultRefused(request, header.task, header.attempt, cause))
             return
         state.gather_bytes += size
@@ -338,7 +330,8 @@ class Driver:
         state = self._asked(device, done)
         if state is None:
             return
-        offset = self._transport.offset_s(device)
+        connection = self._pool.get(device)
+        offset = connection.offset_s if connection else 0.0
         times = TaskTimes(
             task=done.task,
             attempt=done.attempt,
@@ -352,12 +345,13 @@ class Driver:
         self.step(Finished(RequestId(done.request), done.task, done.attempt))
 
     def _task_failed(self, device: DeviceId, failed: pb.TaskFailed) -> None:
-        log.warning("task failed", device=device, code=failed.code, message=failed.message)
+        which = {"request": failed.request, "task": failed.task, "device": device}
+        log.warning("task failed", **which, code=failed.code, message=failed.message)
         state = self._asked(device, failed)
         if state is None:
             return
-        if failed.code == "no_program":
-            self._transport.forget(device, state.graph.tasks[failed.task].program)
+        if failed.code == "no_program" and (connection := self._pool.get(device)):
+            connection.programs.forget(state.graph.tasks[failed.task].program)
         request = RequestId(failed.request)
         self.step(Failed(request, failed.task, failed.attempt, failed.code, failed.message))
 
@@ -367,20 +361,29 @@ class Driver:
         asked = state is not None and state.attempts.get((news.task, news.attempt)) == device
         return state if asked else None
 
-    # ------------------------------------------------------------ results of letters
+    # ------------------------------------------------------------ letters
 
-    def _on_delivery(self, device: DeviceId, letter: Letter) -> None:
-        """A letter was sent and its programs are ready: from now on its attempts are timed."""
-        del device
-        now = time.monotonic()
-        for key in letter.attempts:
-            self.scheduler.step(Delivered(*key), now)
+    def _post(self, device: DeviceId, letter: Letter) -> None:
+        """Sends a letter. From when it is queued its attempts are timed; if its programs cannot be
+        prepared, or the device has gone, they fail, on the next turn of the event loop.
+        """
+        try:
+            posted = self._pool.connection(device).outbox.post(letter)
+        except LostWorker as gone:
+            posted = asyncio.get_running_loop().create_future()
+            posted.set_exception(gone)
+        posted.add_done_callback(partial(self._posted, letter))
 
-    def _on_send_failure(self, device: DeviceId, letter: Letter, error: ImbrexError) -> None:
-        """A letter failed; if a program cannot be prepared, the tasks that need it fail."""
-        del device
+    def _posted(self, letter: Letter, posted: asyncio.Future[None]) -> None:
+        if posted.cancelled():
+            return  # the device was lost, and its tasks with it
+        error = posted.exception()
         for key in letter.attempts:
-            self.step(Failed(*key, error.code, str(error)))
+            if error is None:
+                self.scheduler.step(Delivered(*key), time.monotonic())
+            else:
+                assert isinstance(error, ImbrexError)
+                self.step(Failed(*key, error.code, str(error)))
 
     # ------------------------------------------------------------ actions
 
@@ -411,17 +414,17 @@ class Driver:
                 self._end(request, error)
             case Accuse(device, cause):
                 # Not within a step: it may lead to the next one.
-                asyncio.get_running_loop().call_soon(self._accused, device, cause)
+                announce = self._announcements.announce
+                asyncio.get_running_loop().call_soon(announce, Accused(device, cause))
             case Release(request, devices):
-                ended = self._requests.get(request)
-                if ended is None or not self._hold(request, ended, devices):
-                    self.release(request, devices)
+                self._requests[request].holders = devices
 
     def release(self, request: RequestId, devices: Iterable[DeviceId]) -> None:
         """Lets devices drop everything that they keep of a request."""
         for device in devices:
-            item = pb.Item(release=pb.Release(requests=[request]))
-            self._outbox.post_with_next(device, item)
+            if connection := self._pool.get(device):
+                item = pb.Item(release=pb.Release(requests=[request]))
+                connection.outbox.post_with_next(item)
 
     def _end(self, request: RequestId, error: ImbrexError | None) -> None:
         state = self._requests.get(request)
@@ -434,16 +437,22 @@ class Driver:
 
     def _assign(self, action: Assign, letters: dict[DeviceId, Letter]) -> None:
         state = self._requests[action.request]
+        log.debug("task", request=action.request, task=action.task, device=action.device)
         graph = state.graph
         run = self.scheduler.requests.get(action.request)
         if run is None:
             return  # the attempt ended in the same step
         state.direct = run.direct
         letter = letters.setdefault(action.device, Letter())
-        letter.items.append(task_item(action, run, self._transport.address, state.selections))
+        letter.items.append(task_item(action, run, self._address, state.selections))
         letter.attempts[action.request, action.task, action.attempt] = None
         program = graph.programs[graph.tasks[action.task].program]
         letter.programs.append((program, graph.blobs))
+
+    def _address(self, device: DeviceId) -> str:
+        """Where peers reach a device, as `host:port`; empty if it is gone."""
+        connection = self._pool.get(device)
+        return connection.address if connection else ""
 
     def _send(self, action: Send, letters: dict[DeviceId, Letter]) -> None:
         state = self._requests[action.request]

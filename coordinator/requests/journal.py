@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
 
 from coordinator.answers import Answer
+from coordinator.plans.controller import TookOver
 from coordinator.requests.trace import Lived
 from coordinator.tasks.timeline import Sketch, TaskTimes
 from protos.errors import ImbrexError, NotFound
@@ -144,9 +145,10 @@ class Journal:
                 "these answers may be wrong", device=device, requests=doubted, within_s=DOUBTED_S
             )
 
-    def planned(self, model: str, version: int, causes: Sequence[str]) -> None:
+    def planned(self, news: TookOver) -> None:
         """A plan took over."""
-        self._tell(PlanSwapped(model, version, tuple(causes)))
+        version, causes = news.graph.plan.version, tuple(news.causes)
+        self._tell(PlanSwapped(news.model, version, causes))
 
     def _tell(self, entry: Ended | PlanSwapped) -> None:
         for listener in list(self._listeners):

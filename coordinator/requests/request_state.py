@@ -48,6 +48,8 @@ class RequestState:
     direct: bool = False
     summed: set[str] = field(default_factory=set)
     shared: set[DeviceId] = field(default_factory=set)
+    # Devices that keep something of it when it has ended.
+    holders: tuple[DeviceId, ...] = ()
 
     def __post_init__(self) -> None:
         self.untold = {task.id for task in self.graph.tasks}
@@ -144,3 +146,13 @@ class RequestState:
             traffic=TrafficBytes(self.scatter_bytes, self.gather_bytes, self.halo_bytes),
             retried_tasks=self.retried,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedRequest:
+    """A request that was computed, under the id that its devices know."""
+
+    request: RequestId
+    state: RequestState
+    answer: Answer
+    times: list[TaskTimes]

@@ -1,6 +1,6 @@
 """A planner of your own: blocks of up to four layers, in strips as high as devices are fast."""
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.tasks.plan import Block, Plan, Tile
 from models.cut.tiles import MapTile, map_size, tile_boxes, weighted_spans, whole_map

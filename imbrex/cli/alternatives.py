@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from coordinator.costs.devices import Cluster, Link, Planner, fastest
+from coordinator.costs.cluster import Cluster, Link, Planner, fastest
 from coordinator.planning.planners.propose import propose
 from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.simulate.simulator import simulate

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.control.choice import Choice
-from coordinator.control.sent_plan import adopt
-from coordinator.costs.devices import Cluster, fastest
+from coordinator.costs.cluster import Cluster, fastest
 from coordinator.library.naming import public_name
 from coordinator.planning.cluster_file import parse_cluster
 from coordinator.planning.plan_json import parse_plan, plan_json, save_plan
 from coordinator.planning.planners.propose import propose
-from coordinator.runtime.planners import names as strategies
-from coordinator.runtime.planners import strategy
+from coordinator.plans.choice import Choice
+from coordinator.plans.named import names as strategies
+from coordinator.plans.named import strategy
+from coordinator.plans.sent_plan import adopt
 from coordinator.serving.common.plan_picture import plan_svg
 from imbrex import terminal
 from imbrex.cli.alternatives import Situation, sentences

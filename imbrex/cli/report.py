@@ -18,10 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.costs.devices import Cluster, Device, EndpointOverhead, Link
+from coordinator.costs.cluster import Cluster, Device, EndpointOverhead, Link
 from coordinator.costs.regression import DeviceProfile, RegressionCosts
+from coordinator.devices.describe import describe
 from coordinator.planning.cluster_file import HOST, speed_of
-from coordinator.runtime.describe import describe
 from imbrex import terminal
 from imbrex.cli import bench, measuring, profile
 from imbrex.cli.provenance import provenance

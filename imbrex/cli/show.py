@@ -10,7 +10,7 @@ from onnx import helper
 from rich.console import Console
 from rich.text import Text
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.planners.auto import auto
 from coordinator.planning.planners.propose import propose
 from coordinator.tasks.plan import Plan

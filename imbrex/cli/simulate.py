@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.text import Text
 
-from coordinator.costs.devices import Cluster, Planner, fastest
+from coordinator.costs.cluster import Cluster, Planner, fastest
 from coordinator.planning.planners.single import single
 from imbrex import library, terminal
 from imbrex.cli.chart import speedup_svg

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from coordinator.control.choice import IN_FORCE, Choice
-from coordinator.control.sent_plan import adopt
 from coordinator.planning.published import equal_cluster
-from coordinator.runtime.planners import strategy
+from coordinator.plans.choice import IN_FORCE, Choice
+from coordinator.plans.named import strategy
+from coordinator.plans.sent_plan import adopt
 from coordinator.serving.common import names
 from coordinator.settings import HTTP_PORT
 from imbrex import terminal

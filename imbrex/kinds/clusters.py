@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.cluster_file import parse_cluster
 from imbrex.kinds.presets import Preset
 

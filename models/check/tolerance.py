@@ -6,9 +6,9 @@ bits: onnxruntime computes in float32 and rounds stored tensors, and a tile stor
 
 onnxruntime on x86 converts signed 8-bit tensors to unsigned ones if a single node reads them, and
 computes convolutions that mix the two in float: which ones depends on the neighbouring nodes in a
-program, and their sums on the tile's size (docs/networks.md). A value between two steps may then be
-rounded either way. Unsigned 8 bits are exact everywhere, signed ones only if they are not
-converted.
+program, and their sums on the tile's size (docs/adr/0017-same-answer.md). A value between two steps
+may then be rounded either way. Unsigned 8 bits are exact everywhere, signed ones only if they are
+not converted.
 
 A mean of floats is summed in an order that depends on the neighbouring nodes, too. Where it is
 quantised further on, its last bit may decide to which of two steps a value is rounded.

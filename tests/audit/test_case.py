@@ -1,5 +1,6 @@
 """Evidence: what was asked for is taken, and nothing else."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -63,6 +64,10 @@ class Wire:
     def __init__(self, *answers) -> None:
         self.answers = answers
         self.collector = Collector(self)
+
+    def connection(self, device):
+        """As the pool: each device answers so."""
+        return SimpleNamespace(send=partial(self.send, device))
 
     async def send(self, device, items, payloads) -> None:
         for item, payload in self.answers:

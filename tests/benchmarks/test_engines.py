@@ -1,13 +1,8 @@
-"""The table of engines is that of the committed result."""
+"""The table of engines."""
 
-from benchmarks.engines import PAGE, page_with_table, table
+from benchmarks.engines import table
 
 RIGHT = {"onnxruntime_ms": 2.0, "ms": 1.0, "speedup": 2.0, "difference": 1e-6}
-
-
-def test_the_page_has_the_committed_results_table() -> None:
-    page = PAGE.read_text()
-    assert page_with_table(page) == page, "run `python -m benchmarks.engines --table`"
 
 
 def test_what_is_refused_is_said() -> None:

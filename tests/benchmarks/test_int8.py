@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.int8 import MOST, NETWORK, quantised
 from coordinator.planning.legal import check_plan
-from coordinator.runtime.planners import strategy as planner_of
+from coordinator.plans.named import strategy as planner_of
 from models.catalogue.catalogue import load
 from models.check.check import check, fused
 from models.check.tolerance import SIGNED

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from coordinator.answers import PlanNow
-from coordinator.control.choice import Choice
 from coordinator.planning.plan_json import PlanFile
+from coordinator.plans.choice import Choice
 from coordinator.serving.v1.answers import Moved, Origin, TimingMs
 from imbrex.calls import Outputs, plain
 from imbrex.cli.rounds import WARM_UP, PlanSamples, Rounds

@@ -8,7 +8,7 @@ import httpx
 from pydantic import TypeAdapter
 
 from coordinator.answers import DeviceStatus
-from coordinator.runtime.statuses import _unseen
+from coordinator.devices.statuses import _unseen
 from protos.wire.facts import DeviceId
 from tests.commands.conftest import Live, wait_for
 

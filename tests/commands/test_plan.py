@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.costs.devices import fastest
+from coordinator.costs.cluster import fastest
 from coordinator.planning.cluster_file import parse_cluster
 from coordinator.planning.planners.propose import propose
-from coordinator.runtime.planners import strategy
+from coordinator.plans.named import strategy
 from imbrex.cli.alternatives import Situation, sentences
 from imbrex.described import network_of
 from imbrex.terminal import duration

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.cluster_file import parse_cluster
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.legal import IllegalPlan

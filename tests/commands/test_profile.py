@@ -8,12 +8,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from coordinator.costs.cluster import Cluster, Device, Link
 from coordinator.costs.corrections import CorrectedCosts
-from coordinator.costs.devices import Cluster, Device, Link
 from coordinator.costs.profile_json import parse_profile
 from coordinator.costs.rates import RateCosts
 from coordinator.costs.regression import RegressionCosts
-from coordinator.runtime.describe import describe
+from coordinator.devices.describe import describe
 from coordinator.serving.v1.answers import ClusterFiles
 from imbrex.calls import plain
 from imbrex.described import load_cluster

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.runtime.planners import names
+from coordinator.plans.named import names
 from imbrex.cli import ranges
 from imbrex.cli.chart import speedup_svg
 from tests.cli.run_cli import imbrex, refused

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 
 from coordinator.costs.affine import LayerRates
-from coordinator.costs.devices import EndpointOverhead, Link
+from coordinator.costs.cluster import EndpointOverhead, Link
 from coordinator.costs.endpoints import DEVICE_ENDPOINT, EndpointEstimate
 from coordinator.costs.links import LIVE_LOOPBACK, LinkEstimate, divided, prior_link
 from coordinator.costs.profile_json import parse_profile, save_profile
 from coordinator.costs.regression import DeviceProfile, LayerRegression
-from coordinator.measuring.loop_waits import message_waits, task_waits
+from coordinator.devices.loop_waits import message_waits, task_waits
 from coordinator.planning.planners.halo import halo
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.tasks.plan import Block, Plan, Tile

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from coordinator.costs.devices import EndpointOverhead, Link
+from coordinator.costs.cluster import EndpointOverhead, Link
 from coordinator.costs.links import (
     DEFAULT_MBPS,
     MOST_OBSERVATIONS,

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import uuid
 
+from coordinator.devices.announcements import Announcements, DevicesChanged
 from coordinator.devices.connection import Connection
 from coordinator.devices.pool import Pool
 from coordinator.trust.trust import Trust
@@ -20,14 +21,18 @@ def unique_cluster():
 
 
 class Watched:
-    """A pool, and everything that it told."""
+    """A pool, and everything that it announced or received."""
 
     def __init__(self, trust=None):
         self.changes = []
         self.items = []
-        self.pool = Pool(
-            trust or Trust(), lambda *item: self.items.append(item), self.changes.append
-        )
+        announcements = Announcements()
+        announcements.on(DevicesChanged, lambda news: self.changes.append(news.cause))
+        self.pool = Pool(trust or Trust(), announcements)
+
+    def received(self, *item):
+        self.items.append(item)
+        return True
 
     def connection(self, running: Running) -> Connection:
         return self.pool.connection(DeviceId(running.id))
@@ -43,9 +48,26 @@ class Watched:
 
 
 @contextlib.asynccontextmanager
+async def connected(*addresses):
+    """Connections that live as those of a pool."""
+    connections = [
+        await Connection.open(address, Trust(), (), Announcements()) for address in addresses
+    ]
+    runs = [asyncio.create_task(each.run()) for each in connections]
+    try:
+        yield connections
+    finally:
+        for run in runs:
+            run.cancel()
+        await asyncio.gather(*runs, return_exceptions=True)
+        for each in connections:
+            await each.close()
+
+
+@contextlib.asynccontextmanager
 async def watched_pool(*listed, cluster="", trust=None):
     watched = Watched(trust)
-    await watched.pool.start(listed, cluster, [LOOPBACK])
+    await watched.pool.start([watched], listed, cluster, [LOOPBACK])
     try:
         yield watched
     finally:

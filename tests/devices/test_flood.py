@@ -68,7 +68,7 @@ async def test_devices_are_found_during_a_flood_and_after_it(
                 await until(lambda: state_of(host, new.id) == "ready")
                 assert time.monotonic() - ended_s < FOUND_WITHIN_S
                 assert state_of(host, old.id) == "ready"
-                assert len(host.devices()) < 40
+                assert len(host.device_statuses()) < 40
                 found = {each.code: each for each in (await host.doctor.examine()).findings}
                 assert "announcement_flood" in found
                 assert "may be forged" in found["announcement_flood"].cause

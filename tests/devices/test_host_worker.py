@@ -24,16 +24,22 @@ def told(state_dir, **changes):
 
 
 class Log(list):
-    """What the supervisor told: ("up" or "down", address)."""
+    """A pool, as the supervisor tells it: ("up" or "down", address)."""
 
     def host(self, state_dir, command=WORKER, **changes):
         return HostWorker(
             state_dir,
             told(state_dir, **changes),
-            lambda address: self.append(("up", address)),
-            lambda address: self.append(("down", address)),
+            self,
             command,
         )
+
+    def sighted(self, address, source):
+        assert source == "host"
+        self.append(("up", address))
+
+    def withdrawn(self, address):
+        self.append(("down", address))
 
 
 @pytest.fixture
@@ -44,8 +50,8 @@ async def log():
 async def test_it_is_in_the_pool_as_host_and_restarted_when_killed(tmp_path):
     watched = Watched()
     pool = watched.pool
-    host = HostWorker(tmp_path, told(tmp_path), lambda a: pool.sighted(a, "host"), pool.withdrawn)
-    await pool.start([])
+    host = HostWorker(tmp_path, told(tmp_path), pool)
+    await pool.start((), [])
     await host.start()
     try:
         await until(pool.ready)

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from coordinator.costs.devices import Link
+from coordinator.costs.cluster import Link
 from coordinator.costs.links import prior_link
 from coordinator.devices.link_file import LINKS_FILE, load_links, save_links
-from coordinator.measuring.measured import DeviceMeasurements
+from coordinator.devices.measured import DeviceMeasurements
 from protos.wire.facts import DeviceId
 from tests.devices.support import worker_process
 from tests.waiting import until

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from coordinator.devices.addresses import PeerState
-from coordinator.devices.connection import LOST_AFTER_S, PING_INTERVAL_S, QUEUE_MESSAGES
+from coordinator.devices.connection import LOST_AFTER_S, PING_INTERVAL_S
+from coordinator.devices.outbox import QUEUE_MESSAGES
 from coordinator.trust.trust import Trust
 from imbrex.demo.emulation.settings import command
 from protos import imbrex_pb2 as pb
@@ -264,16 +265,15 @@ async def test_frames_go_past_grpc_or_over_it_where_the_port_cannot_be_reached(
         assert (await watched.connection(running).ping()).seconds > 0
 
 
-async def test_an_item_that_the_sink_refuses_ends_the_connection(tmp_path):
+async def test_an_item_that_its_receiver_refuses_ends_the_connection(tmp_path):
     async with worker_process(tmp_path) as running, watched_pool(running.address) as watched:
         await watched.joined(running)
 
         def refuse(*_item):
             raise PeerViolation(cause="nobody asked", cure="none")
 
-        monkey = watched.connection(running)
-        monkey._sink = refuse
-        await monkey.send([pb.Item(ping=pb.Ping())], [b""])
+        watched.received = refuse
+        await watched.connection(running).send([pb.Item(ping=pb.Ping())], [b""])
         await until(lambda: watched.pool.losses["peer_violation"] == 1)
         assert watched.peer(running.address).reason == "nobody asked"
 

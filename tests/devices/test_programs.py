@@ -7,24 +7,22 @@ import os
 import numpy as np
 import pytest
 
-from coordinator.devices.connection import Connection
-from coordinator.trust.trust import Trust
 from models.cut.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
 from protos.errors import BadRequest, ImbrexError, Infeasible, LostWorker
 from protos.rpc.client import CHUNK_BYTES
-from tests.devices.support import watched_pool, worker_process
+from tests.devices.support import connected, watched_pool, worker_process
 from tests.waiting import until
 from tests.worker.support import conv_program, in_process, message_of
 
 
 @pytest.fixture
 async def connection(tmp_path):
-    async with in_process(tmp_path / "state") as running:
-        opened = await Connection.open(running.address, Trust(), lambda *_item: None)
-        opened.start(lambda _reason: None)
+    async with (
+        in_process(tmp_path / "state") as running,
+        connected(running.address) as (opened,),
+    ):
         yield opened
-        await opened.close()
 
 
 class Puts:
@@ -190,13 +188,9 @@ async def test_a_loss_in_a_transfer_is_told_at_once_and_the_rest_follows_later(t
 
 async def test_two_coordinators_send_the_same_weights_at_a_time(tmp_path):
     program, blobs = big_program(8)
-    async with in_process(tmp_path / "state") as running:
-        both = [
-            await Connection.open(running.address, Trust(), lambda *_item: None) for _ in range(2)
-        ]
-        for each in both:
-            each.start(lambda _reason: None)
+    async with (
+        in_process(tmp_path / "state") as running,
+        connected(running.address, running.address) as both,
+    ):
         await asyncio.gather(*(each.ensure([program], blobs) for each in both))
         assert all(program.sha256 in each.programs for each in both)
-        for each in both:
-            await each.close()

@@ -1,30 +1,12 @@
-"""README's figures are those of the committed results."""
+"""Figures of README, docs/networks.md and docs/faults.md are those of the committed results."""
 
 import json
+import re
 
 import pytest
 
 from benchmarks import readme
-from benchmarks.lab.tables import between_marks
-
-
-def test_readmes_table_is_that_of_the_results():
-    page = readme.PAGE.read_text()
-    assert between_marks(page, readme.table()) == page, "run `python -m benchmarks.readme`"
-
-
-def test_another_result_would_be_noticed(tmp_path, monkeypatch):
-    page = readme.PAGE.read_text()
-    for file in (*readme.LABS, readme.HARDWARE, readme.EXPORTS):
-        there = tmp_path / file
-        there.parent.mkdir(exist_ok=True)
-        there.write_text((readme.RESULTS / file).read_text())
-    monkeypatch.setattr(readme, "RESULTS", tmp_path)
-    assert between_marks(page, readme.table()) == page
-    changed = json.loads((tmp_path / readme.HARDWARE).read_text())
-    changed["seconds"]["pi5-gbe"]["yolov8n"]["4"] *= 2
-    (tmp_path / readme.HARDWARE).write_text(json.dumps(changed))
-    assert between_marks(page, readme.table()) != page
+from benchmarks.report import ROOT
 
 
 @pytest.mark.parametrize(
@@ -43,3 +25,37 @@ def test_every_row_says_how_it_was_found():
     rows = [line for line in readme.table().splitlines() if line.startswith("|")][2:]
     assert len(rows) == 9
     assert all(row.split("|")[-2].strip().startswith(("lab", "simulated")) for row in rows)
+
+
+# The networks of each row of the page's table, by their names in the result.
+KINDS = (
+    ("yolov8n", "yolo11n", "yolo26n", "rtdetr-l"),
+    ("vit_b_16.script", "swin_t.script"),
+    ("ppocr_det@480x640", "nudenet@320x320"),
+    (
+        *("deit_tiny.script", "repvit_m0_9.script", "fastvit_t8.script", "ssdlite320.script"),
+        "fasterrcnn.script",
+    ),
+    (
+        *("mobilenetv4_conv_small.script", "efficientvit_b0.script", "levit_128.script"),
+        *("convnextv2_atto.script", "mobilevit.script"),
+    ),
+)
+
+
+def test_the_gains_of_kinds_of_networks_are_those_of_the_results():
+    rows = json.loads((readme.RESULTS / readme.EXPORTS).read_text())["rows"]
+    gains = {row["network"]: row["clusters"][0]["speedup"] for row in rows}
+    page = (ROOT / "docs" / "networks.md").read_text()
+    table = page.partition("## How much networks gain")[2].partition("[Results]")[0]
+    shown = [tuple(map(float, pair)) for pair in re.findall(r"\| ([\d.]+) to ([\d.]+) \|", table)]
+    kinds = [[gains[name] for name in names] for names in KINDS]
+    assert shown == [(round(min(kind), 1), round(max(kind), 1)) for kind in kinds]
+
+
+def test_the_losses_of_a_coordinator_are_those_of_the_results():
+    parts = json.loads((readme.RESULTS / "pair.json").read_text())["takeover_s"]
+    page = (ROOT / "docs" / "faults.md").read_text()
+    shown = re.findall(r"^\| .* \| ([\d.]+) \(([\d.]+)\)", page, re.MULTILINE)
+    order = ("kills", "nodes", "pauses", "upgrades", "partitions", "machines")
+    assert shown == [tuple(f"{seconds:.1f}" for seconds in parts[name]) for name in order]

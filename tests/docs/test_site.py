@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import re
 import subprocess
 import sys
@@ -11,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import hardware
-from benchmarks.lab.tables import between_marks
 from coordinator.planning.cluster_file import parse_cluster
 from coordinator.planning.cluster_schema import DeviceEntry, Host, NetworkTable
 from imbrex.described import load_cluster
@@ -41,6 +37,11 @@ def test_reference_pages_are_made_from_the_code(site: Path) -> None:
     settings = (site / "reference" / "settings" / "index.html").read_text()
     for name in ("model_repository", "memory_mb", "8470"):
         assert name in settings, name
+    playbook = (site / "reference" / "playbook" / "index.html").read_text()
+    for name in ("imbrex_wheel", "worker_pace", "coordinator_watches", "store_address"):
+        assert f"<code>{name}</code>" in playbook, name
+    results = (site / "reference" / "results" / "index.html").read_text()
+    assert "<code>never_slower.json</code>" in results
     routes = (site / "reference" / "http" / "index.html").read_text()
     assert "/v1/models/{model}/infer" in routes
 
@@ -52,26 +53,18 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
             assert source not in text, (page, source)
 
 
-def test_the_page_on_hardware_says_what_was_simulated() -> None:
-    rows = json.loads(hardware.RESULT.read_text())["seconds"]
-    page = hardware.PAGE.read_text()
-    assert between_marks(page, hardware.table(rows)) == page
-    for kind, svg in hardware.charts(rows).items():
-        assert (hardware.IMAGES / f"hardware-{kind}.svg").read_text() == svg
-    rows["pi4-gbe"]["vgg16"]["8"] *= 2
-    assert between_marks(page, hardware.table(rows)) != page
-
-
-def test_the_page_on_cluster_files_has_the_keys_that_the_parser_knows() -> None:
-    spec = importlib.util.spec_from_file_location("cluster_keys", ROOT / "docs" / "cluster_keys.py")
-    keys = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(keys)
-    text = keys.PAGE.read_text()
-    assert keys.page() == text, "run `python docs/cluster_keys.py`"
-    for name in (*DeviceEntry.model_fields, *Host.model_fields, *NetworkTable.model_fields):
-        assert f"| `{name}` |" in text, name
+def test_the_page_on_cluster_files_names_keys_that_the_parser_knows(site: Path) -> None:
+    text = (ROOT / "docs" / "cluster-files.md").read_text()
+    models = (DeviceEntry, Host, NetworkTable)
+    known = {name for model in models for name in model.model_fields}
+    cells = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    named = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    assert len(named) > 5
+    assert named <= known
     (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     assert len(parse_cluster(example).devices) == 5
+    reference = (site / "reference" / "cluster-keys" / "index.html").read_text()
+    assert {name for name in known if f"<code>{name}</code>" not in reference} == set()
 
 
 @pytest.mark.parametrize("name", ["four-pi3", "four-pi4", "four-pi5"])

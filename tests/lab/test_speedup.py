@@ -17,7 +17,6 @@ from benchmarks.lab.bench import Setting
 from benchmarks.lab.where import where
 from coordinator.requests.trace import Lived, chrome_trace
 from coordinator.tasks.timeline import Passed, Sketch, TaskTimes
-from protos.errors import BadConfiguration
 
 RESULT = {
     "speedup": 2.0,
@@ -150,7 +149,7 @@ def test_the_picture_is_well_formed_and_has_every_bar():
     assert {"6.5", "4.0", "5.0", "a<b", "title & more"} <= {each.text for each in titles}
 
 
-def test_tables_replace_only_what_is_between_the_marks():
+def test_a_run_is_shown_with_what_disturbed_it():
     found = document(
         latency_s=0.5,
         prediction_error=0.04,
@@ -163,31 +162,33 @@ def test_tables_replace_only_what_is_between_the_marks():
     )
     found |= {"scale": 2.0, "machine_busy_before": 0.9}
     found["models"]["m"]["repeat"] = 5
-    page = f"before\n{tables.BEGIN}\nold\n{tables.END}\nafter\n"
-    made = tables.with_results(page, [found])
-    assert made.startswith("before\n")
-    assert made.endswith("after\n")
-    assert "old" not in made
+    made = tables.document(found)
     assert "| `halo` | 0.500 | **2.00** | 2.50 | +4% | 1.5 | 12 ms |" in made
     assert "under load" in made
     assert "25% of the time" in made
     assert "3 packets" in made
-    assert tables.with_results(made, [found]) == made
+
+
+def test_the_summary_is_in_the_devices_own_time(monkeypatch):
+    monkeypatch.setattr(tables, "_CLUSTERS", (("p", "star"),))
+    monkeypatch.setattr(tables, "_NETWORKS", {"m": "auto"})
+    parts = dict.fromkeys(tables._PARTS, 0.1)
+    found = document(latency_s=0.5, where_s=parts | {"ideal": 0.5}) | {"scale": 0.5}
+    strategies = found["models"]["m"]["strategies"]
+    strategies["auto"] = strategies.pop("halo")
+    row = "| 2 x p | `m` | 500 ms | 250 ms | 2.00 | 50% | 20% | 30% |"
+    assert [*tables.summary([found])][2:] == [row]
+    assert [*tables.summary([found | {"clocks": [1.0, 2.0]}])][2:] == []
 
 
 def test_what_was_asked_stands_beside_what_is_reached(monkeypatch):
     monkeypatch.setattr(tables, "ASKED", {("p", "star", 2): {"m": 2.5, "unmeasured": 1.0}})
     found = document(samples_s=[0.5, 0.4])
     found["models"]["m"]["strategies"]["auto"] = {"reason": "no memory"}
-    assert "| 2 x p, star | `m` | 2.5 | 2.00 | 2.50 | 20% |" in [*tables._asked([found])]
+    assert "| 2 x p, star | `m` | 2.5 | 2.00 | 2.50 | 20% |" in [*tables.asked([found])]
     found["models"]["m"]["strategies"]["auto"] = {"speedup": 2.6, "samples_s": [0.3]}
-    assert "| 2 x p, star | `m` | 2.5 | 2.60 | 3.33 | - |" in [*tables._asked([found])]
-    assert len([*tables._asked([found | {"clocks": [1.0, 2.0]}])]) == 2  # of unlike devices: none
-
-
-def test_a_page_without_marks_is_refused():
-    with pytest.raises(BadConfiguration):
-        tables.with_results("nothing here", [])
+    assert "| 2 x p, star | `m` | 2.5 | 2.60 | 3.33 | - |" in [*tables.asked([found])]
+    assert len([*tables.asked([found | {"clocks": [1.0, 2.0]}])]) == 2  # of unlike devices: none
 
 
 @pytest.mark.parametrize(

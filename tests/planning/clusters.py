@@ -1,6 +1,6 @@
 """Small clusters for tests of planners."""
 
-from coordinator.costs.devices import Cluster, Device, Link
+from coordinator.costs.cluster import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts
 from protos.wire.facts import DeviceId
 

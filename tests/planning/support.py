@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 from onnx import ModelProto
 
-from coordinator.costs.devices import Cluster, Device, EndpointOverhead, Link
+from coordinator.costs.cluster import Cluster, Device, EndpointOverhead, Link
 from coordinator.costs.rates import RateCosts
 from coordinator.planning.search.division_options import Option
 from coordinator.planning.search.tables import Tables

@@ -5,12 +5,12 @@ from itertools import combinations
 
 import pytest
 
-from coordinator.costs.devices import Cluster, Link
+from coordinator.costs.cluster import Cluster, Link
 from coordinator.planning.legal import IllegalPlan, check_plan
 from coordinator.planning.planners.propose import propose
 from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.simulate.simulator import simulate
-from coordinator.runtime.planners import strategy
+from coordinator.plans.named import strategy
 from protos.wire.facts import DeviceId
 from tests.planning.support import cluster, device, real
 from tests.planning.test_stage_groups import network as heavy

@@ -8,8 +8,8 @@ import pytest
 
 from coordinator.costs import Medium
 from coordinator.costs.affine import LayerRates
+from coordinator.costs.cluster import Cluster, Link
 from coordinator.costs.corrections import CorrectedCosts
-from coordinator.costs.devices import Cluster, Link
 from coordinator.costs.regression import DeviceProfile, LayerRegression, RegressionCosts
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.legal import check_plan

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from benchmarks.branches import towers
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.legal import check_plan
 from coordinator.planning.planners.auto import auto
 from coordinator.planning.planners.branches import branches, by_branches

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.costs.affine import LayerRates
-from coordinator.costs.devices import EndpointOverhead
+from coordinator.costs.cluster import EndpointOverhead
 from coordinator.costs.profile_json import save_profile
 from coordinator.costs.rates import RateCosts
 from coordinator.costs.regression import DeviceProfile, LayerRegression, RegressionCosts

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.exhaustive import enumerate_strategies
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.legal import check_plan
 from coordinator.planning.papers.elimination import Layers, elimination
 from coordinator.planning.papers.kcut import kcut

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from coordinator.costs.affine import LayerRates
-from coordinator.costs.devices import Cluster, Link
+from coordinator.costs.cluster import Cluster, Link
 from coordinator.costs.regression import DeviceProfile, LayerRegression, RegressionCosts
 from coordinator.planning.legal import check_plan
 from coordinator.planning.planners.fused import fused
 from coordinator.planning.search.subsets import MOST_SUBSETS, subsets_of
 from coordinator.planning.search.tables import tables_of
 from coordinator.planning.simulate.simulator import simulate
-from coordinator.runtime.planners import strategy
+from coordinator.plans.named import strategy
 from coordinator.tasks.plan import Plan
 from models.cut.units import Network, divide
 from models.onnx_file.importer import load_graph

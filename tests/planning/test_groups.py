@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from coordinator.planning.groups import Grouping, ServiceTimes, counts, divided, grouping
 from coordinator.planning.planners.propose import propose
-from coordinator.runtime.planners import strategy
+from coordinator.plans.named import strategy
 from tests.planning.support import CLUSTERS, cluster, real, small
 
 

@@ -7,7 +7,7 @@ import pytest
 from onnx import ModelProto
 
 import coordinator.planning.planners.halo as halo_search
-from coordinator.costs.devices import Cluster, Link
+from coordinator.costs.cluster import Cluster, Link
 from coordinator.costs.rates import RateCosts
 from coordinator.planning.legal import check_plan
 from coordinator.planning.planners.halo import halo
@@ -17,7 +17,7 @@ from coordinator.planning.search.block_tiles import Forms
 from coordinator.planning.search.slots import Slot, SlotForm, Slots
 from coordinator.planning.search.tables import tables_of
 from coordinator.planning.simulate.simulator import simulate
-from coordinator.runtime.planners import strategy
+from coordinator.plans.named import strategy
 from coordinator.tasks.plan import Block, Plan, Tile
 from imbrex.kinds.clusters import cluster_of
 from imbrex.kinds.presets import load_kind

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.geometry.layouts import UnitTile
 from coordinator.planning.legal import check_plan
 from coordinator.planning.papers.kcut import kcut

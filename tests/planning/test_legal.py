@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.legal import IllegalPlan, check_plan
 from coordinator.planning.simulate.simulator import simulate
-from coordinator.runtime.planners import strategy
+from coordinator.plans.named import strategy
 from coordinator.tasks.plan import Block, Plan, Tile
 from models.cut.units import divide
 from models.onnx_file.builder import NetworkBuilder, square

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.groups import counts, divided
 from coordinator.planning.legal import IllegalPlan, check_plan
 from coordinator.planning.planners.propose import propose

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.costs.devices import Cluster, EndpointOverhead, Link
+from coordinator.costs.cluster import Cluster, EndpointOverhead, Link
 from coordinator.planning.simulate.media import Machines, Media
 from tests.planning.support import cluster
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.legal import check_plan
 from coordinator.planning.plan_memory import needs
 from coordinator.planning.planners.fused import fused
 from coordinator.planning.search.block_costs import Stages
-from coordinator.runtime.planners import strategy
+from coordinator.plans.named import strategy
 from coordinator.tasks.task_graph import compile_plan
 from models.catalogue import catalogue
 from models.catalogue.loading import network_of

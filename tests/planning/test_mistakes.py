@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.cluster_file import parse_cluster
 from coordinator.planning.legal import IllegalPlan
 from coordinator.planning.papers.ofl import ofl
 from coordinator.planning.planners.propose import propose
 from coordinator.planning.plugin_errors import BrokenPlanner
-from coordinator.runtime.planners import strategy
+from coordinator.plans.named import strategy
 from coordinator.tasks.plan import Plan
 from imbrex.described import network_of
 from models.cut.units import Network

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.legal import IllegalPlan, check_plan
 from coordinator.planning.placing import placed, within_memory

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coordinator.planning.plan_json import parse_plan, plan_json, save_plan
-from coordinator.runtime.planners import strategy
+from coordinator.plans.named import strategy
 from coordinator.tasks.plan import Block, MadeFor, Plan, Tile, TrafficBytes, Unused
 from models.cut.units import layers_of
 from models.tensors.boxes import Box, Span

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.costs.devices import Cluster, Link
+from coordinator.costs.cluster import Cluster, Link
 from coordinator.planning.legal import check_plan
 from coordinator.planning.simulate.simulator import simulate
-from coordinator.runtime.planners import strategy
+from coordinator.plans.named import strategy
 from coordinator.tasks.plan import Plan, tile_extent
 from models.cut.units import Network
 from models.operators.work import tile_works

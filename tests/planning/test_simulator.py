@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.costs.devices import Cluster, Device, Link
+from coordinator.costs.cluster import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts
 from coordinator.planning.simulate.simulator import simulate
-from coordinator.runtime.planners import strategy
+from coordinator.plans.named import strategy
 from coordinator.tasks.plan import Block, Plan, Tile, TrafficBytes, tile_works
 from models.catalogue.catalogue import load
 from models.cut.tiles import grid, tile_boxes

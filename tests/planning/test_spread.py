@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.costs.devices import Cluster, Link
+from coordinator.costs.cluster import Cluster, Link
 from coordinator.planning.legal import IllegalPlan, check_plan
 from coordinator.planning.planners.propose import propose
 from coordinator.planning.planners.spread import planned
 from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.simulate.simulator import simulate
-from coordinator.runtime.planners import strategy
+from coordinator.plans.named import strategy
 from coordinator.tasks.plan import Plan
 from models.cut.units import Network, divide
 from models.onnx_file.builder import NetworkBuilder as Builder

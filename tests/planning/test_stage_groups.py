@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto
 
-from coordinator.costs.devices import Cluster, Device
+from coordinator.costs.cluster import Cluster, Device
 from coordinator.planning.legal import check_plan
 from coordinator.planning.placing import placed, within_memory
 from coordinator.planning.plan_memory import larger_than_a_device, overfilled

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.costs.devices import Cluster, EndpointOverhead, Link
+from coordinator.costs.cluster import Cluster, EndpointOverhead, Link
 from coordinator.planning.finish import finished
 from coordinator.planning.geometry.tile_shapes import shapes_of
 from coordinator.planning.legal import check_plan
@@ -13,7 +13,7 @@ from coordinator.planning.plan_memory import needs
 from coordinator.planning.search.block_costs import PlanDraft, Stages
 from coordinator.planning.search.tables import tables_of
 from coordinator.planning.simulate.simulator import simulate
-from coordinator.runtime.planners import strategy
+from coordinator.plans.named import strategy
 from coordinator.tasks.plan import Plan
 from models.cut.units import Network, divide
 from models.onnx_file.importer import load_graph

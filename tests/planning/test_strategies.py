@@ -7,8 +7,8 @@ from types import ModuleType
 import pytest
 
 from coordinator.planning.planners.strategies import STRATEGIES
-from coordinator.runtime import planners
-from coordinator.runtime.planners import names, strategy
+from coordinator.plans import named as planners
+from coordinator.plans.named import names, strategy
 from protos.errors import BadRequest, NotFound
 from tests.planning.support import CLUSTERS, small
 
@@ -44,7 +44,7 @@ def test_paths_that_lead_nowhere(path: str) -> None:
 
 def test_what_is_no_function() -> None:
     with pytest.raises(BadRequest, match="not a function"):
-        strategy("coordinator.runtime.planners:ENTRY_POINTS")
+        strategy("coordinator.plans.named:ENTRY_POINTS")
 
 
 def test_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:

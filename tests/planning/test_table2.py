@@ -5,7 +5,7 @@ One core at 1 GHz does 1.85 GFLOP/s. Published: the runtime of AOFL beside eight
 
 import pytest
 
-from coordinator.runtime.planners import strategy
+from coordinator.plans.named import strategy
 from tests.planning.support import PUBLISHED, cluster, real
 
 GHZ = 1.85

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.control.sent_plan import adopt, plan_id
-from coordinator.costs.devices import Link
+from coordinator.costs.cluster import Link
 from coordinator.planning.legal import check_plan
 from coordinator.planning.plan_json import parse_plan, plan_json, save_plan
 from coordinator.planning.planners.propose import propose
 from coordinator.planning.simulate.simulator import simulate
-from coordinator.runtime.planners import strategy
+from coordinator.plans.named import strategy
+from coordinator.plans.sent_plan import adopt, plan_id
 from models.check.effect import Encoded
 from models.cut.units import Network, divide
 from models.onnx_file.builder import NetworkBuilder as Builder

@@ -1,12 +1,16 @@
 """What can begin is described and sent first; the rest follows, unless it is no longer wanted."""
 
+from __future__ import annotations
+
 import asyncio
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from coordinator.devices.outbox import HOLD_S, Letter
+from coordinator.devices.announcements import Announcements
+from coordinator.devices.outbox import HOLD_S, Letter, Outbox
 from coordinator.requests.driver import Driver
 from coordinator.tasks.dispatch import FEW_TASKS, MESSAGE_TASKS, dispatch
 from coordinator.tasks.events import Assign, Finished, Send, Submitted
@@ -15,6 +19,8 @@ from protos.errors import Infeasible
 from tests.requests.sketches import HALVES, WIDTH, A, B, R, direct_chain, scheduler
 
 LONG = direct_chain([HALVES] * 40)
+# A program that no device has.
+NONE = SimpleNamespace(sha256=None)
 
 
 def test_few_tasks_travel_with_what_begins() -> None:
@@ -33,6 +39,34 @@ def test_of_many_tasks_the_first_are_described_first_and_to_each_device() -> Non
     assert tasks == [list(range(2, 80, 2)), list(range(3, 80, 2))]
 
 
+class Link:
+    """A connected device: its messages are taken from its outbox at once."""
+
+    offset_s = 0.0
+
+    def __init__(self, device: str, devices: Devices) -> None:
+        self.address = f"{device}:1"
+        self.programs = self
+        self.outbox = Outbox(self)
+        self.writing = asyncio.create_task(self.write(device, devices))
+
+    def __contains__(self, program: object) -> bool:
+        return program is not NONE.sha256
+
+    async def ensure(self, programs, blobs):
+        raise Infeasible(cause="its disk is full", cure="make room")
+
+    async def write(self, device: str, devices: Devices) -> None:
+        while True:
+            items, _ = await self.outbox.next()
+            tasks = [item.task.task for item in items if item.HasField("task")]
+            fed = [item.tensor.task for item in items if item.HasField("tensor")]
+            devices.messages.append((device, tasks, fed))
+            for item in items:
+                if item.HasField("release"):
+                    devices.released.setdefault(device, []).extend(item.release.requests)
+
+
 class Devices:
     """Takes messages: of each, its device, and the numbers of its tasks and fed tasks; and the
     requests that each device may drop.
@@ -41,20 +75,16 @@ class Devices:
     def __init__(self) -> None:
         self.messages: list[tuple[str, list[int], list[int]]] = []
         self.released: dict[str, list[str]] = {}
+        self.links = {device: Link(device, self) for device in (A, B)}
 
-    def address(self, device):
-        return f"{device}:1"
+    def connection(self, device):
+        return self.links[device]
 
-    async def ensure(self, device, programs, blobs):
-        pass
+    get = connection
 
-    async def send(self, device, items, payloads):
-        tasks = [item.task.task for item in items if item.HasField("task")]
-        fed = [item.tensor.task for item in items if item.HasField("tensor")]
-        self.messages.append((device, tasks, fed))
-        for item in items:
-            if item.HasField("release"):
-                self.released.setdefault(device, []).extend(item.release.requests)
+    async def close(self) -> None:
+        for link in self.links.values():
+            link.writing.cancel()
 
 
 @asynccontextmanager
@@ -63,7 +93,7 @@ async def begun(graph: TaskGraph):
     that are described later is.
     """
     devices = Devices()
-    driver = Driver(devices)
+    driver = Driver(devices, Announcements())
     driver.devices([A, B])
     request = asyncio.create_task(driver.run(graph, {"t0": np.zeros(WIDTH, np.float32)}, R))
     await asyncio.sleep(0)
@@ -71,6 +101,7 @@ async def begun(graph: TaskGraph):
     request.cancel()
     await asyncio.gather(request, return_exceptions=True)
     await driver.close()
+    await devices.close()
 
 
 @pytest.fixture
@@ -110,6 +141,7 @@ async def test_what_a_cancelled_request_wanted_is_not_described(flying) -> None:
 
 async def test_what_has_moved_from_a_lost_device_is_not_described_to_it(flying) -> None:
     driver, devices, _ = flying
+    await asyncio.sleep(0)  # what could begin has left
     before = len(devices.messages)
     driver.devices([A])
     await asyncio.sleep(0.05)
@@ -119,12 +151,12 @@ async def test_what_has_moved_from_a_lost_device_is_not_described_to_it(flying) 
 async def test_a_request_whose_tasks_cannot_be_described_fails(flying, monkeypatch) -> None:
     driver, _, request = flying
 
-    def full(*_):
-        raise asyncio.QueueFull
+    def broken(*_):
+        raise RuntimeError("a fault of imbrex")
 
-    monkeypatch.setattr(driver._outbox, "post", full)
+    monkeypatch.setattr(driver, "_post", broken)
     async with asyncio.timeout(10):
-        with pytest.raises(asyncio.QueueFull):
+        with pytest.raises(RuntimeError):
             await request
 
 
@@ -141,11 +173,7 @@ async def test_a_program_that_cannot_be_prepared_takes_no_release_with_it(flying
     driver, devices, _ = flying
     await asyncio.sleep(0.05)
     driver.release("earlier", [B])
-
-    async def full(*_):
-        raise Infeasible(cause="its disk is full", cure="make room")
-
-    devices.ensure = full
-    driver._outbox.post(B, Letter(programs=[(None, None)]))
-    await asyncio.sleep(0.05)
+    with pytest.raises(Infeasible):
+        await devices.links[B].outbox.post(Letter(programs=[(NONE, None)]))
+    await asyncio.sleep(2 * HOLD_S)
     assert devices.released[B] == ["earlier"]

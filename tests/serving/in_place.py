@@ -21,10 +21,10 @@ from coordinator.answers import (
     PlanNow,
     ServedModel,
 )
-from coordinator.control.choice import IN_FORCE, Choice
 from coordinator.library.naming import Names
 from coordinator.planning.planners.aofl import aofl
 from coordinator.planning.published import equal_cluster
+from coordinator.plans.choice import IN_FORCE, Choice
 from coordinator.requests.input_variants import FeedReader, read_feeds
 from coordinator.requests.journal import Ended, Journal
 from coordinator.settings import CoordinatorSettings
@@ -90,7 +90,7 @@ class InPlace:
         proto = tiny_model()
         self.names = Names(self.settings.models)
         self.journal = Journal()
-        self.served = self.plans = self.doctor = self
+        self.served = self.plans = self.doctor = self.measuring = self.devices = self.pool = self
         graph = load_graph(proto, "tiny")
         self.network, self.bare = divide(with_pixels(graph, SIDECAR)), divide(graph)
         self.whole = WholeModel(proto, threads=1)
@@ -110,12 +110,12 @@ class InPlace:
         return (False, "no worker is connected") if self.no_workers else (True, "")
 
     weight_bytes = 0
-    departures: ClassVar[dict[str, int]] = {"lost_worker": 1}
+    losses: ClassVar[dict[str, int]] = {"lost_worker": 1}
 
     def statuses(self) -> list[ModelStatus]:
         return [ModelStatus("tiny", True, "ready", "classification", False, 3)]
 
-    def devices(self) -> list[DeviceStatus]:
+    def device_statuses(self) -> list[DeviceStatus]:
         return [
             DeviceStatus(
                 id="0123456789abcdef",

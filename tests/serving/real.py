@@ -58,9 +58,9 @@ class Real:
 def _settled(coordinator: Coordinator) -> bool:
     """Links are measured and the first plan is there: no plan changes by itself any more."""
     return (
-        not coordinator._live._probing.busy
-        and bool(coordinator._controller.plans._entries)
-        and not coordinator._controller.plans.is_busy()
+        not coordinator.measuring._probing.busy
+        and bool(coordinator.controller.plans._entries)
+        and not coordinator.controller.plans.is_busy()
     )
 
 
@@ -90,7 +90,9 @@ async def running(
             transport=transport, base_url="http://test", timeout=60
         ) as http:
             await until(
-                lambda: sum(d.state == "ready" for d in coordinator.devices()) == len(workers)
+                lambda: (
+                    sum(d.state == "ready" for d in coordinator.device_statuses()) == len(workers)
+                )
             )
             await until(lambda: _settled(coordinator))
             yield Real(coordinator, http)

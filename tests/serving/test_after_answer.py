@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from coordinator.devices import children
+from coordinator.measuring import after_answer
 from coordinator.requests.journal import Ended, PlanSwapped
-from coordinator.runtime import after_answer
 from coordinator.serving.app import create_app
 from coordinator.serving.common.tensors import write_tensors
 from protos.errors import NotFiniteAnswer

@@ -12,9 +12,9 @@ import numpy as np
 import onnx
 import pytest
 
-from coordinator.control import plans
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.devices import children
+from coordinator.plans import plans
 from coordinator.serving.common import names
 from coordinator.serving.common.tensors import load_tensors, write_tensors
 from coordinator.tasks.plan import Plan
@@ -110,13 +110,13 @@ async def test_a_plan_is_held_until_it_is_released(real: Real, model: Path) -> N
     held = await real.http.put(PLAN, json=other)
     assert held.status_code == 200, held.text
     assert held.json()["blocks"] == other["blocks"]
-    real.coordinator._controller.changed("worker-9 joined")
-    real.coordinator._controller.changed("period")
+    real.coordinator.controller.changed("worker-9 joined")
+    real.coordinator.controller.changed("period")
     assert (await planned(real))["version"] == held.json()["version"]
     assert real.coordinator.served.statuses()[0].held
     await right(real, model)
     assert (await real.http.delete(PLAN)).status_code == 200
-    await until(lambda: real.coordinator._controller.plans.graph(str(model)).plan.strategy == "ofl")
+    await until(lambda: real.coordinator.controller.plans.graph(str(model)).plan.strategy == "ofl")
     assert not real.coordinator.served.statuses()[0].held
     await refused(await real.http.delete(PLAN), 404)
 
@@ -124,7 +124,7 @@ async def test_a_plan_is_held_until_it_is_released(real: Real, model: Path) -> N
 async def test_a_plan_is_sent_and_chosen(real: Real, model: Path) -> None:
     before = await planned(real)
     text = (await real.http.post(MAKE, params={"strategy": "lw"})).text
-    ids = [device.id for device in real.coordinator.devices()]
+    ids = [device.id for device in real.coordinator.device_statuses()]
     for device, name in zip(ids, ("worker-1", "worker-2"), strict=True):
         text = text.replace(device, name)
     sent = (await real.http.post(PLAN, content=text)).json()
@@ -217,14 +217,14 @@ async def test_chosen_plans_are_capped(
     monkeypatch.setattr(plans, "MOST_CHOSEN", 2)
     for strategy in ("lw", "efl", "single", "lw"):
         await planned(real, strategy=strategy)
-    kept = [choice.strategy for _, choice in real.coordinator._controller.plans._entries]
+    kept = [choice.strategy for _, choice in real.coordinator.controller.plans._entries]
     assert sorted(kept) == ["", "lw", "single"]
 
 
 async def test_chosen_plans_follow_the_devices(real: Real) -> None:
     before = await planned(real, strategy="lw")
-    real.coordinator._controller.changed("period")
+    real.coordinator.controller.changed("period")
     assert (await planned(real, strategy="lw"))["version"] == before["version"]
-    real.coordinator._controller.changed("somebody joined")
+    real.coordinator.controller.changed("somebody joined")
     after = await planned(real, strategy="lw")
     assert after["version"] > before["version"]

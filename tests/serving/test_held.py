@@ -52,7 +52,7 @@ async def test_a_plan_ends_with_its_last_request(real: Real, model: Path) -> Non
         reply = await real.http.post(f"/v1/models/tiny/plan?strategy={strategy}")
         put = await real.http.put("/v1/plans/tiny", content=reply.content)
         assert put.status_code == 200
-        graph = coordinator._controller.plans.graph(name)
+        graph = coordinator.controller.plans.graph(name)
         assert graph is not None
         graphs.append(weakref.ref(graph))
         del graph
@@ -76,9 +76,9 @@ async def test_models_that_nobody_asks_for_are_let_go_of(
 ) -> None:
     first, second = another(tmp_path, 1), another(tmp_path, 2)
     assert await right(real, first)
-    assert set(real.coordinator._runtime.library.loaded()) == {str(model), first}
+    assert set(real.coordinator.library.loaded()) == {str(model), first}
     assert await right(real, second)
-    assert set(real.coordinator._runtime.library.loaded()) == {str(model), second}
+    assert set(real.coordinator.library.loaded()) == {str(model), second}
     told = (await real.http.get("/v1/models")).json()
     assert told["max_models_bytes"] == 60_000
     assert 37_000 < told["weight_bytes"] < 60_000
@@ -88,11 +88,11 @@ async def test_models_that_nobody_asks_for_are_let_go_of(
     assert "imbrex_models_max_bytes 60000.0" in metrics
     held = {
         sha
-        for device in real.coordinator._live._pool.ready().values()
+        for device in real.coordinator.devices.pool.ready().values()
         for sha in device.programs._ready
     }
-    await until(lambda: real.coordinator._controller.plans.graph(first) is None)
-    assert real.coordinator._controller.plans.programs() <= held
+    await until(lambda: real.coordinator.controller.plans.graph(first) is None)
+    assert real.coordinator.controller.plans.programs() <= held
     assert await right(real, first)
     assert await right(real, str(model))
 

@@ -139,10 +139,10 @@ async def test_the_log_names_request_plan_and_devices(
 async def test_another_address_of_a_device_and_sizes_of_a_model_add_no_series(
     http: httpx.AsyncClient, coordinator: InPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (device,), (model,) = coordinator.devices(), coordinator.statuses()
+    (device,), (model,) = coordinator.device_statuses(), coordinator.statuses()
     alias = replace(device, address="10.0.0.9:8470", state="alias")
     sizes = [model, replace(model, name="tiny@32x64"), replace(model, name="tiny@64x64")]
-    monkeypatch.setattr(coordinator, "devices", lambda: [device, alias])
+    monkeypatch.setattr(coordinator, "device_statuses", lambda: [device, alias])
     monkeypatch.setattr(coordinator, "statuses", lambda: sizes)
     lines = [
         line.rpartition(" ")[0]

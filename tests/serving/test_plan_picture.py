@@ -4,8 +4,8 @@ from xml.dom import minidom
 
 import pytest
 
-from coordinator.costs.devices import Cluster
-from coordinator.runtime.planners import strategy
+from coordinator.costs.cluster import Cluster
+from coordinator.plans.named import strategy
 from coordinator.serving.common.plan_picture import image_tiles, plan_svg
 from tests.planning.support import CLUSTERS, cluster, device, real, small
 

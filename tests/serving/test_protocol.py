@@ -23,7 +23,7 @@ toy = APIRouter()
 @asks
 async def devices(coordinator: TheCoordinator) -> list[str]:
     """The names of all devices."""
-    return [each.name for each in coordinator.devices()]
+    return [each.name for each in coordinator.device_statuses()]
 
 
 silent = APIRouter()

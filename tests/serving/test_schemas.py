@@ -12,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from coordinator.answers import Finding
 from coordinator.costs.affine import LayerRates
-from coordinator.costs.devices import EndpointOverhead
+from coordinator.costs.cluster import EndpointOverhead
 from coordinator.costs.regression import DeviceProfile, LayerRegression
 from coordinator.serving.v1 import answers
 from coordinator.tasks.plan import TrafficBytes

@@ -23,8 +23,8 @@ from tests.serving.routes import READING, every_route, filled
 
 # What the coordinator does for who only looks. A route that calls anything else is no GET.
 LOOKING = {
-    "departures",
     "described",
+    "device_statuses",
     "devices",
     "doctor",
     "examine",
@@ -32,11 +32,14 @@ LOOKING = {
     "in_flight",
     "is_loaded",
     "journal",
+    "losses",
     "made",
+    "measuring",
     "members",
     "names",
     "now",
     "plans",
+    "pool",
     "profile_of",
     "queue_depth",
     "readiness",
@@ -59,7 +62,14 @@ class Watched:
 
     def __getattr__(self, name: str):
         self.asked.add(name)
-        if name in ("served", "plans", "doctor"):  # what is asked of them is noted too
+        if name in (
+            "served",
+            "plans",
+            "doctor",
+            "measuring",
+            "devices",
+            "pool",
+        ):  # what is asked of them is noted too
             return self
         if hasattr(self._inner, name):
             return getattr(self._inner, name)

@@ -8,7 +8,7 @@ import structlog
 
 from benchmarks.store import free_port, stored
 from coordinator.devices import connection
-from coordinator.runtime.withheld_list import WithheldList
+from coordinator.devices.withheld_list import WithheldList
 from coordinator.serving.common.keys import Keys, Role
 from coordinator.trust.authority import Authority
 from coordinator.trust.cluster_state import LocalState
@@ -56,7 +56,7 @@ SECOND = "b" * 12
 
 
 def ready(of):
-    return {each.id for each in of.devices() if each.state == "ready"}
+    return {each.id for each in of.device_statuses() if each.state == "ready"}
 
 
 def settings(port=0):
@@ -187,7 +187,7 @@ async def test_both_work_with_the_same_devices_and_one_is_removed(first, tmp_pat
                 )
                 for answer in answers:
                     assert_right(answer, whole)
-                assert not any(d.shared_with for each in (one, two) for d in each.devices())
+                assert not any(d.shared_with for each in (one, two) for d in each.device_statuses())
                 ours, theirs = (Trust.load(each).certified for each in (first, second))
                 assert set(ours.roster.coordinators()) == set(theirs.roster.coordinators())
                 assert len(ours.roster.coordinators()) == 2
@@ -198,7 +198,7 @@ async def test_both_work_with_the_same_devices_and_one_is_removed(first, tmp_pat
                 await two.resume(HALL)
                 await until(lambda: state_of(one, HALL) == "ready")
 
-                one._runtime.withdrawal.wrong(KITCHEN, "task 4 is off", proven=True)
+                one.withdrawal.wrong(KITCHEN, "task 4 is off", proven=True)
                 await until(lambda: state_of(two, KITCHEN) == "quarantined")
                 await two.resume(KITCHEN)
                 await until(lambda: state_of(one, KITCHEN) == "ready")
@@ -230,9 +230,11 @@ async def test_both_work_with_the_same_devices_and_one_is_removed(first, tmp_pat
                 (gone,) = set(ours.roster.coordinators()) - {_id(first)}
                 await asyncio.to_thread(ours.roster.remove, gone)
                 await until(lambda: not ready(two))
-                await until(lambda: any("not a member of" in each.reason for each in two.devices()))
+                await until(
+                    lambda: any("not a member of" in each.reason for each in two.device_statuses())
+                )
                 assert_right(await one.infer(MODEL, feeds), whole)
-                assert two._live.trust.is_revoked
+                assert two.devices.trust.is_revoked
                 for each in (ours, theirs):
                     each.state.close()
 

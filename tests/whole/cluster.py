@@ -55,24 +55,24 @@ async def coordinator(
 
 
 def ready(of: Coordinator) -> int:
-    return sum(device.state == "ready" for device in of.devices())
+    return sum(device.state == "ready" for device in of.device_statuses())
 
 
 async def settled(host: Coordinator) -> None:
     """Exams and audits that were begun have ended."""
-    await until(lambda: not host._runtime.auditor._at_work and not host._live.examiner._at_work)
+    await until(lambda: not host.auditor._at_work and not host.examiner._at_work)
 
 
 def state_of(of: Coordinator, device: str) -> str:
     """Empty where the device is not known."""
-    return next((each.state for each in of.devices() if each.id == device), "")
+    return next((each.state for each in of.device_statuses() if each.id == device), "")
 
 
 def running(of: Coordinator) -> set[str]:
     """Devices that compute something now."""
     return {
         attempt.device
-        for run in of._driver.scheduler.requests.values()
+        for run in of.requests.scheduler.requests.values()
         for task in run.tasks
         if task.phase is RunPhase.RUNNING
         for attempt in task.attempts.values()
@@ -80,5 +80,5 @@ def running(of: Coordinator) -> set[str]:
 
 
 def plan_devices(of: Coordinator, model: str) -> tuple[str, ...]:
-    graph = of._controller.plans.graph(model)
+    graph = of.controller.plans.graph(model)
     return graph.plan.devices if graph else ()

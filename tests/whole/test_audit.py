@@ -118,7 +118,7 @@ async def test_a_liar_is_found_by_the_audit_alone(
                 while state_of(host, bad) == "ready":
                     wrong, answer = answer, await host.infer(model, feeds)
         assert liar.lies <= MOST_TASKS
-        told = {device.id: device for device in host.devices()}
+        told = {device.id: device for device in host.device_statuses()}
         assert told[bad].state == "quarantined"
         assert "net" in told[bad].reason
         assert "of the largest magnitude" in told[bad].reason
@@ -146,7 +146,7 @@ async def test_a_device_whose_engine_promises_less_is_not_computed_with(
             ):
                 assert_right(await host.infer(model, feeds), whole)
                 assert plan_devices(host, model) == (exact.id,)
-                (told,) = [each for each in host.devices() if each.id == other.id]
+                (told,) = [each for each in host.device_statuses() if each.id == other.id]
                 assert told.state == "checking"
                 assert "onnxruntime promises results within 0.01" in told.reason
 
@@ -169,7 +169,7 @@ async def test_honest_devices_are_never_accused(tmp_path: Path, wire: str, reque
                 answer = await host.infer(model, feeds)
                 assert compare(answer.outputs, whole).max_rel_error <= limit
                 await settled(host)
-            told = host.devices()
+            told = host.device_statuses()
             assert [each.state for each in told] == ["ready", "ready"]
             assert min(each.audited_tasks for each in told) >= requests * 2 // 3
             assert not any(each.wrong_tasks for each in told)
@@ -180,7 +180,7 @@ async def test_who_lies_from_the_beginning_never_computes(liar: Liar, tmp_path: 
     liar.spoil = noisy
     async with beside_an_honest_one(tmp_path, "ofl", at_least=1) as (host, good, bad):
         await until(lambda: state_of(host, bad) == "quarantined")
-        assert "entrance exam" in {each.id: each.reason for each in host.devices()}[bad]
+        assert "entrance exam" in {each.id: each.reason for each in host.device_statuses()}[bad]
         for _ in range(5):
             answer = await host.infer(model, feeds)
             assert_right(answer, whole)

@@ -16,7 +16,7 @@ async def test_two_at_once_answer_right(tmp_path) -> None:
         worker_process(tmp_path / "one", PACE="0.05") as one,
         coordinator(tmp_path / "host", [two.address, one.address], "halo") as host,
     ):
-        by_id = {each.id: each for each in host.devices()}
+        by_id = {each.id: each for each in host.device_statuses()}
         assert (by_id[two.id].threads, by_id[two.id].concurrency) == (1, 2)
         assert (by_id[one.id].threads, by_id[one.id].concurrency) == (1, 1)
         answered = 0
@@ -30,7 +30,7 @@ async def test_two_at_once_answer_right(tmp_path) -> None:
 
 def computes_two_at_once(host: Coordinator, device: str) -> bool:
     """The plan in force gives this device more than one tile of a block."""
-    graph = host._controller.plans.graph(MODEL)
+    graph = host.controller.plans.graph(MODEL)
     return graph is not None and any(
         sum(tile.device == device for tile in block.tiles) > 1 for block in graph.plan.blocks
     )

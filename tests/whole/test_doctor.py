@@ -64,7 +64,7 @@ async def test_versions_and_identities(tmp_path, monkeypatch) -> None:
         async with in_process(tmp_path / "b") as copy, in_process(tmp_path / "c") as old:
             addresses = [first.address, copy.address, old.address]
             async with coordinator(tmp_path / "host", addresses, at_least=2) as host:
-                await until(lambda: any(each.state == "refused" for each in host.devices()))
+                await until(lambda: any(each.state == "refused" for each in host.device_statuses()))
                 found = await codes(host)
     assert found["duplicate_identity"] == "error"
     assert found["version_skew"] == "warning"
@@ -76,7 +76,7 @@ async def test_another_protocol_is_told_as_a_version(tmp_path, monkeypatch) -> N
     async with worker_process(tmp_path / "a") as good, in_process(tmp_path / "b") as other:
         addresses = [good.address, other.address]
         async with coordinator(tmp_path / "host", addresses, at_least=1) as host:
-            await until(lambda: any(each.state == "refused" for each in host.devices()))
+            await until(lambda: any(each.state == "refused" for each in host.device_statuses()))
             assert (await codes(host))["version_skew"] == "error"
 
 
@@ -84,7 +84,7 @@ async def test_who_does_not_answer(tmp_path) -> None:
     async with worker_process(tmp_path / "a") as good:
         nobody = "127.0.0.1:9"
         async with coordinator(tmp_path / "host", [good.address, nobody], at_least=1) as host:
-            await until(lambda: any(each.state == "waiting" for each in host.devices()))
+            await until(lambda: any(each.state == "waiting" for each in host.device_statuses()))
             found = [
                 each for each in (await host.doctor.examine()).findings if each.severity == "error"
             ]
@@ -128,6 +128,6 @@ async def test_another_address_of_a_device_comes_last(tmp_path) -> None:
         port = a.address.rpartition(":")[2]
         names = [f"127.0.0.{number}:{port}" for number in (1, 2)]
         async with coordinator(tmp_path / "host", names, at_least=1, secret="s") as host:
-            await until(lambda: any(each.is_alias for each in host.devices()))
-            first, last = (each for each in host.devices() if each.id == a.id)
+            await until(lambda: any(each.is_alias for each in host.device_statuses()))
+            first, last = (each for each in host.device_statuses() if each.id == a.id)
             assert (first.is_alias, last.is_alias) == (False, True)

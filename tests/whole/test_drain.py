@@ -50,7 +50,7 @@ async def test_drained_under_load_and_resumed(tmp_path) -> None:
             await until(lambda: state_of(host, goes.id) == "drained")
             answer = await host.infer(MODEL, feeds)
             assert answer.devices == (stays.id,)
-            name = next(each.name for each in host.devices() if each.id == goes.id)
+            name = next(each.name for each in host.device_statuses() if each.id == goes.id)
             with pytest.raises(NotFound, match="neither drained nor"):
                 await host.resume(stays.id)
             assert (await host.resume(goes.id)).name == name
@@ -59,7 +59,7 @@ async def test_drained_under_load_and_resumed(tmp_path) -> None:
 
 
 async def test_a_held_plan_goes_on_elsewhere(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("coordinator.control.withheld.PATIENCE_S", 0.2)
+    monkeypatch.setattr("coordinator.devices.withheld.PATIENCE_S", 0.2)
     feeds, whole = question(MODEL)
     async with (
         worker_process(tmp_path / "stays", **SLOW) as stays,
@@ -67,7 +67,7 @@ async def test_a_held_plan_goes_on_elsewhere(tmp_path, monkeypatch) -> None:
         coordinator(tmp_path / "host", [stays.address, goes.address]) as host,
     ):
         await host.infer(MODEL, feeds)
-        await host._controller.hold(MODEL, host._controller.plans.graph(MODEL).plan)
+        await host.controller.hold(MODEL, host.controller.plans.graph(MODEL).plan)
         asked = asyncio.create_task(host.infer(MODEL, feeds))
         await until(lambda: goes.id in running(host))
         await host.drain(goes.id)

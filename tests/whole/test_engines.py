@@ -21,7 +21,7 @@ MODEL = "digits"
 async def answered_until(host, feeds, whole, told):
     """Asks until the device's facts satisfy `told`; every answer is right."""
     async with asyncio.timeout(120):
-        while not told(host.devices()[0].facts):
+        while not told(host.device_statuses()[0].facts):
             assert_right(await host.infer(MODEL, feeds), whole)
             await refreshed(host)
     for _ in range(3):
@@ -30,7 +30,7 @@ async def answered_until(host, feeds, whole, told):
 
 async def refreshed(host):
     """The facts are those of now, not of the last regular greeting."""
-    for connection in host._live._pool.ready().values():
+    for connection in host.devices.pool.ready().values():
         connection.tell_members()
     await asyncio.sleep(0.05)
 
@@ -56,13 +56,13 @@ async def test_a_faulty_engine_is_refused_by_name_and_no_answer_is_wrong(
         coordinator(tmp_path / "host", [worker.address], "lw") as host,
     ):
         await answered_until(host, feeds, whole, lambda facts: named in facts["refused"])
-        facts = host.devices()[0].facts
+        facts = host.device_statuses()[0].facts
         if name == "Wrong":
             assert "wrong is refused" in facts["refused"]
             assert (facts["engine"], facts["engine_programs"]) == ("onnxruntime", 0)
         if name == "WrongOnce":
             await answered_until(host, feeds, whole, lambda facts: facts["engine_programs"] > 1)
-            assert host.devices()[0].facts["engine"] == "wrongonce"
+            assert host.device_statuses()[0].facts["engine"] == "wrongonce"
 
 
 async def test_an_engine_that_ends_the_worker_is_refused_when_it_starts_again(
@@ -87,7 +87,7 @@ async def test_an_engine_that_ends_the_worker_is_refused_when_it_starts_again(
         ):
             for _ in range(5):
                 assert_right(await host.infer(MODEL, feeds), whole)
-            facts = host.devices()[0].facts
+            facts = host.device_statuses()[0].facts
             assert facts["engine"] == "onnxruntime"
             assert "has ended the worker several times" in facts["refused"]
 
@@ -99,12 +99,12 @@ async def test_what_is_right_computes_and_what_is_not_compared_does_not(tmp_path
         worker_process(tmp_path / "worker", ENGINE="sound") as worker,
         coordinator(tmp_path / "host", [worker.address], "lw") as host,
     ):
-        assert host.devices()[0].facts["engine"] == "sound"
+        assert host.device_statuses()[0].facts["engine"] == "sound"
         await answered_until(host, feeds, whole, lambda facts: facts["engine_programs"] > 1)
-        facts = host.devices()[0].facts
+        facts = host.device_statuses()[0].facts
         assert facts["speedup"] > 0
         assert not facts["refused"]
-        await until(lambda: host.devices()[0].state == "ready")
+        await until(lambda: host.device_statuses()[0].state == "ready")
 
 
 def in_half(folder):
@@ -125,7 +125,7 @@ async def test_a_model_may_allow_an_engine_to_be_less_exact(tmp_path, monkeypatc
         coordinator(tmp_path / "host", [worker.address], "lw", audit_every=2) as host,
     ):
         async with asyncio.timeout(120):
-            while host.devices()[0].facts["engine_programs"] < 5:
+            while host.device_statuses()[0].facts["engine_programs"] < 5:
                 answer = await host.infer(model, feeds)
                 assert compare(answer.outputs, whole).max_rel_error <= of_engine("fp16")
                 await refreshed(host)
@@ -134,7 +134,7 @@ async def test_a_model_may_allow_an_engine_to_be_less_exact(tmp_path, monkeypatc
         # Seen: the engine computed it. It is not taken for a liar, and stays.
         assert compare(answer.outputs, whole).max_rel_error > 1e-4
         await settled(host)
-        (device,) = host.devices()
+        (device,) = host.device_statuses()
         assert (device.state, device.wrong_tasks) == ("ready", 0)
         assert device.audited_tasks > 0
         assert {each.precision for each in host.served.statuses()} == {"fp16"}
@@ -151,6 +151,6 @@ async def test_a_model_does_not_allow_everything(tmp_path, monkeypatch):
         coordinator(tmp_path / "host", [worker.address], "lw", wire="exact") as host,
         asyncio.timeout(120),
     ):
-        while "faroff is refused" not in host.devices()[0].facts["refused"]:
+        while "faroff is refused" not in host.device_statuses()[0].facts["refused"]:
             assert_right(await host.infer(model, feeds), whole)
             await refreshed(host)

@@ -20,6 +20,6 @@ async def test_every_fact_is_in_the_answer_about_devices(tmp_path: Path) -> None
         in_process(tmp_path / "worker", name="kitchen") as worker,
         coordinator(tmp_path / "host", [worker.address]) as host,
     ):
-        (told,) = host.devices()
+        (told,) = host.device_statuses()
         assert told.facts.keys() == {each.name for each in fields(Facts)}
         assert (told.facts["name"], told.facts["engine"]) == ("kitchen", "onnxruntime")

@@ -14,7 +14,7 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from coordinator.control.switching import PERIOD_S
+from coordinator.plans.switching import PERIOD_S
 from protos.errors import ImbrexError
 from tests.devices.support import worker_process
 from tests.waiting import until
@@ -84,13 +84,13 @@ async def test_peers_that_cannot_reach_each_other_go_through_the_host(
         workers(tmp_path, 2) as (one, other),
         coordinator(tmp_path / "host", [one.address, other.address], "halo") as host,
     ):
-        address = host._live.transport.address
+        address = host.requests._address
         with silent_address() as nobody:
             for wrong in (nobody, one.address):
                 away = {other.id: wrong}
                 monkeypatch.setattr(
-                    host._live.transport,
-                    "address",
+                    host.requests,
+                    "_address",
                     lambda device, away=away: away.get(device) or address(device),
                 )
                 answer = await host.infer(MODEL, feeds)
@@ -114,7 +114,7 @@ async def test_a_worker_with_a_full_disk_is_left_out(tmp_path) -> None:
         assert plan_devices(host, MODEL) == (good.id,)
         # Once there is room, the next plan has it again.
         resource.prlimit(full.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-        host._controller.changed("room on a disk")
+        host.controller.changed("room on a disk")
         await until(lambda: len(plan_devices(host, MODEL)) == 2)
         assert_right(await host.infer(MODEL, feeds), whole)
 
@@ -214,7 +214,7 @@ async def test_a_worker_that_slows_to_a_third_gets_less_to_do(tmp_path, monkeypa
         for _ in range(8):  # corrections settle, and the plan with them
             await host.infer(MODEL, feeds)
 
-        plans = host._controller.plans
+        plans = host.controller.plans
 
         def share() -> float:
             blocks = plans.graph(MODEL).plan.blocks

@@ -38,7 +38,7 @@ async def test_every_strategy_is_right_and_none_gives_it_a_tile(tmp_path):
     async with one_of_three(tmp_path) as (limited, addresses):
         for strategy in STRATEGIES:
             async with coordinator(tmp_path / strategy, addresses, strategy) as host:
-                (device,) = (each for each in host.devices() if each.id == limited.id)
+                (device,) = (each for each in host.device_statuses() if each.id == limited.id)
                 assert device.facts["limits"] == {"networks": (), "shapes": (), "dtypes": ()}
                 for _ in range(3):
                     answer = await host.infer(MODEL, feeds)
@@ -86,7 +86,7 @@ async def test_a_crowd_gives_it_whole_images_and_its_death_costs_none(tmp_path):
         answers += await dying
         for each in answers:
             assert_right(each, whole)
-        await until(lambda: limited.id not in host._live.present())
+        await until(lambda: limited.id not in host.devices.plannable())
         assert not by_it([await host.infer(MODEL, feeds)])
 
 
@@ -104,4 +104,4 @@ async def test_an_engine_with_another_network_gets_nothing(tmp_path):
             answer = await host.infer(MODEL, feeds)
             assert_right(answer, whole)
             assert answer.devices == (one.id,)
-        assert not any(each.facts["refused"] for each in host.devices())
+        assert not any(each.facts["refused"] for each in host.device_statuses())

@@ -21,7 +21,7 @@ WHOLE = ("digits", "vgg16-conv", "resnet50", "yolov2", "yolov8n", EXPORTED)
 
 def programs(host):
     """How many programs engines other than onnxruntime compute; none may have been refused."""
-    facts = [device.facts for device in host.devices()]
+    facts = [device.facts for device in host.device_statuses()]
     assert not any(each["refused"] for each in facts), facts
     return sum(each["engine_programs"] for each in facts)
 
@@ -45,7 +45,7 @@ async def largest_error(host, model, feeds, whole):
             if plan.version == answer.plan_version and not answer.retried_tasks:
                 assert moved(answer.traffic) == moved(plan.traffic)
             await asyncio.sleep(0.3)
-            for connection in host._live._pool.ready().values():
+            for connection in host.devices.pool.ready().values():
                 connection.tell_members()
             await asyncio.sleep(0.1)
     return max(errors), before

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.plan_memory import needs
 from coordinator.planning.planners.fused import fused
 from coordinator.planning.planners.single import single

@@ -64,7 +64,7 @@ async def restarted(workers):
 
 
 def losses(host) -> dict[str, int]:
-    return dict(host._live._pool.losses)
+    return dict(host.devices.pool.losses)
 
 
 async def asked_all_along(host, feeds, whole, ended: asyncio.Event) -> int:
@@ -93,7 +93,7 @@ async def test_a_request_that_ends_devices_fails_at_the_second(tmp_path, strateg
         ended.set()
         assert await others
         # No device is blamed.
-        assert not any(each.refused_results or each.wrong_tasks for each in host.devices())
+        assert not any(each.refused_results or each.wrong_tasks for each in host.device_statuses())
 
 
 async def test_what_is_not_as_it_was_announced_never_leaves(tmp_path, monkeypatch) -> None:

@@ -3,8 +3,9 @@
 import asyncio
 import math
 
-from coordinator.control import retrials
 from coordinator.costs.corrections import Correction, Corrections
+from coordinator.devices.announcements import DevicesChanged
+from coordinator.measuring import retrials
 from coordinator.service import Coordinator
 from tests.devices.support import worker_process
 from tests.whole.cluster import assert_right, coordinator, question
@@ -33,7 +34,7 @@ async def test_a_device_that_is_fast_again_is_used_again(tmp_path, monkeypatch) 
         await until_used(host, 2)
         # As after minutes in which its tasks took twenty times as long.
         slow = Corrections({other.id: Correction(math.log(20), observations=9)})
-        monkeypatch.setattr(host._live._measured, "_corrections", slow)
-        host._live._changed("a device is slow")
+        monkeypatch.setattr(host.devices.measured, "_corrections", slow)
+        host._announcements.announce(DevicesChanged("a device is slow"))
         await until_used(host, 1)
         await until_used(host, 2)

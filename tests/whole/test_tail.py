@@ -43,6 +43,8 @@ async def test_answers_are_those_of_the_whole_model(
         if name in ("suppression", "above"):
             assert len(sizes) > 1, "the shapes were always the same"
         await settled(real.coordinator)
-        await until(lambda: all(each.state == "ready" for each in real.coordinator.devices()))
-        assert not any(each.wrong_tasks for each in real.coordinator.devices())
+        await until(
+            lambda: all(each.state == "ready" for each in real.coordinator.device_statuses())
+        )
+        assert not any(each.wrong_tasks for each in real.coordinator.device_statuses())
         assert all(np.isfinite(array).all() for array in answer.outputs.values())

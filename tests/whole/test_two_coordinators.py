@@ -38,8 +38,10 @@ async def test_two_that_use_the_same_workers_see_each_other(
                 coordinator(tmp_path / "attic", [worker.address]) as attic,
             ):
                 for host, other in ((hall, "attic"), (attic, "hall")):
-                    await until(lambda host=host: any(d.shared_with for d in host.devices()))
-                    (told,) = host.devices()
+                    await until(
+                        lambda host=host: any(d.shared_with for d in host.device_statuses())
+                    )
+                    (told,) = host.device_statuses()
                     assert told.shared_with == (other,)
                     assert f"another coordinator: {other}" in told.reason
                     (found,) = [
@@ -62,7 +64,7 @@ async def test_each_plans_with_what_the_other_leaves(
     feeds, whole = question(MODEL)
 
     def rate(host: Coordinator) -> float:
-        (device,) = host._live.cluster().devices
+        (device,) = host.devices.cluster().devices
         return flop_per_s(device.costs)
 
     async with (
@@ -76,14 +78,16 @@ async def test_each_plans_with_what_the_other_leaves(
         alone = rate(idle)
         asking = asyncio.create_task(_ask_all_the_time(busy, feeds))
         try:
-            await until(lambda: idle.devices()[0].others_share > 0.3 and rate(idle) < 0.77 * alone)
+            await until(
+                lambda: idle.device_statuses()[0].others_share > 0.3 and rate(idle) < 0.77 * alone
+            )
             # What the other has computed alone is forgotten by and by.
-            await until(lambda: busy.devices()[0].others_share < 0.2)
+            await until(lambda: busy.device_statuses()[0].others_share < 0.2)
             assert_right(await idle.infer(MODEL, feeds), whole)
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-        await until(lambda: idle.devices()[0].others_share < 0.1)
+        await until(lambda: idle.device_statuses()[0].others_share < 0.1)
 
 
 async def _ask_all_the_time(host: Coordinator, feeds: Mapping[str, np.ndarray]) -> None:
@@ -96,13 +100,13 @@ async def test_alone_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     async with worker_process(tmp_path / "worker") as worker:
         for _ in range(2):  # the same one again, after a restart
             async with coordinator(tmp_path / "hall", [worker.address]) as hall:
-                first = next(iter(hall._live._pool.ready().values())).last_seen_s
+                first = next(iter(hall.devices.pool.ready().values())).last_seen_s
                 await until(
                     lambda hall=hall, first=first: (
-                        next(iter(hall._live._pool.ready().values())).last_seen_s > first
+                        next(iter(hall.devices.pool.ready().values())).last_seen_s > first
                     )
                 )
-                assert hall.devices()[0].shared_with == ()
+                assert hall.device_statuses()[0].shared_with == ()
 
 
 def test_who_has_not_greeted_lately_is_gone() -> None:
@@ -140,8 +144,8 @@ async def test_a_copy_on_the_same_machine_is_told_from_the_original(
         coordinator(tmp_path / "copy", [worker.address]) as copy,
     ):
         for host in (original, copy):
-            await until(lambda host=host: any(d.shared_with for d in host.devices()))
-            (told,) = host.devices()
+            await until(lambda host=host: any(d.shared_with for d in host.device_statuses()))
+            (told,) = host.device_statuses()
             assert told.shared_with == (copied,)
             assert copied in told.reason
             (found,) = [

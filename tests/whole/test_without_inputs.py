@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.planners.lw import lw
 from coordinator.tasks.plan import Plan
 from models.cut.units import Network
@@ -36,7 +36,7 @@ async def test_they_start_though_nothing_is_sent_to_them(tmp_path: Path, strateg
             answer = await host.infer(model, feeds)
             assert_right(answer, whole)
             assert not answer.retried_tasks
-        graph = host._controller.plans.graph(model)
+        graph = host.controller.plans.graph(model)
         assert graph is not None
         assert any(not task.inputs for task in graph.tasks)
         assert graph.is_direct == (strategy != "lw")

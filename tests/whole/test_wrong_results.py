@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coordinator.control.quarantine import STRIKES
+from coordinator.devices.quarantine import STRIKES
 from tests.devices.support import worker_process
 from tests.waiting import until
 from tests.whole.cluster import (
@@ -69,7 +69,7 @@ async def test_its_results_are_refused_and_at_last_it_is_left_out(
             answer = await host.infer(MODEL, feeds)
             assert_right(answer, whole)
             assert not answer.retried_tasks
-            told = {device.id: device for device in host.devices()}
+            told = {device.id: device for device in host.device_statuses()}
             assert told[bad.id].state == "quarantined"
             assert "imbrex resume" in told[bad.id].reason
             assert told[bad.id].refused_results >= STRIKES

@@ -57,7 +57,7 @@ async def test_every_faulty_engine_is_refused_by_name_in_its_trial(tmp_path, mon
         coordinator(tmp_path / "host", [worker.address], "lw") as host,
     ):
         assert_right(await host.infer(MODEL, feeds), whole)
-        assert host.devices()[0].facts["engine"] == "onnxruntime"
+        assert host.device_statuses()[0].facts["engine"] == "onnxruntime"
         refused = (await stored(state))["refused"]
         assert "openvino" not in refused
         assert "of the largest magnitude" in refused["wrong"]
@@ -65,10 +65,10 @@ async def test_every_faulty_engine_is_refused_by_name_in_its_trial(tmp_path, mon
         assert "signal 6" in refused["dying"]
         assert "MB" in refused["eating"] or "emory" in refused["eating"]
         assert_right(await host.infer(MODEL, feeds), whole)
-        for connection in host._live._pool.ready().values():
+        for connection in host.devices.pool.ready().values():
             connection.tell_members()
-        await until(lambda: "dying is refused" in host.devices()[0].facts["refused"])
-        assert host.devices()[0].state == "ready"
+        await until(lambda: "dying is refused" in host.device_statuses()[0].facts["refused"])
+        assert host.device_statuses()[0].state == "ready"
 
 
 async def test_a_device_that_changes_its_engine_goes_on_and_is_examined_again(
@@ -83,21 +83,21 @@ async def test_a_device_that_changes_its_engine_goes_on_and_is_examined_again(
         coordinator(tmp_path / "host", [worker.address], "lw", profile=True) as host,
     ):
         assert_right(await host.infer(MODEL, feeds), whole)
-        (before,) = host.devices()
+        (before,) = host.device_statuses()
         await stored(tmp_path / "worker")
         async with asyncio.timeout(60):
-            while host.devices()[0].facts["engine_programs"] < 5:
+            while host.device_statuses()[0].facts["engine_programs"] < 5:
                 assert_right(await host.infer(MODEL, feeds), whole)
-                for connection in host._live._pool.ready().values():
+                for connection in host.devices.pool.ready().values():
                     connection.tell_members()
-                assert host.devices()[0].state == "ready"
+                assert host.device_statuses()[0].state == "ready"
                 await asyncio.sleep(0.01)
-        (after,) = host.devices()
+        (after,) = host.device_statuses()
         assert (before.facts["engine"], after.facts["engine"]) == ("onnxruntime", "sound")
         assert before.fingerprint != after.fingerprint
-        assert host.profile_of(worker.id).state in ("waiting", "measuring", "measured")
-        await until(lambda: not host._live.examiner._at_work)
-        assert host.devices()[0].state == "ready"
+        assert host.measuring.profile_of(worker.id).state in ("waiting", "measuring", "measured")
+        await until(lambda: not host.examiner._at_work)
+        assert host.device_statuses()[0].state == "ready"
 
 
 @pytest.fixture
@@ -228,10 +228,10 @@ async def test_a_stored_pick_is_used_from_the_start(tmp_path, monkeypatch):
         in_process(state, engine="auto") as worker,
         coordinator(tmp_path / "host", [worker.address], "lw") as host,
     ):
-        assert host.devices()[0].facts["engine"] == "sound"
+        assert host.device_statuses()[0].facts["engine"] == "sound"
         feeds, whole = question(MODEL)
         async with asyncio.timeout(60):
-            while host.devices()[0].facts["engine_programs"] < 2:
+            while host.device_statuses()[0].facts["engine_programs"] < 2:
                 assert_right(await host.infer(MODEL, feeds), whole)
-                for connection in host._live._pool.ready().values():
+                for connection in host.devices.pool.ready().values():
                     connection.tell_members()

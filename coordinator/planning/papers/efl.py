@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.search.cuts import cheapest
 from coordinator.planning.search.decide import Decision, planned
 from coordinator.planning.search.division_options import alone, grids

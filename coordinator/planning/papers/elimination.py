@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.geometry.layouts import Layout
 from coordinator.planning.papers.layered import LayerWire, compute_s, unit_graph
 from coordinator.planning.papers.min_sum_elimination import CostGraph, Edge, Strategy, find_strategy

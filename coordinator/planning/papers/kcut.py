@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.geometry.layouts import Configuration, Layout, Layouts
 from coordinator.planning.papers.kcut_search import CutTable, k_cut
 from coordinator.planning.papers.layered import LayerWire, UnitGraph, compute_s

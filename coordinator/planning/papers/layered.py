@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordinator.costs.affine import Costs
-from coordinator.costs.devices import Device
+from coordinator.costs.cluster import Device
 from coordinator.planning.geometry.box_arrays import MAP_AXES, common, stacked, volumes
 from coordinator.planning.geometry.layouts import Layout, Layouts, UnitTile, divider_of
 from models.cut.units import Network

@@ -5,7 +5,7 @@ The dynamic program over cuts; every block runs in equal tiles over all devices,
 
 from __future__ import annotations
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.search.decide import Decision, place, planned
 from coordinator.planning.search.division_options import alone, grids
 from coordinator.planning.search.tables import Tables

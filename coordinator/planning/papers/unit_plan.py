@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.finish import block_of, finished
 from coordinator.planning.geometry.layouts import Configuration, Layout, divider_of
 from coordinator.planning.single_device import alone_s, best_alone, bytes_of, whole_works

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.search.balance import prefixes
 from coordinator.planning.search.decide import Decision, place, planned
 from coordinator.planning.search.division_options import Option, alone, grids, strips

@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from coordinator.costs.cluster import Cluster, fastest
 from coordinator.costs.corrections import block_error
-from coordinator.costs.devices import Cluster, fastest
 from coordinator.planning.placing import within_memory
 from coordinator.planning.plan_memory import larger_than_a_device
 from coordinator.planning.planners.branches import by_branches

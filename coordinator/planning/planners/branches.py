@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.geometry.layouts import divider_of
 from coordinator.planning.plan_memory import overfilled

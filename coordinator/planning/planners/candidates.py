@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from coordinator.costs.devices import Planner
+from coordinator.costs.cluster import Planner
 from coordinator.planning.planners.aofl import aofl
 from coordinator.planning.planners.fused import fused
 from coordinator.planning.planners.halo import halo

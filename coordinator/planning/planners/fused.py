@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.finish import finished
 from coordinator.planning.plan_memory import overfilled, too_little_memory
 from coordinator.planning.planners.reasons import Reasons

@@ -31,7 +31,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.finish import finished
 from coordinator.planning.geometry.blocks import geometry_of
 from coordinator.planning.planners.single import on_one

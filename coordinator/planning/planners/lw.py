@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.search.connected import channel_slices
 from coordinator.planning.search.cuts import cheapest
 from coordinator.planning.search.decide import Decision, planned

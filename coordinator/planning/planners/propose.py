@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from coordinator.costs.cluster import Cluster, Planner
 from coordinator.costs.corrections import is_measured
-from coordinator.costs.devices import Cluster, Planner
 from coordinator.planning.legal import IllegalPlan, check_plan
 from coordinator.planning.planners.auto import auto
 from coordinator.planning.planners.single import single

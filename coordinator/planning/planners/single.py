@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.search.decide import Decision, planned
 from coordinator.planning.search.division_options import alone
 from coordinator.planning.search.tables import Tables

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from coordinator.costs.affine import Costs
+from coordinator.costs.cluster import Cluster, Device, Planner
 from coordinator.costs.corrections import CorrectedCosts
-from coordinator.costs.devices import Cluster, Device, Planner
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.placing import placed, within_memory
 from coordinator.planning.single_device import best_alone, everything

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coordinator.costs.devices import Planner
+from coordinator.costs.cluster import Planner
 from coordinator.planning.planners.auto import auto
 from coordinator.planning.planners.branches import branches
 from coordinator.planning.planners.candidates import CANDIDATES

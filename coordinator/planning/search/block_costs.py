@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.finish import block_of
 from coordinator.planning.geometry.layouts import Computing, UnitTile
 from coordinator.planning.geometry.marks import Mark

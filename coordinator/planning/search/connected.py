@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coordinator.costs.devices import Device
+from coordinator.costs.cluster import Device
 from coordinator.planning.geometry.blocks import Geometry
 from coordinator.planning.geometry.layouts import Configuration, UnitTile, divider_of
 from coordinator.planning.geometry.marks import Mark

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from coordinator.costs.devices import Cluster, Device
+from coordinator.costs.cluster import Cluster, Device
 from coordinator.planning.finish import NOT_USED, block_of, finished, published
 from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.plan_memory import Need, overfilled, too_little_memory, weight_room_bytes

@@ -14,7 +14,7 @@ from typing import Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.costs.devices import Device
+from coordinator.costs.cluster import Device
 from coordinator.planning.geometry.layouts import UnitTile
 from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.splits import Splits

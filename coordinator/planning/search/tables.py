@@ -18,7 +18,7 @@ from typing import NewType
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.costs.devices import Cluster, Device
+from coordinator.costs.cluster import Cluster, Device
 from coordinator.planning.geometry.blocks import Geometry, geometry_of
 from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.splits import Splits

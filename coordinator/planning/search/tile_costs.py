@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.geometry.box_arrays import common, stacked
 from coordinator.planning.geometry.layouts import Computing, UnitTile, divider_of
 from coordinator.planning.geometry.marks import Mark

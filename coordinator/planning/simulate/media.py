@@ -17,7 +17,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush, heapreplace
 from itertools import count
 
-from coordinator.costs.devices import Cluster, EndpointOverhead, Link
+from coordinator.costs.cluster import Cluster, EndpointOverhead, Link
 
 # `happens(what)` is called when the event occurs.
 Happens = Callable[..., None]

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from coordinator.costs.devices import Cluster
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.simulate.media import Machines, Media
 from coordinator.tasks.dispatch import dispatch
 from coordinator.tasks.events import (

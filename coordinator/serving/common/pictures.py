@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 
 from coordinator.answers import Answer, ServedModel
-from coordinator.control.choice import IN_FORCE, Choice
+from coordinator.plans.choice import IN_FORCE, Choice
 from coordinator.serving.common import names
 from models.tensors.selection import NO_SELECTION
 from models.vision.detection import Detector

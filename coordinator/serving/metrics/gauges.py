@@ -47,7 +47,7 @@ class Gauges(Collector):
             "Connections to devices that ended by an error, by its code.",
             labels=("reason",),
         )
-        for reason, count in self._coordinator.departures.items():
+        for reason, count in self._coordinator.devices.pool.losses.items():
             departures.add_metric((reason,), count)
         yield departures
         yield from self._models()
@@ -60,7 +60,7 @@ class Gauges(Collector):
             "When the certificate of a member ends.",
             labels=DEVICE,
         )
-        for member in self._coordinator.members():
+        for member in self._coordinator.devices.members():
             family.add_metric((member.id, member.name), member.expires.timestamp())
         return family
 
@@ -115,7 +115,7 @@ class Gauges(Collector):
             labels=(*DEVICE, "engine"),
         )
         now = time.time()
-        for status in self._coordinator.devices():
+        for status in self._coordinator.device_statuses():
             if status.is_alias:
                 continue
             labels = (status.id or status.address, status.name)

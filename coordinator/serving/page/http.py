@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import FileResponse, RedirectResponse, StreamingResponse
 
-from coordinator.runtime.planners import names as strategies
+from coordinator.plans.named import names as strategies
 from coordinator.serving.common.access import asks
 from coordinator.serving.common.app_state import ModelName, TheCoordinator
 from coordinator.serving.common.body import BodyKind

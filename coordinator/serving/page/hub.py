@@ -104,7 +104,7 @@ class Hub:
             "in_flight": self._coordinator.in_flight,
             "devices": [
                 self._device(each, load)
-                for each in self._coordinator.devices()
+                for each in self._coordinator.device_statuses()
                 if not each.is_alias
             ],
             "models": [
@@ -127,7 +127,7 @@ class Hub:
 
     def _alone(self, model: str) -> dict[str, Any] | None:
         """What one device took when it was last measured."""
-        found = self._coordinator.served.baselines.get(model)
+        found = self._coordinator.measuring.baselines.get(model)
         return {"device": found.device, "ms": _ms(found.latency_s)} if found else None
 
     def _frigate(self) -> dict[str, Any] | None:

@@ -221,7 +221,7 @@ class Alone(BaseModel):
     threads: int
 
 
-class Devices(BaseModel):
+class DeviceList(BaseModel):
     """All devices."""
 
     devices: list[DeviceStatus]

@@ -14,7 +14,7 @@ from coordinator.serving.common.app_state import TheCoordinator
 from coordinator.serving.common.body import BodyKind
 from coordinator.serving.v1.answers import (
     ClusterFiles,
-    Devices,
+    DeviceList,
     Profiling,
 )
 from coordinator.serving.v1.errors import ERRORS
@@ -24,23 +24,23 @@ router = APIRouter(responses=ERRORS)
 
 @router.get("/v1/devices")
 @asks
-async def devices(coordinator: TheCoordinator) -> Devices:
+async def devices(coordinator: TheCoordinator) -> DeviceList:
     """Lists every known device, ready or not, with the reason."""
-    return Devices(devices=coordinator.devices())
+    return DeviceList(devices=coordinator.device_statuses())
 
 
 @router.get("/v1/devices/{device}/profile")
 @asks
 async def profile(device: str, coordinator: TheCoordinator) -> Profiling:
     """The profile of a device (by id or name), and the progress of its measurement."""
-    return _told(coordinator.profile_of(device))
+    return _told(coordinator.measuring.profile_of(device))
 
 
 @router.post("/v1/devices/{device}/profile", status_code=HTTPStatus.ACCEPTED)
 @orders.taking(BodyKind.NONE)
 async def profile_again(device: str, coordinator: TheCoordinator) -> Profiling:
     """Measures a device again while no request is computed; GET tells when it is done."""
-    return _told(coordinator.profile_again(device))
+    return _told(coordinator.measuring.profile_again(device))
 
 
 @router.post("/v1/devices/{device}/drain", status_code=HTTPStatus.ACCEPTED)

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from coordinator.answers import Answer, ServedModel
-from coordinator.control.choice import Choice
+from coordinator.plans.choice import Choice
 from coordinator.serving.common import names
 from coordinator.serving.common.access import asks
 from coordinator.serving.common.app_state import ModelName, TheCoordinator

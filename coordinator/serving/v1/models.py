@@ -38,4 +38,4 @@ async def baseline(model: ModelName, coordinator: TheCoordinator) -> Alone:
     """Measures the best device on the whole model, in plain onnxruntime."""
     source = coordinator.names.source(model)
     served = await coordinator.served.get(source)
-    return Alone(model=served.name, **asdict(await coordinator.served.baseline(source)))
+    return Alone(model=served.name, **asdict(await coordinator.measuring.baseline(source)))

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel
 
 from coordinator.answers import PlanNow
-from coordinator.control.choice import Choice
 from coordinator.devices.membership import MAX_DEVICES
 from coordinator.planning.plan_json import PlanFile, plan_json
+from coordinator.plans.choice import Choice
 from coordinator.serving.common.access import asks, orders
 from coordinator.serving.common.app_state import ModelName, TheCoordinator
 from coordinator.serving.common.body import BodyKind, body_of

@@ -1,0 +1,164 @@
+"""Devices that are connected and get no new work: drained by a person, or in quarantine.
+
+    in use --(drain)------------------> draining --(emptied, or PATIENCE_S)--> drained
+    in use --(wrong, too often)-------> quarantined, for a while
+    in use --(wrong, proven)----------> quarantined
+    any of them --(resume)------------> in use
+    connected --(admit)---------------> in use: until then it is checked
+
+Draining is invisible to clients: planners leave the device out at once, its plans are replaced,
+requests that began on them finish there, and after that the device gets no work. A device in
+quarantine is dropped at once, as if it were lost. Pure: methods take `now`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+from coordinator.devices.quarantine import Quarantine
+from protos.wire.facts import DeviceId, Facts
+
+# After this, unfinished work moves elsewhere: a plan that is held would never be replaced.
+PATIENCE_S = 60.0
+# Several times the devices of a cluster: ids can be forged.
+MOST_ADMITTED = 1024
+
+WithheldState = Literal["checking", "draining", "drained", "quarantined"]
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Why a device gets no new work, and what brings it back."""
+
+    state: WithheldState
+    reason: str
+    cure: str
+
+    @property
+    def is_out(self) -> bool:
+        """Whether it may not even finish the work that it has."""
+        return self.state != "draining"
+
+
+class Withheld:
+    """Which devices are set aside. `drained` names those that were drained before the start."""
+
+    def __init__(self, drained: Mapping[DeviceId, str]) -> None:
+        self._quarantine = Quarantine()
+        self._drained = dict(drained)
+        # Devices that passed their entrance exam, each in the state in which it did, and why others
+        # could not take it.
+        self._admitted: dict[DeviceId, tuple[str, str]] = {}
+        self._unexamined: dict[DeviceId, str] = {}
+        # Until when draining devices may finish, and when quarantined ones are tried again.
+        self._finishing: dict[DeviceId, float] = {}
+        self._back_s: dict[DeviceId, float] = {}
+
+    @property
+    def due_s(self) -> float:
+        """When the first grace period or quarantine ends."""
+        return min((*self._finishing.values(), *self._back_s.values()), default=inf)
+
+    def of(self, device: DeviceId, now: float, facts: Facts | None = None) -> Apart | None:
+        """Why a device is set aside, if it is. One that is connected is as its `facts` say."""
+        if reason := self._quarantine.reason(device, now):
+            cure = f"Check its memory, power and clock rates; `imbrex resume {device}` trusts it"
+            return Apart("quarantined", reason, cure)
+        back = f"`imbrex resume {self._drained.get(device, device)}` uses it again"
+        if device in self._drained and device not in self._finishing:
+            return Apart("drained", "it was drained, and gets no work", back)
+        if facts is not None and not self.is_admitted(facts):
+            reason = self._unexamined.get(device, "it is taking its entrance exam")
+            return Apart("checking", reason, "")
+        if device in self._finishing:
+            return Apart("draining", "it finishes what it was given", back)
+        return None
+
+    def is_admitted(self, facts: Facts) -> bool:
+        """Whether a device has passed its entrance exam as it is now."""
+        return self._admitted.get(facts.id) == state_of(facts)
+
+    def admit(self, facts: Facts) -> bool:
+        """A device has passed its entrance exam. Returns whether it had not before."""
+        is_new = not self.is_admitted(facts)
+        self._unexamined.pop(facts.id, None)
+        self._admitted.pop(facts.id, None)
+        if len(self._admitted) >= MOST_ADMITTED:
+            del self._admitted[next(iter(self._admitted))]
+        self._admitted[facts.id] = state_of(facts)
+        return is_new
+
+    def admit_again(self, facts: Facts) -> None:
+        """A device has changed its engine: if it was admitted before, it still is."""
+        if facts.id in self._admitted:
+            self.admit(facts)
+
+    def not_examined(self, device: DeviceId, reason: str = "") -> None:
+        """Why a device cannot be examined; empty if it has gone."""
+        if reason:
+            self._unexamined[device] = reason
+        else:
+            self._unexamined.pop(device, None)
+
+    def find(self, name: str) -> DeviceId | None:
+        """The drained device of this id, or of this name if only one has it."""
+        found = [device for device, called in self._drained.items() if name in (device, called)]
+        return found[0] if len(found) == 1 else None
+
+    def drain(self, device: DeviceId, name: str) -> bool:
+        """A person drains a device, which people call `name`. Returns whether it was not drained
+        until now.
+        """
+        if device in self._drained:
+            return False
+        self._drained[device] = name
+        self._finishing[device] = inf
+        return True
+
+    def replanned(self, device: DeviceId, now: float) -> None:
+        """No plan is being made that could use a draining device: it gets no further work."""
+        if device in self._finishing:
+            self._finishing[device] = now + PATIENCE_S
+
+    def emptied(self, device: DeviceId) -> bool:
+        """Nothing runs on a draining device any more. Returns whether it was draining."""
+        return self._finishing.pop(device, None) is not None
+
+    def resume(self, device: DeviceId) -> None:
+        """A person uses a device again, for whatever reason it was set aside."""
+        for times in (self._drained, self._finishing, self._back_s):
+            times.pop(device, None)
+        self._quarantine.pardon(device)
+
+    def wrong(self, device: DeviceId, cause: str, now: float, *, proven: bool = False) -> float:
+        """A device gave a wrong result; `proven`: recomputing showed it. Returns for how many
+        seconds it is left out from now on: infinity if its results are not trusted at all, 0 if it
+        stays in use or was out already.
+        """
+        if proven:
+            seconds = inf if self._quarantine.convict(device, cause) else 0.0
+        else:
+            seconds = self._quarantine.accuse(device, cause, now)
+        if seconds:
+            self._back_s[device] = now + seconds
+        return seconds
+
+    def tick(self, now: float) -> tuple[list[DeviceId], list[DeviceId]]:
+        """The devices that have had enough time to finish, and those whose quarantine is over."""
+        return _expired(self._finishing, now), _expired(self._back_s, now)
+
+
+def state_of(facts: Facts) -> tuple[str, str]:
+    """What an exam is valid for: this boot of this machine, with this processor and engine."""
+    return facts.boot_id, facts.fingerprint
+
+
+def _expired(until_s: dict[DeviceId, float], now: float) -> list[DeviceId]:
+    """Removes the devices whose time has come."""
+    expired = [device for device, end_s in until_s.items() if end_s <= now]
+    for device in expired:
+        del until_s[device]
+    return expired

@@ -1,0 +1,1 @@
+"""Taking devices out of use, and back, without a request noticing."""

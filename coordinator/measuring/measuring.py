@@ -1,0 +1,161 @@
+"""What is measured of devices beside their work: links, profiles, whole networks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from coordinator.answers import Baseline, ProfileStatus
+from coordinator.devices.announcements import Announcements
+from coordinator.devices.devices import Devices
+from coordinator.library.loaded import Library
+from coordinator.measuring.baseline import best_alone
+from coordinator.measuring.probing import Probing
+from coordinator.measuring.profiler import Profiler
+from coordinator.measuring.retrials import Retrials
+from coordinator.plans.plans import NO_WORKER
+from coordinator.requests.admission import Admission
+from coordinator.settings import CoordinatorSettings
+from coordinator.tasks.task_graph import TaskGraph
+from coordinator.tasks.timeline import TaskTimes
+from protos.wire.facts import DeviceId
+
+# What requests show of a device's event loop is saved with its profile after this many.
+WORTH_KEEPING = frozenset({10, 100, 1000})
+
+
+class Measuring:
+    """Measures devices when they join, when they are idle, and when they were not used for long."""
+
+    def __init__(
+        self,
+        settings: CoordinatorSettings,
+        devices: Devices,
+        library: Library,
+        admission: Admission,
+        announcements: Announcements,
+    ) -> None:
+        self._measures_kinds = settings.profile
+        self._devices = devices
+        self._library = library
+        self._admission = admission
+        # What one device took for each model that was measured so, until it is unloaded.
+        self.baselines: dict[str, Baseline] = {}
+        self._retrials = Retrials()
+        self._probing = Probing(devices, admission, announcements, settings.state_dir)
+        self._profiler = Profiler(devices.profiles, announcements, admission, settings.profile_s)
+
+    async def stop(self) -> None:
+        """Stops everything that is being measured."""
+        await self._probing.stop()
+        await self._profiler.stop()
+
+    @property
+    def unprobed(self) -> set[DeviceId]:
+        """Devices whose link is being probed, or waits to be."""
+        return self._probing.unprobed
+
+    def joined(self, device: DeviceId) -> None:
+        """A device is connected: its link is measured, and its speed if its kind is new."""
+        self._devices.measured.connected(device)
+        self._measure(f"link of {device} measured", [device])
+        self._want(device)
+
+    def devices_changed(self) -> None:
+        """Devices came or went: those that are there are asked which others they reach."""
+        self._probing.ask_when_due()
+
+    def switched(self, device: DeviceId) -> None:
+        """A device computes with another engine."""
+        self._devices.measured.profiled(device)
+        self._want(device)
+
+    def profiled(self) -> None:
+        """Devices were starting, and then busy measuring: their links are probed again
+        undisturbed.
+        """
+        ready = self._devices.pool.ready()
+        for device in ready:
+            self._devices.measured.profiled(device)
+        self._probing.links("profile measured", ready)
+
+    def observe(self, graph: TaskGraph, times: Sequence[TaskTimes]) -> None:
+        """Corrects the costs of devices by the observed times of their tasks; measures devices
+        again that have not been used for long.
+        """
+        now, devices = time.monotonic(), self._devices
+        devices.measured.observe(graph, times, devices.known, now)
+        for each in times:
+            if connection := devices.pool.get(DeviceId(each.device)):
+                connection.others.computed(each.stop_s - each.start_s)
+        for device, connection in devices.pool.ready().items():
+            seen = devices.measured.endpoint(device)
+            if seen.observations in WORTH_KEEPING:
+                devices.profiles.learned(connection.facts, seen.endpoint)
+        used = {DeviceId(each.device) for each in times}
+        due = self._retrials.answered(used, devices.plannable(now), now)
+        for device in due:
+            devices.measured.forget(device)
+        if due:
+            self._measure("devices without work measured again", due)
+        self._probing.ask_when_due()
+
+    def _measure(self, cause: str, devices: Sequence[DeviceId]) -> None:
+        for device in devices:
+            profile = self._devices.profiles.of(self._devices.pool.connection(device).facts)
+            self._devices.measured.remember(device, profile)
+        self._probing.links(cause, devices)
+
+    def _want(self, device: DeviceId) -> None:
+        if self._measures_kinds:
+            self._profiler.want(self._devices.pool.connection(device))
+
+    # ------------------------------------------------------------ for people
+
+    def profile_again(self, name: str) -> ProfileStatus:
+        """Measures a device (by id or name) when it is idle, even if its kind has a profile.
+
+        Raises:
+            NotFound: no such device is ready.
+        """
+        self._profiler.want(self._devices.pool.find(name), again=True)
+        return self.profile_of(name)
+
+    def profile_of(self, name: str) -> ProfileStatus:
+        """What was measured of a device (by id or name).
+
+        Raises:
+            NotFound: no such device is ready.
+        """
+        facts = self._devices.pool.find(name).facts
+        profile, failure = self._devices.profiles.of(facts), self._profiler.failures.get(facts.id)
+        share = self._profiler.progress(facts.id)
+        if share is not None:
+            state = "measuring" if share else "waiting"
+        elif failure:
+            state = "failed"
+        else:
+            state = "measured" if profile else "unmeasured"
+        return ProfileStatus(facts.id, facts.name, state, share or 0.0, profile, failure)
+
+    async def baseline(self, model: str) -> Baseline:
+        """Measures the best device, with its best number of threads, on the whole model in plain
+        onnxruntime.
+
+        Raises:
+            NotFound, BadRequest: no such model, or it cannot be used.
+            Unavailable: no device is ready.
+        """
+        loaded = await self._library.get(model)
+        async with self._admission.place(alone=True):
+            devices = self._devices.cluster().devices
+            if not devices:
+                raise NO_WORKER
+            fastest = sorted(devices, key=lambda device: device.speed)
+            connections = [self._devices.pool.connection(each.id) for each in fastest]
+            baseline = self.baselines[model] = await best_alone(connections, loaded)
+        return baseline
+
+    def forget(self, model: str) -> None:
+        """A model was replaced or unloaded."""
+        self.baselines.pop(model, None)

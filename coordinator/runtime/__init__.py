@@ -1,1 +1,0 @@
-"""The asyncio side of the coordinator: the live cluster, and what executes control's decisions."""

@@ -1,0 +1,96 @@
+"""What `test_any_device` steps, and the faults that it has to notice."""
+
+from __future__ import annotations
+
+from math import inf
+
+from coordinator.devices.quarantine import Quarantine
+from coordinator.devices.withheld import Withheld
+from coordinator.measuring import queues
+from coordinator.measuring.queues import PROBES_AT_MOST, LinkNews, LinkQueue, ProfileQueue
+from protos.wire.facts import DeviceId
+
+
+class WithheldDriver(Withheld):
+    def __init__(self) -> None:
+        super().__init__({})
+
+    def drain(self, device: DeviceId, name: str, now: float) -> bool:
+        """Whether it was in use until now."""
+        return super().drain(device, name)
+
+    def emptied(self, device: DeviceId, now: float) -> bool:
+        """Whether it is withdrawn."""
+        return super().emptied(device)
+
+    def resume(self, device: DeviceId, now: float) -> None:
+        super().resume(device)
+
+
+class LinksDriver(LinkQueue):
+    def probed(self, device: DeviceId, rate: float, *, disturbed: bool) -> LinkNews:
+        return super().probed(rate, disturbed=disturbed)
+
+
+class KindsDriver(ProfileQueue):
+    def profiled(self, device: DeviceId, *, found: bool) -> DeviceId | None:
+        return super().profiled(found=found)
+
+
+# ---------------------------------------------------------------- faults
+
+
+def never_withdraws(withheld: Withheld, now: float) -> tuple[list[DeviceId], list[DeviceId]]:
+    """Draining has no end while something runs on the device."""
+    back = [each for each, until_s in withheld._back_s.items() if until_s <= now]
+    for device in back:
+        del withheld._back_s[device]
+    return [], back
+
+
+def convicts_at_once(
+    withheld: Withheld, device: DeviceId, cause: str, now: float, *, proven: bool
+) -> float:
+    """The first wrong result is taken as a proof."""
+    withheld._quarantine.convict(device, cause)
+    withheld._back_s[device] = inf
+    return inf
+
+
+def skips_links(queue: LinkQueue) -> LinkNews:
+    """Only one link of each cause is probed."""
+    causes = []
+    while queue._wanted and not queue._wanted[0][1]:
+        causes.append(queue._wanted.popleft()[0])
+    for _, devices in queue._wanted:
+        while len(devices) > 1:
+            devices.pop()
+    return causes, queue._wanted[0][1][0] if queue._wanted else None
+
+
+def profiles_beside(queue: ProfileQueue, device: DeviceId, kind: str) -> DeviceId:
+    """Whoever wants to is profiled at once."""
+    queue._current = device, kind
+    return device
+
+
+def forgets_others(queue: ProfileQueue, *, found: bool) -> DeviceId | None:
+    """Once a profile is found, nobody else is profiled."""
+    following = PROFILED(queue, found=found)
+    if found:
+        queue._wanted.clear()
+    return following
+
+
+PROFILED = ProfileQueue.profiled
+FAULTS: list[tuple[object, str, object]] = [
+    (Withheld, "tick", never_withdraws),
+    (Withheld, "wrong", convicts_at_once),
+    (Quarantine, "pardon", lambda *_: None),
+    (Quarantine, "accuse", lambda *_: 0.0),
+    (LinkQueue, "_next", skips_links),
+    (queues, "PROBES_AT_MOST", PROBES_AT_MOST + 1),
+    (queues, "AGREE", 3.0),
+    (ProfileQueue, "want", profiles_beside),
+    (ProfileQueue, "profiled", forgets_others),
+]

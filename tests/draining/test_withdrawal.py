@@ -1,0 +1,75 @@
+"""What setting devices aside does where the list of them cannot be changed at once."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from coordinator.devices.announcements import Announcements
+from coordinator.devices.withheld import Withheld
+from coordinator.devices.withheld_list import WithheldList
+from coordinator.draining import withdrawal
+from coordinator.draining.withdrawal import Withdrawal
+from coordinator.requests.journal import Journal
+from coordinator.trust.cluster_state import LocalState
+from protos.errors import NotFound, Unavailable
+from protos.wire.facts import DeviceId
+from tests.waiting import until
+
+PI = DeviceId("a1" * 8)
+
+
+class Unsteady(WithheldList):
+    """A list that cannot be changed the first time."""
+
+    refused = 0
+
+    def quarantine(self, device: DeviceId, evidence: str) -> None:
+        if not self.refused:
+            self.refused += 1
+            raise Unavailable(cause="no quorum", cure="wait")
+        super().quarantine(device, evidence)
+
+
+@pytest.fixture
+async def made(tmp_path, monkeypatch):
+    monkeypatch.setattr(withdrawal, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(withdrawal, "_LOOK_S", 0.01)
+
+    def find(name: str) -> None:
+        raise NotFound(cause=f"no ready devices are called {name}", cure="")
+
+    devices = SimpleNamespace(
+        withheld=Withheld({}),
+        withheld_list=Unsteady(LocalState(tmp_path)),
+        usable=dict,
+        pool=SimpleNamespace(find=find),
+    )
+    driver = SimpleNamespace(distrust=lambda _: None, devices=lambda _: None)
+    after = SimpleNamespace(settle=lambda: None)
+    found = Withdrawal(devices, SimpleNamespace(), driver, after, Journal(), Announcements())
+    yield found, devices
+    await found.close()
+
+
+async def test_a_quarantine_that_could_not_be_recorded_is_recorded_later(made) -> None:
+    found, devices = made
+    found.wrong(PI, "task 3 is off", proven=True)
+    await until(lambda: devices.withheld_list.refused)
+    assert not devices.withheld_list.quarantined()
+    found._record_all()  # as `follow` does
+    await until(lambda: devices.withheld_list.quarantined() == {PI: "task 3 is off"})
+    await until(lambda: not found._unrecorded)
+
+
+async def test_who_was_resumed_meanwhile_is_not_recorded(made) -> None:
+    found, devices = made
+    found.wrong(PI, "task 3 is off", proven=True)
+    await until(lambda: devices.withheld_list.refused)
+    # By its id, although it is not connected.
+    assert await found.resume(PI) == PI
+    found._record_all()
+    assert not devices.withheld_list.quarantined()
+    with pytest.raises(NotFound):
+        await found.resume(PI)

@@ -1,0 +1,73 @@
+"""Plans by hand, and short words for what happens to them."""
+
+from dataclasses import replace
+from itertools import count
+
+from coordinator.planning.groups import Grouping, ServiceTimes
+from coordinator.plans.actions import Action, Prepare, Propose
+from coordinator.plans.choice import IN_FORCE, Choice
+from coordinator.plans.entries import SETTLE_S
+from coordinator.plans.events import (
+    Changed,
+    Event,
+    Planned,
+    PlanRequested,
+    Prepared,
+    Tick,
+    Ticket,
+)
+from coordinator.plans.plans import Plans
+from coordinator.tasks.plan import Block, Plan, Tile
+from coordinator.tasks.task_graph import TaskGraph
+from models.cut.program import Program
+from protos.wire.facts import DeviceId
+from tests.requests import sketches
+
+M = "a model"
+LW = Choice("lw")
+ALL = frozenset(map(DeviceId, "abcd"))
+
+
+def plan(devices: str, latency_s: float = 1.0) -> Plan:
+    """One block, divided among these devices."""
+    tiles = tuple(Tile(DeviceId(each), {}) for each in devices)
+    return replace(sketches.plan(), blocks=(Block(0, 1, tiles),), predicted_latency_s=latency_s)
+
+
+def graph(of: Plan | str) -> TaskGraph:
+    """Prepared: one program for each device."""
+    made = plan(of) if isinstance(of, str) else of
+    programs = {f"program of {each}": Program(each.encode(), ()) for each in made.devices}
+    return replace(sketches.chain([sketches.HALVES]), plan=made, programs=programs)
+
+
+def grouping(*groups: str, latency_s: float, period_s: float | None = None) -> Grouping:
+    service = ServiceTimes(latency_s, period_s or latency_s, 0.0)
+    return Grouping(tuple(map(plan, groups)), (service,) * len(groups))
+
+
+def changed(cause: str, devices: frozenset[DeviceId] = ALL, model: str = "") -> Changed:
+    return Changed(cause, devices, model)
+
+
+def plans() -> Plans:
+    return Plans(count(1))
+
+
+def steps(machine: Plans, *events: Event, now: float = 0.0) -> list[Action]:
+    """The last event's actions."""
+    found: list[Action] = []
+    for event in events:
+        found = machine.step(event, now)
+    return found
+
+
+def in_force(machine: Plans, made: TaskGraph, choice: Choice = IN_FORCE) -> float:
+    """A model's first plan is this one; the time then."""
+    machine.step(PlanRequested(Ticket(999), M, choice), 0.0)
+    (proposed,) = machine.step(Tick(), SETTLE_S)
+    assert isinstance(proposed, Propose)
+    (prepare,) = machine.step(Planned(proposed.work, made.plan), SETTLE_S)
+    assert isinstance(prepare, Prepare)
+    machine.step(Prepared(prepare.work, (made,)), SETTLE_S)
+    return SETTLE_S
