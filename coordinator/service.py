@@ -30,7 +30,7 @@ from coordinator.doctor.doctor import Doctor
 from coordinator.draining.withdrawal import Withdrawal
 from coordinator.library.loaded import Library
 from coordinator.library.naming import Names
-from coordinator.library.sharing import sharing_of
+from coordinator.library.sharing import ModelsChanged, sharing_of
 from coordinator.measuring.after_answer import AfterAnswer
 from coordinator.measuring.measuring import Measuring
 from coordinator.measuring.profiler import Profiled
@@ -74,13 +74,12 @@ class Coordinator:
         self._announcements = news = Announcements()
         self.devices = devices = Devices(settings, self.state, news, hardware or HostHardware())
         trust, host = devices.trust, settings.enrol_host
-        changed = self._models_changed
-        self.sharing = sharing_of(self.state, trust, host, settings.share_port, changed)
+        self.sharing = sharing_of(self.state, trust, host, settings.share_port, news)
         self.names = Names(
-            settings.models, settings.model_repository, settings.detector, self.sharing.awaited
+            settings.models, settings.model_repository, settings.detector, self.sharing
         )
         self.library = Library(
-            lambda source: self.names.public(source)[0],
+            self.names,
             settings.state_dir / WEIGHTS_FOLDER,
             settings.max_models_bytes,
             lambda model: self.served.let_go(model),  # noqa: PLW0108 - made below
@@ -126,6 +125,7 @@ class Coordinator:
         on(EngineSwitched, lambda news: self.examiner.switched(news.device))
         on(EngineSwitched, lambda news: self.measuring.switched(news.device))
         on(Profiled, lambda news: self.measuring.profiled())
+        on(ModelsChanged, lambda news: self._models_changed())
         on(TookOver, self.journal.planned)
         on(TookOver, lambda news: self.examiner.planned(news.graph))
         on(ModelForgotten, lambda news: self.measuring.forget(news.model))

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 import structlog
 
+from coordinator.devices.announcements import Announcements, EngineSwitched
 from coordinator.devices.handshake import clock_problem
 from coordinator.devices.other_coordinators import Other, OthersShare
 from coordinator.devices.outbox import Outbox
@@ -62,11 +63,16 @@ class Connection:
     """Created by `open`; lives while `run` does, or until `close`.
 
     It has two channels to the device: one for frames and calls, and one for pings alone. The first
-    of `receivers` that takes an item gets it.
+    of `receivers` that takes an item gets it. A switch of the device's engine is announced.
     """
 
     def __init__(
-        self, address: str, trust: Trust, device: DeviceId, receivers: Sequence[Receiver]
+        self,
+        address: str,
+        trust: Trust,
+        device: DeviceId,
+        receivers: Sequence[Receiver],
+        announcements: Announcements,
     ) -> None:
         self.address = address
         self._client = WorkerClient(address, trust.caller, device)
@@ -82,6 +88,7 @@ class Connection:
         self._pinger = Pinger(self._pings, address)
         self._pace = PingPace(time.monotonic(), PING_INTERVAL_S, LOST_AFTER_S)
         self._receivers = receivers
+        self._announcements = announcements
         self._facts: Facts | None = None
         self._protocol = 0
         # Other coordinators that the worker works for, strangers to this one.
@@ -97,7 +104,13 @@ class Connection:
         return f"Connection({self.address!r}, device={self._facts and self._facts.id!r})"
 
     @classmethod
-    async def open(cls, address: str, trust: Trust, receivers: Sequence[Receiver]) -> Connection:
+    async def open(
+        cls,
+        address: str,
+        trust: Trust,
+        receivers: Sequence[Receiver],
+        announcements: Announcements,
+    ) -> Connection:
         """Connects and greets. From then on, only the device that answered is accepted.
 
         Raises:
@@ -114,7 +127,7 @@ class Connection:
                 raise
         device = Facts.of(reply.facts).id
         trust.require_member(device, address)
-        connection = cls(address, trust, device, receivers)
+        connection = cls(address, trust, device, receivers, announcements)
         try:
             await connection._greet(connection._client)
             await connection._go_direct()
@@ -296,7 +309,10 @@ class Connection:
             self._members_changed.clear()
             # Only pings decide whether it is alive: a late answer here means nothing.
             with suppress(LostWorker):
+                before = self.facts.fingerprint
                 await self._greet(self._control)
+                if self.facts.fingerprint != before:
+                    self._announcements.announce(EngineSwitched(self.facts.id))
                 await self._trust.keep_valid(self.facts.id, self._control)
 
     async def _greet(self, client: WorkerClient) -> None:

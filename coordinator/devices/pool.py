@@ -19,7 +19,6 @@ from coordinator.devices.announcements import (
     DeviceJoined,
     DeviceLeft,
     DevicesChanged,
-    EngineSwitched,
 )
 from coordinator.devices.connection import Connection, Receiver
 from coordinator.devices.discovery import Discovery
@@ -261,7 +260,9 @@ class Pool:
             if self._membership.is_stranger(address):
                 await self._knock(address)
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                connection = await Connection.open(address, self._trust, self._receivers)
+                connection = await Connection.open(
+                    address, self._trust, self._receivers, self._announcements
+                )
         except (TimeoutError, OSError):
             self._step(Dropped(address, f"{address} does not answer"))
         except (PeerViolation, BadConfiguration) as error:
@@ -323,7 +324,6 @@ class Pool:
             try:
                 self._step(Tick())
                 self._follow_members()
-                self._notice_switches()
             except Exception:  # no descriptors, a disk that cannot be read: the next may succeed
                 log.exception("devices could not be looked after")
             now = time.monotonic()
@@ -332,12 +332,6 @@ class Pool:
             elif now >= calm_s and self._discovery is not None:
                 calm_s = math.inf
                 await self._discovery.ask_again()
-
-    def _notice_switches(self) -> None:
-        for device, connection in self.ready().items():
-            if connection.facts.fingerprint != self._met[device].fingerprint:
-                self._remember(connection.facts)
-                self._announcements.announce(EngineSwitched(device))
 
     def _follow_members(self) -> None:
         """Drops devices that were removed from the members at once, and tells the others."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import structlog
 
 from coordinator.answers import ServedModel
+from coordinator.library.naming import Names
 from models.catalogue import catalogue
 from models.catalogue.catalogue import LoadedModel
 from models.catalogue.loading import network_of
@@ -54,20 +55,20 @@ class Loaded:
 
 
 class Library:
-    """Models by name or path; concurrent requests for one model load it once. `shown` gives the
-    name that people see, `folder` is for files of weights. Beyond `most_bytes` of weights, `let_go`
+    """Models by name or path; concurrent requests for one model load it once. `folder` is for files
+    of weights. Beyond `most_bytes` of weights, `let_go`
     is called for the models that have been unused for longest, one after the other, and returns
     whether it unloaded the model.
     """
 
     def __init__(
         self,
-        shown: Callable[[str], str],
+        names: Names,
         folder: Path,
         most_bytes: int,
         let_go: Callable[[str], bool],
     ) -> None:
-        self._shown = shown
+        self._names = names
         self._folder = folder
         self.most_bytes = most_bytes
         self._let_go = let_go
@@ -97,7 +98,7 @@ class Library:
         task = self._models.pop(name, None)
         is_new = task is None
         if task is None:
-            loading = asyncio.to_thread(load, name, self._shown(name), self._folder)
+            loading = asyncio.to_thread(load, name, self._names.public(name)[0], self._folder)
             task = asyncio.create_task(loading)
         self._models[name] = task
         try:

@@ -7,11 +7,12 @@ its folder, and no other file of this machine can be reached.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path, PurePath
 
 from coordinator.library.repository import Stored, read_repository
+from coordinator.library.sharing import Sharing
 from models.catalogue import catalogue
 from models.catalogue.installed import Store
 from models.graph.sizes import split_name
@@ -24,8 +25,8 @@ ONLY_VERSION = "1"
 class Names:
     """Maps public names to sources (catalogue names or paths) and back. `detector` is the public
     name of the model that finds objects, or empty; it may be given as a path, and defaults to the
-    default of `imbrex models default`. `awaited` tells the versions that the cluster has but this
-    coordinator lacks, by name, and why.
+    default of `imbrex models default`. `sharing` knows what the cluster has and this coordinator
+    lacks.
 
     Raises:
         NotFound: the detector does not exist.
@@ -36,13 +37,13 @@ class Names:
         configured: Sequence[str],
         repository: Path | None = None,
         detector: str = "",
-        awaited: Callable[[], Mapping[str, Mapping[str, str]]] = dict,
+        sharing: Sharing | None = None,
     ) -> None:
         self._detector = public_name(detector)
         files = (*configured, detector) if detector != self._detector else configured
         self._configured = {public_name(each): each for each in files}
         self._folder = repository
-        self.awaited = awaited
+        self._sharing = sharing or Sharing()
         self._store = Store()
         self._public: dict[str, tuple[str, str]] = {}
         self._replaced: Set[str] = set()
@@ -72,6 +73,10 @@ class Names:
             for path in stored.versions.values()
             if (stamp := _stamp(path)) is not None
         }
+
+    def awaited(self) -> Mapping[str, Mapping[str, str]]:
+        """The versions that the cluster has but this coordinator lacks, by name, and why."""
+        return self._sharing.awaited()
 
     @property
     def configured(self) -> tuple[str, ...]:

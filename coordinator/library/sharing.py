@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import pwd
 import shlex
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+from coordinator.devices.announcements import Announcements
 from coordinator.trust.authority import Authority
 from coordinator.trust.cluster_state import ClusterState
 from coordinator.trust.open_state import open_state
@@ -20,6 +21,11 @@ from protos.rooms import imported
 SERVED_BY = ".coordinator"
 _STORE = "coordinator.several.shared_store:SharedStore"
 _FOLLOWER = "coordinator.several.follower:Follower"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelsChanged:
+    """Versions of models came or went."""
 
 
 class Sharing:
@@ -48,10 +54,10 @@ class Sharing:
 
 
 def sharing_of(
-    state: ClusterState, trust: Trust, host: str, port: int, changed: Callable[[], None]
+    state: ClusterState, trust: Trust, host: str, port: int, announcements: Announcements
 ) -> Sharing:
     """What follows the cluster's models, if several coordinators share its state. It gives files at
-    `host:port`; `changed` is called after versions came or went.
+    `host:port`, and announces that versions came or went.
 
     Raises:
         NotFound: the package for several coordinators is not installed.
@@ -60,7 +66,7 @@ def sharing_of(
         return Sharing()
     own_id = trust.caller.coordinator.partition(" ")[0]
     store = imported(_STORE)(state, trust.certified.authority.fingerprint, own_id)
-    sharing: Sharing = imported(_FOLLOWER)(store, trust, host, port, changed)
+    sharing: Sharing = imported(_FOLLOWER)(store, trust, host, port, announcements)
     return sharing
 
 

@@ -1,16 +1,18 @@
 """Executes what the machines of `control` decide: background work, and the turns of requests.
 
 Here the clock is read and tasks are started. Everything that happens is passed to the machines as
-events, and the actions that they return are carried out.
+events, and the actions that they return are executed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
+from math import inf
 
 import structlog
 
@@ -20,13 +22,12 @@ from coordinator.devices.devices import Devices
 from coordinator.plans import actions, events
 from coordinator.plans.actions import Action
 from coordinator.plans.choice import IN_FORCE, Choice
-from coordinator.plans.events import Ticket, Work
+from coordinator.plans.events import Event, Tick, Ticket, Work
 from coordinator.plans.grouping import Regrouping
 from coordinator.plans.machine import ControlMachine
 from coordinator.plans.plan_making import PlanMaker
 from coordinator.plans.plans import NO_WORKER, Plans
 from coordinator.plans.sent_plan import plan_id
-from coordinator.plans.stepping import Stepper
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.plan import Plan
 from coordinator.tasks.task_graph import TaskGraph
@@ -69,7 +70,12 @@ class Controller:
         self._tickets = map(Ticket, count(1))
         self._asked: dict[Ticket, asyncio.Future[TaskGraph]] = {}
         self._works: dict[Work, asyncio.Task[None]] = {}
-        self._stepper = Stepper(self._act)
+        # Wakes each machine when it is due, with that time: uvloop's handle of what is due already
+        # does not say.
+        self._timers: dict[ControlMachine, tuple[float, asyncio.Handle]] = {}
+        self._closed = False
+        # Notified after each step, for tasks that wait for a state.
+        self._stepped = asyncio.Event()
 
     # ------------------------------------------------------------ requests
 
@@ -169,11 +175,13 @@ class Controller:
     async def settled(self) -> None:
         """Returns when no plan is being made."""
         while self.plans.is_busy():
-            await self._stepper.stepped.wait()
+            await self._stepped.wait()
 
     async def close(self) -> None:
         """Stops all work."""
-        self._stepper.close()
+        self._closed = True
+        for _, timer in self._timers.values():
+            timer.cancel()
         works = list(self._works.values())
         for work in works:
             work.cancel()
@@ -181,9 +189,30 @@ class Controller:
 
     # ------------------------------------------------------------ events and actions
 
-    def _step(self, event: events.Event, *machines: ControlMachine) -> None:
+    def _step(self, event: Event, *machines: ControlMachine) -> None:
+        """Passes an event to the machines in order, and executes their actions."""
+        now = time.monotonic()
         with self._announcements.held():
-            self._stepper.step(event, *machines)
+            for machine in machines:
+                for action in machine.step(event, now):
+                    self._act(action)
+                self._wake(machine)
+        self._stepped.set()
+        self._stepped.clear()
+
+    def _wake(self, machine: ControlMachine) -> None:
+        due_s = machine.due_s
+        set_s, timer = self._timers.get(machine, (inf, None))
+        if timer is not None and set_s != due_s:
+            del self._timers[machine]
+            timer.cancel()
+        if machine not in self._timers and due_s < inf and not self._closed:
+            loop = asyncio.get_running_loop()
+            self._timers[machine] = due_s, loop.call_at(due_s, self._tick, machine)
+
+    def _tick(self, machine: ControlMachine) -> None:
+        del self._timers[machine]
+        self._step(Tick(), machine)
 
     async def _wait(self, event: events.TicketEvent, machine: ControlMachine) -> TaskGraph:
         """Waits until the holder of the ticket may go on; gives the plan to use."""

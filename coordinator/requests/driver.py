@@ -316,7 +316,8 @@ class Driver:
             payload = state.unpack(header, payload)
         except UnusableResult as error:
             cause = str(error)
-            log.warning("result refused", device=device, task=header.task, cause=cause)
+            refused = {"request": request, "task": header.task}
+            log.warning("result refused", **refused, device=device, cause=cause)
             self.step(ResultRefused(request, header.task, header.attempt, cause))
             return
         state.gather_bytes += size
@@ -344,7 +345,8 @@ class Driver:
         self.step(Finished(RequestId(done.request), done.task, done.attempt))
 
     def _task_failed(self, device: DeviceId, failed: pb.TaskFailed) -> None:
-        log.warning("task failed", device=device, code=failed.code, message=failed.message)
+        which = {"request": failed.request, "task": failed.task, "device": device}
+        log.warning("task failed", **which, code=failed.code, message=failed.message)
         state = self._asked(device, failed)
         if state is None:
             return
@@ -435,6 +437,7 @@ class Driver:
 
     def _assign(self, action: Assign, letters: dict[DeviceId, Letter]) -> None:
         state = self._requests[action.request]
+        log.debug("task", request=action.request, task=action.task, device=action.device)
         graph = state.graph
         run = self.scheduler.requests.get(action.request)
         if run is None:

@@ -7,13 +7,15 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from math import inf
 from pathlib import Path
 
 import structlog
 
-from coordinator.library.sharing import Sharing
+from coordinator.devices.announcements import Announcements
+from coordinator.library.sharing import ModelsChanged, Sharing
 from coordinator.several import listed
 from coordinator.several.borrowing import fetch, reserved, size_of, verify
 from coordinator.several.lender import Lender
@@ -44,10 +46,15 @@ log = structlog.get_logger(__name__)
 
 
 class Follower(Sharing):
-    """`changed` is called after versions came or went. It gives files at `host:port`."""
+    """Announces that versions came or went. It gives files at `host:port`."""
 
     def __init__(
-        self, store: SharedStore, trust: Trust, host: str, port: int, changed: Callable[[], None]
+        self,
+        store: SharedStore,
+        trust: Trust,
+        host: str,
+        port: int,
+        announcements: Announcements,
     ) -> None:
         certified = trust.certified
         assert certified is not None, "only a cluster with an authority shares its state"
@@ -56,7 +63,7 @@ class Follower(Sharing):
         self._trust = trust
         self._host = host
         self._port = port
-        self._changed = changed
+        self._announcements = announcements
         self._lender = Lender(certified.credentials, host, port, self._path)
         self._found = Survey()
         self._listed: Mapping[Version, ListedFiles] = {}
@@ -124,6 +131,8 @@ class Follower(Sharing):
                 self._lender.allow(self._trust.coordinators())
             except ImbrexError as error:
                 log.error("the list of coordinators cannot be read", cause=error.cause)
+            except Exception:
+                log.exception("the list of coordinators cannot be followed")
             await asyncio.sleep(LOOK_S)
 
     # ------------------------------------------------------------ following
@@ -196,7 +205,7 @@ class Follower(Sharing):
         self._problems = [*problems, *found.problems, *found.edited.values()]
         self._look_s = inf
         if before.here.keys() != found.here.keys():
-            self._changed()
+            self._announcements.announce(ModelsChanged())
 
     def _list(self, unlisted: Mapping[Version, ListedFiles]) -> None:
         """Lists versions that are new in this folder; one whose number is taken gets another."""
@@ -230,25 +239,34 @@ class Follower(Sharing):
 
     async def _fetch(self) -> None:
         while True:
-            missing = self._missing()
-            for version in self._fetches.keys() - missing.keys():
-                self._fetches[version].cancel()
-            self._why = {each: why for each, why in self._why.items() if each in missing}
-            self._again = {each: due for each, due in self._again.items() if each in missing}
-            for version in sorted(missing, key=lambda each: _size(missing[each])):
-                due_s, _ = self._again.get(version, (0.0, 0.0))
-                is_due = version not in self._fetches and time.monotonic() >= due_s
-                if is_due and len(self._fetches) < MOST_FETCHES:
-                    fetching = asyncio.create_task(self._try(version, missing[version]))
-                    self._fetches[version] = fetching
+            try:
+                self._fetch_missing()
+            except Exception:
+                log.exception("the cluster's models cannot be fetched")
             await asyncio.sleep(LOOK_S)
+
+    def _fetch_missing(self) -> None:
+        """Begins to fetch what is missing and due, and stops what is not wanted any more."""
+        missing = self._missing()
+        for version in self._fetches.keys() - missing.keys():
+            self._fetches[version].cancel()
+        self._why = {each: why for each, why in self._why.items() if each in missing}
+        self._again = {each: due for each, due in self._again.items() if each in missing}
+        for version in sorted(missing, key=lambda each: _size(missing[each])):
+            due_s, _ = self._again.get(version, (0.0, 0.0))
+            is_due = version not in self._fetches and time.monotonic() >= due_s
+            if is_due and len(self._fetches) < MOST_FETCHES:
+                fetching = asyncio.create_task(self._try(version, missing[version]))
+                self._fetches[version] = fetching
+                # Also of one that is cancelled before it begins.
+                fetching.add_done_callback(partial(self._ended, version))
 
     async def _try(self, version: Version, files: ListedFiles) -> None:
         name, number = version
         try:
             await self._complete(version, files)
             log.info("model installed, as at another coordinator", model=name, version=number)
-            self._changed()
+            self._announcements.announce(ModelsChanged())
         except (ImbrexError, OSError) as error:
             why = error.cause if isinstance(error, ImbrexError) else str(error)
             if version not in self._again:
@@ -258,8 +276,11 @@ class Follower(Sharing):
             _, pause_s = self._again.get(version, (0.0, FIRST_AGAIN_S))
             following_s = min(2 * pause_s, LAST_AGAIN_S)
             self._again[version] = (time.monotonic() + pause_s, following_s)
-        finally:
-            del self._fetches[version]
+
+    def _ended(self, version: Version, fetching: asyncio.Task[None]) -> None:
+        del self._fetches[version]
+        if not fetching.cancelled() and (fault := fetching.exception()) is not None:
+            log.error("fetching a model failed inside imbrex", version=version, exc_info=fault)
 
     async def _complete(self, version: Version, files: ListedFiles) -> None:
         """Fetches what is missing of a version, and installs it.

@@ -214,6 +214,10 @@ class Replicated(LocalState):
             except (NatsError, OSError, ImbrexError) as error:
                 self._failed(error)
                 await self._store.hang_up()
+            except Exception as error:
+                log.exception("following the cluster's state failed inside imbrex")
+                self._failed(error)
+                await self._store.hang_up()
             await asyncio.sleep(ASK_S)
 
     async def _watch(self, bucket: KeyValue) -> None:

@@ -50,7 +50,9 @@ class Watched:
 @contextlib.asynccontextmanager
 async def connected(*addresses):
     """Connections that live as those of a pool."""
-    connections = [await Connection.open(address, Trust(), ()) for address in addresses]
+    connections = [
+        await Connection.open(address, Trust(), (), Announcements()) for address in addresses
+    ]
     runs = [asyncio.create_task(each.run()) for each in connections]
     try:
         yield connections

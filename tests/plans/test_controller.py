@@ -7,6 +7,7 @@ import pytest
 from coordinator.costs.cluster import Cluster
 from coordinator.devices.announcements import Announcements
 from coordinator.library.loaded import Library
+from coordinator.library.naming import Names
 from coordinator.plans.choice import Choice
 from coordinator.plans.controller import Controller
 from coordinator.plans.plan_making import PlanMaker
@@ -18,7 +19,7 @@ from protos.errors import NotFound, Unavailable
 async def controller(tmp_path):
     """Without any device."""
     settings = CoordinatorSettings()
-    library = Library(str, tmp_path, 10**9, lambda _: False)
+    library = Library(Names(()), tmp_path, 10**9, lambda _: False)
     maker = PlanMaker(library, ("ofl",), None, settings.objective)
     devices = SimpleNamespace(cluster=lambda: Cluster(()), plannable=dict)
     made = Controller(settings, maker, devices, Announcements())

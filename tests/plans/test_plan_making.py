@@ -4,6 +4,7 @@ import pytest
 
 from coordinator.costs.cluster import Cluster
 from coordinator.library.loaded import Library
+from coordinator.library.naming import Names
 from coordinator.planning.groups import Grouping
 from coordinator.plans import actions
 from coordinator.plans.events import Work
@@ -16,7 +17,7 @@ MODEL = "squeezenet"
 
 @pytest.fixture
 def maker(tmp_path) -> PlanMaker:
-    library = Library(str, tmp_path, 10**9, lambda _: False)
+    library = Library(Names(()), tmp_path, 10**9, lambda _: False)
     return PlanMaker(library, ("ofl",), None, CoordinatorSettings().objective)
 
 

@@ -6,9 +6,11 @@ import time
 import pytest
 import uvloop
 
+from coordinator.devices.announcements import Announcements
+from coordinator.plans.controller import Controller
 from coordinator.plans.events import Tick
 from coordinator.plans.machine import ControlMachine
-from coordinator.plans.stepping import Stepper
+from coordinator.settings import CoordinatorSettings
 
 
 class Late(ControlMachine):
@@ -30,11 +32,12 @@ class Late(ControlMachine):
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_what_is_due_already_is_woken_at_once_and_may_be_stepped_before(run):
     async def woken() -> int:
-        machine, stepper = Late(3), Stepper(lambda action: None)
-        stepper.step(Tick(), machine)
-        stepper.step(Tick(), machine)
+        machine = Late(3)
+        controller = Controller(CoordinatorSettings(), None, None, Announcements())
+        controller._step(Tick(), machine)
+        controller._step(Tick(), machine)
         await asyncio.sleep(0.05)
-        stepper.close()
+        await controller.close()
         return machine.left
 
     assert run(woken()) == 0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from coordinator.devices import children
-from coordinator.requests import after_answer
+from coordinator.measuring import after_answer
 from coordinator.requests.journal import Ended, PlanSwapped
 from coordinator.serving.app import create_app
 from coordinator.serving.common.tensors import write_tensors

@@ -37,7 +37,7 @@ import("/page/devices.js").then(({ showDevices }) => {
 
 
 def device(name: str, facts: dict[str, Fact]) -> DeviceStatus:
-    sample = InPlace.devices(None)[0]  # type: ignore[arg-type]
+    sample = InPlace.device_statuses(None)[0]  # type: ignore[arg-type]
     return replace(sample, id=f"id-{name}", name=name, mbps=900.0, facts=facts)
 
 
@@ -46,7 +46,7 @@ DEVICES = [device("pi-1", FASTER), device("pi-2", PLAIN), device("pi-3", LIMITED
 
 @pytest.fixture
 def mixed(coordinator: InPlace) -> InPlace:
-    coordinator.devices = lambda: DEVICES  # type: ignore[method-assign]
+    coordinator.device_statuses = lambda: DEVICES  # type: ignore[method-assign]
     return coordinator
 
 

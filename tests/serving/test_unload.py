@@ -14,6 +14,7 @@ import pytest
 
 from coordinator.devices import children
 from coordinator.library import loaded
+from coordinator.library.naming import Names
 from models.run.reference import WholeModel, compare
 from protos.errors import NotFound
 from tests.serving.real import Real, running
@@ -90,7 +91,7 @@ async def test_of_the_sizes_of_one_model_the_latest_stay(monkeypatch: pytest.Mon
         return SimpleNamespace(weight_bytes=1)
 
     monkeypatch.setattr(loaded, "load", load)
-    library = loaded.Library(str, Path(), 1000, let_go)
+    library = loaded.Library(Names(()), Path(), 1000, let_go)
     names = ["net", "other@8x8", *(f"net@{8 * k}x8" for k in range(1, loaded.MOST_SIZES + 4))]
     for name in names:
         await library.get(name)

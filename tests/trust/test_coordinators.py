@@ -187,7 +187,7 @@ async def test_both_work_with_the_same_devices_and_one_is_removed(first, tmp_pat
                 )
                 for answer in answers:
                     assert_right(answer, whole)
-                assert not any(d.shared_with for each in (one, two) for d in each.devices())
+                assert not any(d.shared_with for each in (one, two) for d in each.device_statuses())
                 ours, theirs = (Trust.load(each).certified for each in (first, second))
                 assert set(ours.roster.coordinators()) == set(theirs.roster.coordinators())
                 assert len(ours.roster.coordinators()) == 2
@@ -230,7 +230,9 @@ async def test_both_work_with_the_same_devices_and_one_is_removed(first, tmp_pat
                 (gone,) = set(ours.roster.coordinators()) - {_id(first)}
                 await asyncio.to_thread(ours.roster.remove, gone)
                 await until(lambda: not ready(two))
-                await until(lambda: any("not a member of" in each.reason for each in two.devices()))
+                await until(
+                    lambda: any("not a member of" in each.reason for each in two.device_statuses())
+                )
                 assert_right(await one.infer(MODEL, feeds), whole)
                 assert two.devices.trust.is_revoked
                 for each in (ours, theirs):

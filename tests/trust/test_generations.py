@@ -70,7 +70,9 @@ async def test_a_copy_lets_nobody_in_whom_the_original_removed(original, tmp_pat
     async with worker_process(state) as worker:  # it keeps what it knows
         with structlog.testing.capture_logs() as logged:
             async with coordinator(copied, [worker.address], **OF_THE_CLUSTER) as copy:
-                await until(lambda: any("newer list" in each.reason for each in copy.devices()))
+                await until(
+                    lambda: any("newer list" in each.reason for each in copy.device_statuses())
+                )
                 (found,) = [
                     f for f in (await copy.doctor.examine()).findings if f.code == "stale_members"
                 ]
@@ -84,7 +86,9 @@ async def test_a_copy_lets_nobody_in_whom_the_original_removed(original, tmp_pat
                     "generation": Roster(LocalState(original)).generation + 1,
                     "changed": True,
                 }
-                await until(lambda: not any("newer" in each.reason for each in copy.devices()))
+                await until(
+                    lambda: not any("newer" in each.reason for each in copy.device_statuses())
+                )
                 assert await gets_in(trust, worker, tmp_path)
         assert any("newer list of members" in each["event"] for each in logged)
     assert not imbrex("cluster", "confirm", "--state-dir", copied, "--json").json()["changed"]

@@ -329,19 +329,23 @@ class TaskExchange:
             with self._lock:
                 self._tasks_run += 1
                 self._computed_s += outcome.stop_s - outcome.start_s
+            ms = round((outcome.stop_s - outcome.start_s) * 1e3, 1)
+            _log.debug("task computed", request=key.request, task=key.task, ms=ms)
             return self._change_here(
                 self._tasks.finished, key, outcome.value, outcome.start_s, outcome.stop_s
             )
+        failed = {"request": key.request, "task": key.task}
         if isinstance(outcome, ImbrexError):
-            _log.warning("task failed", code=outcome.code, cause=outcome.cause)
+            _log.warning("task failed", **failed, code=outcome.code, cause=outcome.cause)
             self._change(self._tasks.failed, key, outcome.code, str(outcome))
         else:
-            _log.error("task failed with an internal error", exc_info=outcome)
+            _log.error("task failed with an internal error", **failed, exc_info=outcome)
             self._change(self._tasks.failed, key, RunError.code, repr(outcome))
         return None
 
     def _not_sent(self, action: SendToPeer, error: ImbrexError) -> None:
-        _log.warning("pieces not sent", device=action.device, cause=error.cause)
+        source = {"request": action.source.request, "task": action.source.task}
+        _log.warning("pieces not sent", **source, device=action.device, cause=error.cause)
         why = f"device {action.device} at {action.address}: {error}"
         self._change(self._tasks.failed, action.source, SendFailed.code, why)
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from coordinator.answers import DeviceStatus
-from coordinator.library.naming import Names
 from coordinator.requests.journal import Ended, PlanSwapped
+from coordinator.service import Coordinator
 from coordinator.tasks.timeline import TaskTimes
 
 # From a small network on a fast machine to a large one on a single Pi.
@@ -31,11 +28,9 @@ class Counts:
     def __init__(
         self,
         registry: CollectorRegistry,
-        names: Names,
-        devices: Callable[[], Sequence[DeviceStatus]],
+        coordinator: Coordinator,
     ) -> None:
-        self._names = names
-        self._devices = devices
+        self._coordinator = coordinator
         self._known: dict[str, str] = {}
         self._requests = Counter(
             "imbrex_requests",
@@ -76,10 +71,10 @@ class Counts:
                 self._ended(entry)
             case PlanSwapped(model, causes=causes):
                 for kind in {cause_kind(cause) for cause in causes}:
-                    self._replans.labels(self._names.label(model), kind).inc()
+                    self._replans.labels(self._coordinator.names.label(model), kind).inc()
 
     def _ended(self, ended: Ended) -> None:
-        model = self._names.label(ended.model)
+        model = self._coordinator.names.label(ended.model)
         self._requests.labels(model, ended.outcome).inc()
         if ended.answer is None:
             return
@@ -102,7 +97,9 @@ class Counts:
         if device not in self._known:
             if len(self._known) >= MOST_DEVICES:
                 self._known.clear()
-            self._known |= {each.id: each.name for each in self._devices() if each.id}
+            self._known |= {
+                each.id: each.name for each in self._coordinator.device_statuses() if each.id
+            }
         return self._known.get(device, device)
 
 

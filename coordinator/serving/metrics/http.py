@@ -22,7 +22,7 @@ router = APIRouter(include_in_schema=False)
 def registry_of(coordinator: Coordinator) -> CollectorRegistry:
     """A registry for one coordinator, which counts from now on."""
     registry = CollectorRegistry()
-    counts = Counts(registry, coordinator.names, coordinator.device_statuses)
+    counts = Counts(registry, coordinator)
     coordinator.journal.listen(counts.count)
     registry.register(Gauges(coordinator))
     ProcessCollector(namespace="imbrex", registry=registry)
