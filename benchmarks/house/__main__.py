@@ -23,7 +23,13 @@ from typing import Any
 
 import httpx
 
-from benchmarks.house.counts import core_lines, loose_files, package_cycles, product_lines
+from benchmarks.house.counts import (
+    core_lines,
+    loose_files,
+    package_cycles,
+    page_words,
+    product_lines,
+)
 from benchmarks.house.names import (
     callables_handed_over,
     defined_twice,
@@ -94,6 +100,7 @@ def counted() -> tuple[dict[str, int], dict[str, Any]]:
         "circles_of_rooms": len(lists["room_circles"]),
         "private_reads_in_tests": sum(lists["private_reads"].values()),
         "imports_of_optional_rooms": len(lists["importers_of_optional_rooms"]),
+        "words_of_pages": page_words(),
     }
     return counts, lists
 

@@ -58,6 +58,13 @@ def core_lines() -> int:
     )
 
 
+def page_words() -> int:
+    """Words of the documentation's pages, without records of decisions."""
+    docs = ROOT / "docs"
+    pages = (each for each in docs.rglob("*.md") if docs / "adr" not in each.parents)
+    return sum(len(each.read_text().split()) for each in pages)
+
+
 def loose_files() -> dict[str, int]:
     """Files of these rooms that are in none of their packages."""
     return {
