@@ -150,7 +150,7 @@ def test_the_page_on_hardware_says_what_is_found() -> None:
         f"{large['ms'] / 1e3 * (1 + large['preset']):.2f} s",
         f"{1 / (1 + small['preset']):.1f} times as long for YOLOX-Nano",
         f"within {quality['median']:.0%} (the median), the worst within {quality['worst']:.0%}",
-        f"the same times {fitted()[1]:.2f}, and predict OpenCV's times within {opencv:.0%}",
+        f"the same times {fitted()[1]:.2f}, and predicts OpenCV's times within {opencv:.0%}",
     ):
         assert words.replace("%", " %") in page
 
