@@ -83,7 +83,8 @@ _TORCHVISION: dict[str, tuple[Callable[[], Any], int]] = {
     "ssdlite320": (lambda: _DETECTION.ssdlite320_mobilenet_v3_large(**_NO_WEIGHTS), 320),
 }
 _ULTRALYTICS = (
-    *("yolov8n", "yolov8n-seg", "yolov9t", "yolo11n", "yolo11s", "yolo12n", "yolo26n", "rtdetr-l"),
+    *("yolov8n", "yolov8n-seg", "yolov8s", "yolov9t", "yolov9s", "yolov9m", "yolov9c", "yolo11n"),
+    *("yolo11s", "yolo12n", "yolo26n", "rtdetr-l", "rtdetr-resnet50"),
 )
 _OPSET = "opset"
 # Package and file.

@@ -1,4 +1,4 @@
-"""Costs from a single rate, given by a cluster file or reported by a new device."""
+"""Costs from a few rates, given by a cluster file or reported by a new device."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from coordinator.costs.affine import AffineCosts, Costs, LayerRates
 from models.operators.work import NodeWork
 
 _WEIGHT_ITEM_BYTES = 4
+_PRODUCTS = ("fully_connected", "product")
 
 # A common layer by which devices are ranked and shown: 3x3, 128 channels, a 28x56 map.
 _YARDSTICK = NodeWork(
@@ -25,12 +26,14 @@ _YARDSTICK = NodeWork(
 
 @dataclass(frozen=True, slots=True)
 class RateCosts(AffineCosts):
-    """Seconds = FLOPs / rate, plus a cost per weight and inference.
+    """Seconds = FLOPs / rate, plus costs per byte of maps and per weight.
 
-    `rate_1x1` is the share of `gflops` that 1x1 convolutions reach. `weight_ns` nanoseconds are
-    spent per weight and inference (by a runtime that transforms kernels every time), of which
-    layers without a window (1x1 convolutions, fully connected layers) spend the share `weight_1x1`.
-    Each run of a program takes `run_s` seconds more.
+    `rate_1x1`, `rate_depthwise` and `rate_product` are the shares of `gflops` that 1x1 and
+    depthwise convolutions and matrix products reach. `map_byte_ns` nanoseconds are spent per byte
+    of maps that a layer reads or writes, but for those that are fused with a convolution.
+    `weight_ns` nanoseconds are spent per weight and inference (by a runtime that transforms kernels
+    every time), of which layers without a window (1x1 convolutions, fully connected layers) spend
+    the share `weight_1x1`. Each run of a program takes `run_s` seconds more.
     """
 
     gflops: float
@@ -38,10 +41,14 @@ class RateCosts(AffineCosts):
     weight_ns: float = 0.0
     run_s: float = 0.0
     weight_1x1: float = 1.0
+    rate_depthwise: float = 1.0
+    rate_product: float = 1.0
+    map_byte_ns: float = 0.0
 
     def __post_init__(self) -> None:
         assert self.gflops > 0, "a device computes"
-        assert self.rate_1x1 > 0, "1x1 convolutions take finite time"
+        rates = (self.rate_1x1, self.rate_depthwise, self.rate_product)
+        assert min(rates) > 0, "every layer takes finite time"
 
     @property
     def task_s(self) -> float:
@@ -52,10 +59,22 @@ class RateCosts(AffineCosts):
         """Rates of a node; equal for all of its tiles with the same channels."""
         if work.pace:
             return LayerRates(flop_s=work.pace * 1e-9 / self.gflops)
-        pointwise = work.layer_type == "convolution" and work.taps == 1
-        gflops = self.gflops * (self.rate_1x1 if pointwise else 1.0)
         weight_ns = self.weight_ns * (self.weight_1x1 if work.taps == 1 else 1.0)
-        return LayerRates(flop_s=1e-9 / gflops, weight_byte_s=weight_ns * 1e-9 / _WEIGHT_ITEM_BYTES)
+        byte_s = 0.0 if work.is_fused else self.map_byte_ns * 1e-9
+        share = 1.0
+        if work.layer_type == "convolution":
+            if work.taps == 1:
+                share = self.rate_1x1
+            elif work.is_depthwise:
+                share = self.rate_depthwise
+        elif work.layer_type in _PRODUCTS:
+            share = self.rate_product
+        return LayerRates(
+            flop_s=1e-9 / (self.gflops * share),
+            input_byte_s=byte_s,
+            output_byte_s=byte_s,
+            weight_byte_s=weight_ns * 1e-9 / _WEIGHT_ITEM_BYTES,
+        )
 
 
 def flop_per_s(costs: Costs) -> float:

@@ -45,8 +45,7 @@ def kind_of(work: NodeWork) -> str:
     if work.layer_type != "convolution":
         return work.layer_type
     if work.groups > 1:
-        alone = work.flop <= 2 * work.taps * work.output_channels * work.output_pixels
-        return "depthwise" if alone else "grouped"
+        return "depthwise" if work.is_depthwise else "grouped"
     return "pointwise" if work.taps == 1 else "convolution"
 
 

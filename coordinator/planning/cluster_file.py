@@ -31,6 +31,8 @@ from protos.wire.facts import DeviceId
 ReadFile = Callable[[str], bytes]
 
 HOST = DeviceId("host")
+# Keys of a computer that are fields of its costs.
+_RATES = ("rate_1x1", "rate_depthwise", "rate_product", "map_byte_ns", "weight_ns", "weight_1x1")
 
 
 def _no_profile(name: str) -> bytes:
@@ -121,9 +123,8 @@ def _costs(entry: ComputerTable, where: str, name: str, read: ReadFile) -> Costs
     if (entry.gflops is None) == (entry.profile is None):
         raise _bad(name, f"{where} needs either gflops or profile")
     if entry.gflops is not None:
-        return RateCosts(
-            entry.gflops, entry.rate_1x1, entry.weight_ns, entry.run_ms * 1e-3, entry.weight_1x1
-        )
+        rates = {key: getattr(entry, key) for key in _RATES}
+        return RateCosts(entry.gflops, run_s=entry.run_ms * 1e-3, **rates)
     assert entry.profile is not None
     try:
         return RegressionCosts(parse_profile(read(entry.profile)))
@@ -179,12 +180,12 @@ def _computer_lines(device: Device, profiles: Mapping[DeviceId, str]) -> list[st
         lines.append(f"profile = {json.dumps(profiles[device.id])}")
     elif isinstance(costs, RateCosts):
         lines.append(f"gflops = {costs.gflops!r}")
-        if costs.rate_1x1 != 1.0:
-            lines.append(f"rate_1x1 = {costs.rate_1x1!r}")
-        if costs.weight_ns:
-            lines.append(f"weight_ns = {costs.weight_ns!r}")
-        if costs.weight_1x1 != 1.0:
-            lines.append(f"weight_1x1 = {costs.weight_1x1!r}")
+        rates = {key: getattr(costs, key) for key in _RATES}
+        lines += [
+            f"{key} = {rate!r}"
+            for key, rate in rates.items()
+            if rate != ComputerTable.model_fields[key].default
+        ]
         if costs.run_s:
             lines.append(f"run_ms = {costs.run_s * 1e3!r}")
     else:

@@ -92,6 +92,18 @@ class ComputerTable(End):
     rate_1x1: _Positive = Field(
         default=1.0, description="the share of `gflops` that 1x1 convolutions reach"
     )
+    rate_depthwise: _Positive = Field(
+        default=1.0, description="the share of `gflops` that depthwise convolutions reach"
+    )
+    rate_product: _Positive = Field(
+        default=1.0,
+        description="the share of `gflops` that matrix products and fully connected layers reach",
+    )
+    map_byte_ns: _NotNegative = Field(
+        default=0.0,
+        description="nanoseconds per byte of the maps that a layer reads and writes; what follows "
+        "a convolution and reads nothing else is fused with it, and takes none",
+    )
     weight_ns: _NotNegative = Field(
         default=0.0, description="nanoseconds to read one weight, once per inference"
     )

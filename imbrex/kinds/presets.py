@@ -28,12 +28,13 @@ _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Preset(BaseModel):
-    """One kind of device, and how they are connected. `gflops` is what a convolution gets,
-    `mbps` what a TCP stream gets, `message_ms` and `byte_ns` what messages cost at each side,
-    `peer_message_ms` and `peer_byte_ns` those between workers, `task_ms` what a task costs beside
-    its kernels, `describe_ms` what it costs the host, `weight_ns` what reading a byte of weights
-    does. `latency_ms` is the wire's one way; the lab's, between namespaces, has none. With `tls`,
-    daemons are members of a cluster with an authority.
+    """One kind of device, and how they are connected. `gflops` is what a convolution gets;
+    `rate_1x1`, `rate_depthwise`, `rate_product` and `map_byte_ns` mean what they mean in a cluster
+    file, and emulated devices ignore them. `mbps` is what a TCP stream gets, `message_ms` and
+    `byte_ns` what messages cost at each side, `peer_message_ms` and `peer_byte_ns` those between
+    workers, `task_ms` what a task costs beside its kernels, `describe_ms` what it costs the host,
+    `weight_ns` what reading a byte of weights does. `latency_ms` is the wire's one way; the lab's,
+    between namespaces, has none. With `tls`, daemons are members of a cluster with an authority.
 
     A file may say `software` in place of what software costs: how many times slower it is than on
     the server's core on which it was measured.
@@ -53,6 +54,10 @@ class Preset(BaseModel):
     latency_ms: _NotNegative = 0.0
     medium: Medium = "star"
     tls: bool = False
+    rate_1x1: _Positive = 1.0
+    rate_depthwise: _Positive = 1.0
+    rate_product: _Positive = 1.0
+    map_byte_ns: _NotNegative = 0.0
 
     @model_validator(mode="before")
     @classmethod
@@ -78,6 +83,7 @@ class Preset(BaseModel):
                 "describe_ms": self.describe_ms / scale,
                 "weight_ns": self.weight_ns / scale,
                 "latency_ms": self.latency_ms / scale,
+                "map_byte_ns": self.map_byte_ns / scale,
             }
         )
 

@@ -43,6 +43,21 @@ class NodeWork(NamedTuple):
     pace: float = 0.0
 
     @property
+    def is_depthwise(self) -> bool:
+        """Whether each channel of its output reads one channel of its input alone."""
+        return (
+            self.groups > 1
+            and self.flop <= 2 * self.taps * self.output_channels * self.output_pixels
+        )
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether runtimes compute it together with the convolution before it: what follows one and
+        reads nothing else.
+        """
+        return self.layer_type in LIGHT and not self.lone and self.input_bytes <= self.output_bytes
+
+    @property
     def paced_flop(self) -> float:
         """FLOPs of a convolution that take as long, where that is known."""
         return self.flop * (self.pace or 1.0)

@@ -13,6 +13,10 @@ from models.operators.work import NodeWork
 CONV = NodeWork("convolution", 10**9, 4000, 8000, 4 * 10**6, taps=9)
 
 
+def changed(work: NodeWork, **fields: object) -> NodeWork:
+    return NodeWork(**{**work._asdict(), **fields})
+
+
 def test_seconds_are_flops_over_the_rate() -> None:
     assert RateCosts(2.0).block_s([CONV]) == pytest.approx(0.5)
     assert RateCosts(2.0).block_s([CONV, CONV]) == pytest.approx(1.0)
@@ -22,12 +26,49 @@ def test_seconds_are_flops_over_the_rate() -> None:
 def test_1x1_convolutions_and_weights() -> None:
     costs = RateCosts(1.0, rate_1x1=0.25, weight_ns=100.0)
     assert costs.block_s([CONV]) == pytest.approx(1.0 + 0.1)
-    assert costs.block_s([CONV._replace(taps=1)]) == pytest.approx(4.0 + 0.1)
+    assert costs.block_s([changed(CONV, taps=1)]) == pytest.approx(4.0 + 0.1)
     light = replace(costs, weight_1x1=0.2)
     assert light.block_s([CONV]) == costs.block_s([CONV])
-    assert light.block_s([CONV._replace(taps=1)]) == pytest.approx(4.0 + 0.02)
-    pool = CONV._replace(layer_type="pooling", taps=1, weight_bytes=0)
+    assert light.block_s([changed(CONV, taps=1)]) == pytest.approx(4.0 + 0.02)
+    pool = changed(CONV, layer_type="pooling", taps=1, weight_bytes=0)
     assert costs.block_s([pool]) == pytest.approx(1.0)
+
+
+def test_classes_of_layers_have_rates_of_their_own() -> None:
+    costs = RateCosts(1.0, rate_1x1=0.5, rate_depthwise=0.25, rate_product=0.2)
+    depthwise = changed(CONV, groups=4, flop=2 * 9 * 4 * 100, output_channels=4, output_pixels=100)
+    grouped = changed(depthwise, groups=2, flop=2 * depthwise.flop)
+    product, connected = (
+        changed(CONV, layer_type=each, taps=1) for each in ("product", "fully_connected")
+    )
+    pool = changed(CONV, layer_type="pooling")
+    for work, share in (
+        (CONV, 1.0),
+        (changed(CONV, taps=1), 0.5),
+        (depthwise, 0.25),
+        (grouped, 1.0),
+        (product, 0.2),
+        (connected, 0.2),
+        (pool, 1.0),
+    ):
+        assert costs.block_s([work]) == pytest.approx(work.flop * 1e-9 / share)
+        assert RateCosts(1.0).block_s([work]) == pytest.approx(work.flop * 1e-9)
+
+
+def test_maps_cost_bytes_unless_a_convolution_makes_them_beside_its_own() -> None:
+    costs, plain = RateCosts(1.0, map_byte_ns=2.0), RateCosts(1.0)
+    add = NodeWork("elementwise", 1000, 8000, 4000, 0)
+    relu = changed(add, input_bytes=4000)
+    for work, byte_count in (
+        (CONV, 12000),
+        (add, 12000),
+        (relu, 0),
+        (changed(relu, layer_type="normalisation"), 0),
+        (changed(relu, lone=True), 8000),
+        (changed(relu, layer_type="concat"), 8000),
+    ):
+        taken = costs.block_s([work]) - plain.block_s([work])
+        assert taken == pytest.approx(byte_count * 2e-9)
 
 
 @given(st.tuples(*[st.floats(0, 1e-6)] * 5), st.floats(0.01, 100))

@@ -6,7 +6,9 @@ import pytest
 from benchmarks.lab.bench import fitting_scale
 from benchmarks.messages import line, side_ms
 from benchmarks.report import ROOT
-from imbrex.kinds.presets import FOLDER, load_kind, names
+from coordinator.costs.rates import RateCosts
+from imbrex.kinds.clusters import cluster_of
+from imbrex.kinds.presets import FOLDER, Preset, load_kind, names
 from imbrex.kinds.software import SERVER_PYTHON_MS
 from protos.errors import BadRequest, NotFound
 
@@ -79,6 +81,8 @@ def test_a_scale_changes_no_ratio():
     assert twice.gflops / twice.mbps == preset.gflops / preset.mbps
     assert twice.message_ms * twice.gflops == preset.message_ms * preset.gflops
     assert twice.byte_ns * twice.mbps == preset.byte_ns * preset.mbps
+    charged = preset.model_copy(update={"map_byte_ns": 0.5, "rate_1x1": 0.8}).scaled(2)
+    assert (charged.map_byte_ns, charged.rate_1x1) == (0.25, 0.8)
 
 
 @pytest.mark.parametrize("name", names())
@@ -103,6 +107,10 @@ def test_an_unknown_preset_is_named_with_those_that_are_known():
         ("gflops = 0\nmbps = 1\nmessage_ms = 1", "gflops"),
         ("mbps = 1\nmessage_ms = 1", "gflops"),
         ("gflops = 1\nmbps = 1\nmessage_ms = 1\nmedium = 'token ring'", "medium"),
+        ("gflops = 1\nmbps = 1\nmessage_ms = 1\nrate_1x1 = -1", "rate_1x1"),
+        ("gflops = 1\nmbps = 1\nmessage_ms = 1\nrate_product = 'slow'", "rate_product"),
+        ("gflops = 1\nmbps = 1\nmessage_ms = 1\nmap_byte_ns = -1", "map_byte_ns"),
+        ("gflops = 1\nmbps = 1\nmessage_ms = 1\nrate_attention = 1", "rate_attention"),
         ("gflops", "mine.toml"),
     ],
 )
@@ -119,3 +127,11 @@ def test_a_file_of_ones_own_is_a_preset(tmp_path):
     file.write_text("gflops = 3\nmbps = 50\nmessage_ms = 2\nmedium = 'air'")
     kind = load_kind(str(file))
     assert (kind.name, kind.preset.medium) == ("mine", "air")
+    assert cluster_of(kind.preset, 2).devices[1].costs == RateCosts(3.0)
+
+
+def test_rates_of_layers_are_those_of_the_cluster():
+    rates = {"rate_1x1": 0.9, "rate_depthwise": 0.1, "rate_product": 0.5, "map_byte_ns": 0.2}
+    preset = Preset(gflops=3, mbps=50, message_ms=2, **rates)
+    costs = [device.costs for device in cluster_of(preset, 2).devices]
+    assert costs == 2 * [RateCosts(3.0, **rates)]

@@ -125,6 +125,7 @@ def clusters(draw: st.DrawFn, most: int = 4) -> Cluster:
         costs = RateCosts(
             draw(st.floats(0.01, 1.0)),
             rate_1x1=draw(st.sampled_from([1.0, 0.3])),
+            map_byte_ns=draw(st.sampled_from([0.0, 0.5])),
             weight_ns=draw(st.sampled_from([0.0, 5.0])),
             run_s=draw(st.sampled_from([0.0, 1e-5])),
         )

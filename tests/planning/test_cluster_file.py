@@ -60,6 +60,9 @@ def test_everything_optional() -> None:
         name = "fast"
         gflops = 4
         rate_1x1 = 0.3
+        rate_depthwise = 0.2
+        rate_product = 0.6
+        map_byte_ns = 0.7
         weight_ns = 125
         weight_1x1 = 0.5
         run_ms = 1
@@ -71,7 +74,11 @@ def test_everything_optional() -> None:
         """
     )
     fast, slow = cluster.devices
-    assert fast.costs == RateCosts(4.0, 0.3, 125.0, 0.001, 0.5)
+    assert fast.costs == RateCosts(4.0, 0.3, 125.0, 0.001, 0.5, 0.2, 0.6, 0.7)
+    assert [each.costs for each in parse_cluster(dump_cluster(cluster)).devices] == [
+        fast.costs,
+        slow.costs,
+    ]
     assert fast.link.bytes_per_s == pytest.approx(10e6 / 8)
     assert fast.link.endpoint_byte_s == pytest.approx(120e-9)
     assert slow.link.bytes_per_s == pytest.approx(50e6 / 8)
@@ -160,6 +167,12 @@ def test_counted_names() -> None:
         (("gflops = 1.85\nmemory", 'profile = "missing.json"\nmemory'), "missing.json"),
         (("[network]", "[network"), "not TOML"),
         (("gflops = 1.85\ncomputes", 'gflops = "fast"\ncomputes'), "host.gflops"),
+        (("memory_mb = 700", "rate_depthwise = -0.2"), "device.0.rate_depthwise: input should be"),
+        (("memory_mb = 700", "rate_product = 0"), "device.0.rate_product: input should be greater"),
+        (("memory_mb = 700", "map_byte_ns = -1"), "device.0.map_byte_ns: input should be greater"),
+        (("memory_mb = 700", "map_byte_ns = nan"), "device.0.map_byte_ns"),
+        (("memory_mb = 700", 'rate_depthwise = "slow"'), "device.0.rate_depthwise"),
+        (("memory_mb = 700", "rate_attention = 1"), "device.0.rate_attention is unknown"),
     ],
 )
 def test_bad_files_name_their_fault(change: tuple[str, str], fault: str) -> None:

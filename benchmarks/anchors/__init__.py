@@ -1,0 +1,1 @@
+"""Published times of real devices, and what presets predict of them."""

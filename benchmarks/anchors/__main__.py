@@ -1,0 +1,234 @@
+"""Published times of single devices, beside what presets predict.
+
+    python -m benchmarks.anchors [--json] [-o FILE]
+    python -m benchmarks.anchors --write    writes pi4-gbe.toml and pi5-gbe.toml beside this file
+    python -m benchmarks.anchors --count    writes work.json beside this file
+
+Times of onnxruntime in 32 bits are predicted, and OpenCV's on a Pi 4, as the simulator predicts one
+device alone: by the shipped preset, by rates that were fitted to a Pi 5's times, and by rates that
+were fitted without that network. Other engines' times are listed. A source that does not state the
+precision counts as 16 bits. `--count` exports networks: the first time, it makes an environment
+with PyTorch.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.anchors.fit import FORMS, PEAK_GFLOPS, Row, Time, fit, held_out, slower, untested
+from benchmarks.anchors.work import Work, count, kept
+from benchmarks.report import ROOT, command_line, emit
+from coordinator.costs.rates import RateCosts
+from imbrex.kinds.clusters import cluster_of
+from imbrex.kinds.presets import FOLDER, KINDS, load_kind
+
+FILE = ROOT / "benchmarks" / "anchors.json"
+PRESETS = Path(__file__).parent
+PREDICTED = (("pi5", "onnxruntime"), ("pi4", "onnxruntime"), ("pi4", "opencv"))
+# The form of the presets.
+FORM = "one rate"
+_SKIPPED = "imbrex neither builds nor exports this network"
+
+
+def rows() -> list[Row]:
+    """The published times: device, network, side of its input, engine, precision, threads (None:
+    not stated), milliseconds and source; pictures per second where the source gives these.
+    """
+    published: list[Row] = json.loads(FILE.read_text())["rows"]
+    return published
+
+
+def is_predicted(row: Row) -> bool:
+    """Whether the presets are about such a time."""
+    return row["precision"] == "f32" and (row["device"], row["engine"]) in PREDICTED
+
+
+def times(device: str, engine: str) -> list[Time]:
+    """The times that are predicted of a device and an engine."""
+    work = kept()
+    return [
+        Time(row, work[row["network"]])
+        for row in rows()
+        if is_predicted(row)
+        and (row["device"], row["engine"]) == (device, engine)
+        and row["network"] in work
+    ]
+
+
+def shipped(device: str) -> RateCosts:
+    """The costs of a device's preset."""
+    costs = cluster_of(load_kind(KINDS[device].preset).preset, 1).devices[0].costs
+    assert isinstance(costs, RateCosts)
+    return costs
+
+
+def fitted() -> tuple[dict[str, RateCosts], float]:
+    """Costs by device, and how many times as long a Pi 4 takes as a Pi 5."""
+    fast = fit(times("pi5", "onnxruntime"), FORM, shipped("pi5"))
+    slow, factor = slower(fast, times("pi4", "onnxruntime"), shipped("pi4"))
+    return {"pi5": fast, "pi4": slow}, factor
+
+
+def predictions() -> list[dict[str, Any]]:
+    """Every time that is predicted with its errors, and the others with the reason."""
+    costs, _ = fitted()
+    learned = times("pi5", "onnxruntime")
+    unseen = held_out(learned, FORM, shipped("pi5"), lambda time: time.network)
+    without = {time.network: error for time, error in zip(learned, unseen, strict=True)}
+    work, found = kept(), []
+    for row in filter(is_predicted, rows()):
+        if row["network"] in work:
+            found.append(dict(row) | _errors(row, work[row["network"]], costs[row["device"]]))
+            if row["device"] == "pi5":
+                found[-1]["held_out"] = without[row["network"]]
+        else:
+            found.append(dict(row) | {"skipped": _SKIPPED})
+    return found
+
+
+def _errors(row: Row, work: Work, costs: RateCosts) -> dict[str, float]:
+    time = Time(row, work)
+    return {"preset": time.error(shipped(row["device"])), "fitted": time.error(costs)}
+
+
+def forms() -> list[dict[str, Any]]:
+    """How well each form predicts a Pi 5's times without the network, or its family."""
+    learned, base = times("pi5", "onnxruntime"), shipped("pi5")
+    result = []
+    for form in FORMS:
+        costs = fit(learned, form, base)
+        alone, kin = (
+            summary(held_out(learned, form, base, by))
+            for by in (lambda time: time.network, lambda time: time.family)
+        )
+        result.append(
+            {
+                "form": form,
+                "gflops": {
+                    "dense": costs.gflops,
+                    "1x1": costs.gflops * costs.rate_1x1,
+                    "depthwise": costs.gflops * costs.rate_depthwise,
+                    "product": costs.gflops * costs.rate_product,
+                },
+                "map_byte_ns": costs.map_byte_ns,
+                "without_network": alone,
+                "without_family": kin,
+                "untested": untested(learned, form, costs),
+            }
+        )
+    return result
+
+
+def summary(errors: Sequence[float]) -> dict[str, float]:
+    """The median of absolute errors, the share within a quarter, and the largest."""
+    sizes = [abs(error) for error in errors]
+    within = sum(size <= 0.25 for size in sizes) / len(sizes)
+    return {"median": statistics.median(sizes), "within_25": within, "worst": max(sizes)}
+
+
+def preset_texts() -> dict[Path, str]:
+    """The shipped presets' files with fitted rates."""
+    costs, factor = fitted()
+    learned = {device: len(times(device, "onnxruntime")) for device in costs}
+    sources = {
+        "pi5": f"fitted to {learned['pi5']} times of onnxruntime [benchmarks.anchors]",
+        "pi4": f"a Pi 5's / {factor:.2f}, fitted to {learned['pi4']} times [benchmarks.anchors]",
+    }
+    return {
+        PRESETS / f"{KINDS[device].preset}.toml": _with_rates(device, costs[device], source)
+        for device, source in sources.items()
+    }
+
+
+def _with_rates(device: str, costs: RateCosts, source: str) -> str:
+    lines = (FOLDER / f"{KINDS[device].preset}.toml").read_text().splitlines()
+    (place,) = (index for index, line in enumerate(lines) if line.startswith("gflops"))
+    lines[place : place + 1] = [
+        f"gflops = {costs.gflops:.1f}    # {source}",
+        f"map_byte_ns = {costs.map_byte_ns:.4f} # {source}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _text(result: Mapping[str, Any]) -> str:
+    lines = [
+        "device  network          engine       published         preset       fitted   without it",
+    ]
+    for row in result["predicted"]:
+        start = f"{row['device']:7} {row['network']:16} {row['engine']:12} {_published(row)}"
+        if "skipped" in row:
+            lines.append(f"{start}  skipped: {row['skipped']}")
+            continue
+        cells = (_predicted(row, key) for key in ("preset", "fitted", "held_out"))
+        lines.append(f"{start}  {'  '.join(cells)}".rstrip())
+    for form in result["forms"]:
+        rates = ", ".join(_rate(name, rate) for name, rate in form["gflops"].items())
+        maps = f"{1 / form['map_byte_ns']:.1f} GB/s of maps"
+        lines += [
+            "",
+            f"A Pi 5 by {form['form']}: GFLOP/s {rates}; {maps}",
+            f"  fitted without the network: {_quality(form['without_network'])}",
+            f"  fitted without its family:  {_quality(form['without_family'])}",
+        ]
+        lines += [
+            f"  {each}: fitted, not tested, because at most one network shows this rate"
+            for each in form["untested"]
+        ]
+    lines += ["", "Others, which are not predicted:"]
+    lines += [
+        f"{row['device']:7} {row['network']:20} {row['engine']:12} {row['precision']:8} "
+        f"{_published(row)}" + (" 1 thread" if row["threads"] == 1 else "")
+        for row in result["others"]
+    ]
+    return "\n".join(lines)
+
+
+def _rate(name: str, gflops: float) -> str:
+    most = " (as much as the processor can)" if gflops > 0.999 * PEAK_GFLOPS else ""
+    return f"{name} {gflops:.0f}{most}"
+
+
+def _quality(test: Mapping[str, float]) -> str:
+    return (
+        f"median error {test['median']:.1%}, {test['within_25']:.0%} of rows within 25 %, "
+        f"worst {test['worst']:.0%}"
+    )
+
+
+def _published(row: Mapping[str, Any]) -> str:
+    """Pictures per second have one digit behind the point."""
+    rounding = f"±{0.05 / row['fps']:.0%}" if "fps" in row else ""
+    return f"{row['ms']:7.1f} ms {rounding:4}"
+
+
+def _predicted(row: Mapping[str, Any], key: str) -> str:
+    error = row.get(key)
+    return "" if error is None else f"{row['ms'] * (1 + error):6.0f} {error:+5.0%}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints both, or writes what is asked for."""
+    parser = command_line(__doc__)
+    parser.add_argument("--write", action="store_true", help="write the fitted presets")
+    parser.add_argument("--count", action="store_true", help="count the networks' work again")
+    given = parser.parse_args(arguments)
+    if given.count:
+        count()
+    if given.write:
+        for path, text in preset_texts().items():
+            path.write_text(text)
+    result = {
+        "predicted": predictions(),
+        "forms": forms(),
+        "others": [row for row in rows() if not is_predicted(row)],
+    }
+    emit(result, given, _text(result))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
