@@ -105,7 +105,7 @@ class Coordinator:
             self.measuring, devices, self.controller, self.journal, replan=replan
         )
         self.withdrawal = Withdrawal(
-            devices, self.controller, self.requests, self.after_answer, self.journal, news
+            devices, self.controller, self.requests, self.after_answer, self.journal
         )
         self.doctor = Doctor(
             settings, self.state, self.sharing, devices, self.examiner, self.plans, self.served
@@ -120,7 +120,7 @@ class Coordinator:
         on(DeviceJoined, lambda news: self.examiner.joined(news.device))
         on(DeviceJoined, lambda news: self.measuring.joined(news.device))
         on(DeviceLeft, self.devices.left)
-        on(DevicesChanged, self._devices_changed)
+        on(DevicesChanged, lambda news: self.withdrawal.devices_changed(news.cause))
         on(DevicesChanged, lambda news: self.measuring.devices_changed())
         on(EngineSwitched, lambda news: self.examiner.switched(news.device))
         on(EngineSwitched, lambda news: self.measuring.switched(news.device))
@@ -134,12 +134,6 @@ class Coordinator:
         on(Accused, lambda news: self.withdrawal.wrong(news.device, news.cause))
         on(Verdict, lambda news: self.auditor.sampling.judged(news.device, wrong=news.wrong))
         on(Verdict, self.withdrawal.judged)
-
-    def _devices_changed(self, news: DevicesChanged) -> None:
-        """Requests leave devices that may not compute any more; plans are made for the others."""
-        now = time.monotonic()
-        self.requests.devices(self.devices.usable(now))
-        self.controller.changed(news.cause, now=now)
 
     async def start(self) -> None:
         """Starts discovery and the loading of models; returns at once."""

@@ -8,7 +8,6 @@ import time
 import structlog
 
 from coordinator.audit.verdict import Verdict
-from coordinator.devices.announcements import Announcements, DevicesChanged
 from coordinator.devices.devices import Devices
 from coordinator.measuring.after_answer import AfterAnswer
 from coordinator.plans.controller import Controller
@@ -35,12 +34,10 @@ class Withdrawal:
         driver: Driver,
         after_answer: AfterAnswer,
         journal: Journal,
-        announcements: Announcements,
     ) -> None:
         self._devices = devices
         self._after_answer = after_answer
         self._journal = journal
-        self._announcements = announcements
         self._controller = controller
         self._driver = driver
         self._emptying: dict[DeviceId, asyncio.Task[None]] = {}
@@ -121,7 +118,7 @@ class Withdrawal:
             log.info("device resumed", device=device)
             self._stop_waiting(device)
             self._devices.withheld.resume(device)
-            self._announcements.announce(DevicesChanged(f"{device} is resumed"))
+            self.devices_changed(f"{device} is resumed")
 
     def wrong(self, device: DeviceId, cause: str, *, proven: bool = False) -> None:
         """A device gave a wrong result. After several it is quarantined for a while; if one is
@@ -129,11 +126,13 @@ class Withdrawal:
         that it took part in are doubted.
         """
         seconds = self._devices.withheld.wrong(device, cause, time.monotonic(), proven=proven)
-        if seconds:
+        if seconds and proven:
+            log.error("device quarantined", device=device, evidence=cause)
+            self._driver.distrust(device)
+        elif seconds:
             log.error("device quarantined", device=device, cause=cause, for_s=seconds)
-            if proven:
-                self._driver.distrust(device)
-            self._announcements.announce(DevicesChanged(f"{device} is quarantined"))
+        if seconds:
+            self.devices_changed(f"{device} is quarantined")
         if not proven:
             return
         self._after_answer.settle()
@@ -142,6 +141,14 @@ class Withdrawal:
             # Else it is on the list already, from which another coordinator may take it.
             self._unrecorded[device] = cause
             self._record_all()
+
+    def devices_changed(self, cause: str) -> None:
+        """Requests leave the devices that may not compute any more, and plans are made for those
+        that may.
+        """
+        now = time.monotonic()
+        self._driver.devices(self._devices.usable(now))
+        self._controller.changed(cause, now=now)
 
     def judged(self, verdict: Verdict) -> None:
         """An audit or an exam has computed a task again."""
@@ -157,7 +164,7 @@ class Withdrawal:
     def _drain(self, device: DeviceId, name: str) -> None:
         if self._devices.withheld.drain(device, name):
             log.info("draining device", device=device)
-            self._announcements.announce(DevicesChanged(f"{device} is drained"))
+            self.devices_changed(f"{device} is drained")
             self._emptying[device] = asyncio.create_task(self._empty(device))
 
     def _expire(self) -> None:
@@ -167,7 +174,7 @@ class Withdrawal:
             self._stop_waiting(device)
             self._drained_now(device)
         for device in back:
-            self._announcements.announce(DevicesChanged(f"{device} is tried again"))
+            self.devices_changed(f"{device} is tried again")
 
     def _drained_now(self, device: DeviceId) -> None:
         """A device gets nothing more; what still runs there moves elsewhere."""

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from coordinator.devices.announcements import Announcements
 from coordinator.devices.withheld import Withheld
 from coordinator.devices.withheld_list import WithheldList
 from coordinator.draining import withdrawal
@@ -43,12 +42,13 @@ async def made(tmp_path, monkeypatch):
     devices = SimpleNamespace(
         withheld=Withheld({}),
         withheld_list=Unsteady(LocalState(tmp_path)),
-        usable=dict,
+        usable=lambda *_: [],
         pool=SimpleNamespace(find=find),
     )
     driver = SimpleNamespace(distrust=lambda _: None, devices=lambda _: None)
+    controller = SimpleNamespace(changed=lambda *_, **__: None)
     after = SimpleNamespace(settle=lambda: None)
-    found = Withdrawal(devices, SimpleNamespace(), driver, after, Journal(), Announcements())
+    found = Withdrawal(devices, controller, driver, after, Journal())
     yield found, devices
     await found.close()
 
