@@ -24,6 +24,7 @@ from coordinator.devices.announcements import (
 )
 from coordinator.devices.describe import Described, describe
 from coordinator.devices.devices import Devices
+from coordinator.devices.expected import LiveExpectations
 from coordinator.devices.host_worker import HostHardware
 from coordinator.devices.statuses import status_of, statuses
 from coordinator.doctor.doctor import Doctor
@@ -88,7 +89,7 @@ class Coordinator:
         self.controller = Controller(settings, maker, devices, news)
         self.served = Served(self.names, self.library, self.controller, devices, news)
         self.plans = ServedPlans(self.names, self.served, self.controller, devices)
-        self.requests = Driver(devices.pool, news, devices.expectations)
+        self.requests = Driver(devices.pool, news, LiveExpectations(devices))
         self._collector = Collector(devices.pool)
         self.examiner = Examiner(devices, self._collector, news)
         self.auditor = Auditor(

@@ -21,7 +21,7 @@ from benchmarks.members import make_members
 from benchmarks.store import free_port
 from coordinator.devices import children
 from coordinator.serving.common.keys import Keys, Role
-from coordinator.trust.cluster_state import LocalState
+from coordinator.trust.cluster_state import ClusterState
 
 START_S = 120.0
 PACE = 0.3
@@ -127,7 +127,7 @@ def place(name: str, folder: Path) -> Iterator[Place]:
     """One of `SETTINGS`, ready, with the genuine client asking (but for a crowd)."""
     setting, state = SETTINGS[name], folder / name / "coordinator"
     state.mkdir(parents=True)
-    key = Keys(LocalState(state)).add("genuine", Role.ADMIN) if name == "keys" else ""
+    key = Keys(ClusterState(state)).add("genuine", Role.ADMIN) if name == "keys" else ""
     settings = dict(setting.settings)
     if setting.announced:
         settings |= {"cluster": _cluster_of(folder), "interfaces": ["127.0.0.1"]}

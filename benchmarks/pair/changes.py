@@ -15,7 +15,7 @@ from benchmarks.pair.processes import START_S, Member, Pair
 from coordinator.library.sharing import open_store
 from coordinator.several.shared_store import SharedStore
 from coordinator.trust import roster
-from coordinator.trust.cluster_state import DEVICES, LocalState
+from coordinator.trust.cluster_state import DEVICES, ClusterState
 from coordinator.trust.trust import Certified, Trust
 from models.catalogue.installed import MODEL_FILE, Store
 from models.digits import MODEL
@@ -46,7 +46,7 @@ def changed(made: Pair, times: int) -> dict[str, Any]:
             time.sleep(_LOOK_S)
         seen.setdefault(name, []).append(round(time.monotonic() - began_s, 3))
 
-    there = LocalState(two.state)
+    there = ClusterState(two.state)
     member = roster.Member(_NOBODY, "nobody", now_utc(), now_utc())
     try:
         for _ in range(times):

@@ -19,7 +19,6 @@ from coordinator.costs.observed import Observed
 from coordinator.devices.addresses import seconds_ago
 from coordinator.devices.announcements import Announcements, DeviceLeft
 from coordinator.devices.connection import Connection, Receiver
-from coordinator.devices.expected import LiveExpectations
 from coordinator.devices.host_worker import (
     HostHardware,
     HostWorker,
@@ -78,7 +77,6 @@ class Devices:
         self.reach = Reach()
         self.withheld_list = WithheldList(state)
         self.withheld = Withheld(self.withheld_list.drained())
-        self.expectations = LiveExpectations(self.measured, self.known, self.pool)
         self._host: HostWorker | None = None
 
     async def start(self, receivers: Sequence[Receiver]) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-from coordinator.costs.cluster import Device
-from coordinator.devices.measured import DeviceMeasurements
-from coordinator.devices.pool import Pool
+from coordinator.devices.devices import Devices
 from coordinator.tasks.task_graph import TaskGraph
 from models.cut.program import Program
 from models.tensors.boxes import Box
@@ -20,17 +17,11 @@ PREPARE_S = 5.0
 
 
 class LiveExpectations:
-    """Implements `coordinator.tasks.deadlines.Expectations`. `known` finds a ready device."""
+    """Implements `coordinator.tasks.deadlines.Expectations`."""
 
-    def __init__(
-        self,
-        measured: DeviceMeasurements,
-        known: Callable[[DeviceId], Device | None],
-        pool: Pool,
-    ) -> None:
-        self._measured = measured
-        self._known = known
-        self._pool = pool
+    def __init__(self, devices: Devices) -> None:
+        self._pool, self._measured = devices.pool, devices.measured
+        self._known = devices.known
 
     def task_s(self, graph: TaskGraph, task: int, device: DeviceId) -> float:
         """Seconds from sending a task's inputs to an idle device until its outputs are back, if the

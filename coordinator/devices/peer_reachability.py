@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import Protocol
 
 import structlog
 
+from coordinator.devices.connection import Connection
 from protos.errors import ImbrexError
 from protos.wire.facts import DeviceId
 
@@ -22,23 +22,6 @@ ASK_AGAIN_S = 300.0
 DOUBT_S = 2.0
 
 Pair = frozenset[DeviceId]
-
-
-class ConnectedDevice(Protocol):
-    """A connected device."""
-
-    @property
-    def address(self) -> str:
-        """Where others reach it."""
-        ...
-
-    async def unreachable(self, devices: Mapping[DeviceId, str]) -> frozenset[DeviceId]:
-        """Which of these devices (ids with addresses) it cannot reach.
-
-        Raises:
-            ImbrexError: it does not support the question, is late, or has gone.
-        """
-        ...
 
 
 log = structlog.get_logger(__name__)
@@ -58,7 +41,7 @@ class Reach:
         self.doubt_s = DOUBT_S
         self._doubted_s = 0.0
 
-    def is_due(self, devices: Mapping[DeviceId, ConnectedDevice]) -> bool:
+    def is_due(self, devices: Mapping[DeviceId, Connection]) -> bool:
         """Whether devices or addresses are new, or the last answers are old or in doubt."""
         return _addresses(devices) != self._asked or self._is_old or bool(self._doubtful)
 
@@ -71,7 +54,7 @@ class Reach:
         is_due = time.monotonic() - self._doubted_s > self.doubt_s
         return self.apart if is_due else frozenset()
 
-    async def ask(self, devices: Mapping[DeviceId, ConnectedDevice]) -> bool:
+    async def ask(self, devices: Mapping[DeviceId, Connection]) -> bool:
         """Asks what is not known yet; returns whether the answers have changed."""
         addresses, before = _addresses(devices), self.apart
         if self._is_old:
@@ -106,7 +89,7 @@ class Reach:
 
 
 async def _unreachable(
-    device: DeviceId, asked: ConnectedDevice, addresses: Mapping[DeviceId, str]
+    device: DeviceId, asked: Connection, addresses: Mapping[DeviceId, str]
 ) -> list[Pair]:
     if not addresses:
         return []
@@ -116,5 +99,5 @@ async def _unreachable(
         return []  # it does not support the question, or is gone, which its connection will notice
 
 
-def _addresses(devices: Mapping[DeviceId, ConnectedDevice]) -> dict[DeviceId, str]:
+def _addresses(devices: Mapping[DeviceId, Connection]) -> dict[DeviceId, str]:
     return {device: each.address for device, each in devices.items()}

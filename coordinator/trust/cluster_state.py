@@ -1,6 +1,6 @@
 """What a cluster is, apart from its authority's key: documents of entries, by name.
 
-One coordinator keeps them in files (`LocalState`); several share them in a key-value store
+One coordinator keeps them in files; several share them in a key-value store
 (`coordinator.trust.replicated`).
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from coordinator.trust.json_files import Entries, Followed, changing
 
@@ -37,50 +37,12 @@ STATE_FILE = "state.json"
 T = TypeVar("T")
 
 
-class ClusterState(Protocol):
-    """Reading is cheap, and never waits for the network. Changes are atomic: other processes see
-    all of a change or nothing. Methods may be called in any thread.
+class ClusterState:
+    """Documents as JSON files of the state directory, which other processes may change, too.
+
+    Reading is cheap, and never waits for the network. Changes are atomic: other processes see all
+    of a change or nothing. Methods may be called in any thread.
     """
-
-    def entries(self, name: str) -> Entries:
-        """The present entries of a document, as far as they are known here; not to be changed.
-
-        Raises:
-            BadConfiguration: they cannot be read.
-        """
-        ...
-
-    def change(self, names: Sequence[str], do: Callable[..., T]) -> T:
-        """Calls `do` with the entries of these documents, which it may change in place, and returns
-        its result once they are stored. `do` is called again if somebody else was faster.
-
-        Raises:
-            BadConfiguration: they cannot be read or written.
-            Unavailable: changes are impossible at present.
-        """
-        ...
-
-    @property
-    def url(self) -> str:
-        """Where the state is, if several coordinators share it; else empty."""
-        ...
-
-    @property
-    def problem(self) -> str:
-        """Why changes are refused at present, and how old the entries are; empty if all is well."""
-        ...
-
-    def follow(self) -> None:
-        """Learns of other coordinators' changes from now on."""
-        ...
-
-    def close(self) -> None:
-        """Stops following."""
-        ...
-
-
-class LocalState:
-    """Documents as JSON files of the state directory, which other processes may change, too."""
 
     def __init__(self, state_dir: Path) -> None:
         self._state_dir = state_dir
@@ -88,26 +50,39 @@ class LocalState:
 
     @property
     def url(self) -> str:
-        """Nobody shares them."""
+        """Where the state is, if several coordinators share it; else empty."""
         return ""
 
     @property
     def problem(self) -> str:
-        """A file that cannot be changed is an error of the change."""
+        """Why changes are refused at present, and how old the entries are; empty if all is well."""
         return ""
 
     def follow(self) -> None:
-        """Changes are seen when a file is read."""
+        """Learns of other coordinators' changes from now on; those of files are seen when a file is
+        read.
+        """
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Stops following."""
 
     def entries(self, name: str) -> Entries:
-        """The present entries; the file is read again only after changes."""
+        """The present entries of a document, as far as they are known here; not to be changed.
+
+        Raises:
+            BadConfiguration: they cannot be read.
+        """
         return self._followed[name].entries()
 
     def change(self, names: Sequence[str], do: Callable[..., T]) -> T:
-        """Changes the files under their locks; the last one is written first."""
+        """Calls `do` with the entries of these documents, which it may change in place, and returns
+        its result once they are stored: in files under their locks, the last one first. `do` is
+        called again if somebody else was faster.
+
+        Raises:
+            BadConfiguration: they cannot be read or written.
+            Unavailable: changes are impossible at present.
+        """
         with ExitStack() as stack:
             return do(*(stack.enter_context(changing(self._path(name))) for name in names))
 

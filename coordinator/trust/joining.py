@@ -15,7 +15,7 @@ from coordinator.trust.cluster_state import (
     FOLDER,
     MODELS,
     STATE_FILE,
-    LocalState,
+    ClusterState,
 )
 from coordinator.trust.json_files import Entries, changing, read_entries
 from coordinator.trust.nats_store import StoreAddress
@@ -89,7 +89,7 @@ def move(state_dir: Path, target: str, *, replace: bool) -> None:
         if address is None:
             _to_files(state_dir, len(certified.roster.coordinators()))
         else:
-            certified.register(LocalState(state_dir))
+            certified.register(ClusterState(state_dir))
             if not isinstance(state, Replicated):
                 # Alone, a coordinator only changes its folder: it lists that when it starts.
                 state.change((MODELS, DEFAULTS), _empty)
@@ -114,7 +114,7 @@ def _empty(*documents: Entries) -> None:
 
 
 def _to_store(state_dir: Path, address: StoreAddress, authority: str, *, replace: bool) -> None:
-    files = LocalState(state_dir)
+    files = ClusterState(state_dir)
     documents = {name: files.entries(name) for name in DOCUMENTS}
     store = Replicated(state_dir, address)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coordinator.trust.cluster_state import FOLDER, STATE_FILE, ClusterState, LocalState
+from coordinator.trust.cluster_state import FOLDER, STATE_FILE, ClusterState
 
 
 def open_state(state_dir: Path) -> ClusterState:
@@ -14,8 +14,8 @@ def open_state(state_dir: Path) -> ClusterState:
         BadConfiguration: the file that says where is damaged.
     """
     if not (state_dir / FOLDER / STATE_FILE).exists():
-        return LocalState(state_dir)
+        return ClusterState(state_dir)
     from coordinator.trust.replicated import Replicated, address_of  # which needs NATS
 
     address = address_of(state_dir)
-    return LocalState(state_dir) if address is None else Replicated(state_dir, address)
+    return ClusterState(state_dir) if address is None else Replicated(state_dir, address)

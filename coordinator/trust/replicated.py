@@ -31,7 +31,7 @@ from nats.js.errors import (
 )
 from nats.js.kv import KeyValue
 
-from coordinator.trust.cluster_state import DOCUMENTS, FOLDER, STATE_FILE, LocalState
+from coordinator.trust.cluster_state import DOCUMENTS, FOLDER, STATE_FILE, ClusterState
 from coordinator.trust.json_files import Entries, changing, read_entries
 from coordinator.trust.nats_store import CALL_S, KEY, MEETING_S, StoreAddress, StoreConnection
 from coordinator.trust.shared_value import MOST_BYTES, Shared, dumped, parsed
@@ -55,7 +55,7 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
-class Replicated(LocalState):
+class Replicated(ClusterState):
     """The state at an address, and its copy in the state directory."""
 
     def __init__(self, state_dir: Path, address: StoreAddress) -> None:

@@ -7,7 +7,7 @@ import pytest
 from coordinator.devices.quarantine import FIRST_S, STRIKES
 from coordinator.devices.withheld import PATIENCE_S, Withheld
 from coordinator.devices.withheld_list import MOST_QUARANTINED, WithheldList
-from coordinator.trust.cluster_state import LocalState
+from coordinator.trust.cluster_state import ClusterState
 from protos.errors import BadConfiguration
 from protos.wire.facts import DeviceId
 
@@ -103,24 +103,24 @@ def test_two_devices_of_one_name_are_told_apart_by_id() -> None:
 
 
 def test_the_list_outlives_the_coordinator(tmp_path) -> None:
-    before = WithheldList(LocalState(tmp_path))
+    before = WithheldList(ClusterState(tmp_path))
     before.drain(A, "pi-1")
     before.drain(B, "pi-2")
     before.resume(B)
     before.resume(B)
-    after = Withheld(WithheldList(LocalState(tmp_path)).drained())
+    after = Withheld(WithheldList(ClusterState(tmp_path)).drained())
     assert (state_of(after, A), state_of(after, B)) == ("drained", "")
     # Also while the device itself is away.
     assert after.find("pi-1") == A
     before.quarantine(B, "task 4 is off")
     before.quarantine(B, "another")
-    assert WithheldList(LocalState(tmp_path)).quarantined() == {B: "task 4 is off"}
+    assert WithheldList(ClusterState(tmp_path)).quarantined() == {B: "task 4 is off"}
     before.resume(B)
     assert before.quarantined() == {}
 
 
 def test_made_up_devices_do_not_fill_the_list(tmp_path) -> None:
-    listed = WithheldList(LocalState(tmp_path))
+    listed = WithheldList(ClusterState(tmp_path))
     for number in range(MOST_QUARANTINED + 1):
         listed.quarantine(DeviceId(f"{number}"), "x" * 10_000)
     assert len(listed.quarantined()) == MOST_QUARANTINED
@@ -129,11 +129,11 @@ def test_made_up_devices_do_not_fill_the_list(tmp_path) -> None:
 
 def test_a_list_without_names_is_good_enough(tmp_path) -> None:
     (tmp_path / "drained.json").write_text('{"a1": {}}')
-    assert WithheldList(LocalState(tmp_path)).drained() == {A: "a1"}
+    assert WithheldList(ClusterState(tmp_path)).drained() == {A: "a1"}
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"a1": 3}'])
 def test_a_damaged_list_is_named(tmp_path, damage) -> None:
     (tmp_path / "drained.json").write_text(damage)
     with pytest.raises(BadConfiguration, match=r"drained\.json"):
-        WithheldList(LocalState(tmp_path)).drained()
+        WithheldList(ClusterState(tmp_path)).drained()

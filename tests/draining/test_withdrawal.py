@@ -11,7 +11,7 @@ from coordinator.devices.withheld_list import WithheldList
 from coordinator.draining import withdrawal
 from coordinator.draining.withdrawal import Withdrawal
 from coordinator.requests.journal import Journal
-from coordinator.trust.cluster_state import LocalState
+from coordinator.trust.cluster_state import ClusterState
 from protos.errors import NotFound, Unavailable
 from protos.wire.facts import DeviceId
 from tests.waiting import until
@@ -41,7 +41,7 @@ async def made(tmp_path, monkeypatch):
 
     devices = SimpleNamespace(
         withheld=Withheld({}),
-        withheld_list=Unsteady(LocalState(tmp_path)),
+        withheld_list=Unsteady(ClusterState(tmp_path)),
         usable=lambda *_: [],
         pool=SimpleNamespace(find=find),
     )

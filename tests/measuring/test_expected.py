@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from coordinator.costs.cluster import Device
 from coordinator.costs.sketch import ProgramBuilder
 from coordinator.devices.expected import LiveExpectations
 from coordinator.devices.measured import DeviceMeasurements
@@ -24,9 +25,16 @@ def graph(*blocks: list[tuple[int, int]]) -> TaskGraph:
     return replace(made, works=(sketch.measurable().works,) * len(made.tasks))
 
 
+def expectations(measured: DeviceMeasurements, known: Device, pool: object) -> LiveExpectations:
+    """Of one device."""
+    return LiveExpectations(
+        SimpleNamespace(measured=measured, pool=pool, known=lambda _: known)  # type: ignore[arg-type]
+    )
+
+
 def test_what_its_block_sends_and_gets_may_pass_before_a_task() -> None:
     measured = DeviceMeasurements()
-    expected = LiveExpectations(measured, lambda _: device("a"), None)
+    expected = expectations(measured, device("a"), None)
     halves = graph(HALVES, HALVES)
     computing_s = measured.computing_s(halves, 0, A, lambda _: device("a"))
     assert computing_s is not None
@@ -48,7 +56,7 @@ def test_a_device_has_room_for_a_program_beside_its_own() -> None:
     def has_room(memory_mb: float, *, has: bool = False) -> bool:
         known = device("a", memory_mb=memory_mb)
         pool = SimpleNamespace(get=lambda _: SimpleNamespace(programs=names if has else []))
-        expected = LiveExpectations(DeviceMeasurements(), lambda _: known, pool)
+        expected = expectations(DeviceMeasurements(), known, pool)
         return expected.has_room(halves, 1, A)
 
     assert has_room(enough_mb)

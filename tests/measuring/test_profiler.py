@@ -10,7 +10,7 @@ from coordinator.devices.announcements import Announcements
 from coordinator.devices.profiles import Profiles
 from coordinator.measuring.profiler import Profiled, Profiler
 from coordinator.requests.admission import Admission
-from coordinator.trust.cluster_state import PROFILES, LocalState
+from coordinator.trust.cluster_state import PROFILES, ClusterState
 from tests.devices.support import connected, worker_process
 from tests.waiting import until
 from tests.worker.support import in_process
@@ -33,7 +33,7 @@ class Measured:
     def __init__(self, folder, admission=None, state=None, budget_s=BUDGET_S):
         self.folder = folder
         self.done = 0
-        self.profiles = Profiles(folder, state or LocalState(folder.parent))
+        self.profiles = Profiles(folder, state or ClusterState(folder.parent))
         announcements = Announcements()
         announcements.on(Profiled, self._count)
         self.profiler = Profiler(
@@ -143,7 +143,7 @@ async def test_a_profile_of_nothing_is_none(tmp_path, connection):
     assert not measured.done
 
 
-class Shared(LocalState):
+class Shared(ClusterState):
     """A state that several coordinators share."""
 
     url = "nats://127.0.0.1:4222"

@@ -30,7 +30,7 @@ from coordinator.requests.journal import Ended, Journal
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.plan import Plan, TrafficBytes
 from coordinator.tasks.timeline import Timing
-from coordinator.trust.cluster_state import LocalState
+from coordinator.trust.cluster_state import ClusterState
 from coordinator.trust.roster import Member
 from models.cut.units import Network, divide
 from models.onnx_file.builder import NetworkBuilder as Builder
@@ -97,8 +97,8 @@ class InPlace:
         self.baselines: dict[str, Baseline] = {}
 
     @property
-    def state(self) -> LocalState:
-        return LocalState(self.settings.state_dir)
+    def state(self) -> ClusterState:
+        return ClusterState(self.settings.state_dir)
 
     def settle(self) -> None:
         """Nothing waits here."""

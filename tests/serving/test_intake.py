@@ -19,7 +19,7 @@ from coordinator.serving.common import body as module
 from coordinator.serving.common.body import BODY, GUEST_BYTES, BodyMemory, Intake
 from coordinator.serving.common.errors import SlowBody
 from coordinator.serving.common.keys import Keys, NoKey, Role
-from coordinator.trust.cluster_state import LocalState
+from coordinator.trust.cluster_state import ClusterState
 from protos.errors import Unavailable
 from tests.serving.in_place import LIMIT_BYTES, InPlace, picture
 
@@ -219,7 +219,7 @@ async def test_without_a_key_no_body_is_read_and_nobody_else_waits(tmp_path) -> 
     settings = plain.settings.model_copy(
         update={"state_dir": tmp_path, "max_body_bytes": 4 * GUEST_BYTES}
     )
-    key = Keys(LocalState(tmp_path)).add("camera", Role.INFER)
+    key = Keys(ClusterState(tmp_path)).add("camera", Role.INFER)
     app = create_app(InPlace(settings))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     read = []

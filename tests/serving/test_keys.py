@@ -24,7 +24,7 @@ from coordinator.serving.oip.rpc import RpcServer
 from coordinator.serving.oip.service import InferenceService
 from coordinator.settings import CoordinatorSettings
 from coordinator.trust import json_files as ledger
-from coordinator.trust.cluster_state import LocalState
+from coordinator.trust.cluster_state import ClusterState
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from protos.errors import BadConfiguration, BadRequest, Infeasible, NotFound
@@ -35,7 +35,7 @@ from tests.serving.routes import OPEN, READING, every_route, every_rule, filled
 
 @pytest.fixture
 def keys(tmp_path):
-    return Keys(LocalState(tmp_path))
+    return Keys(ClusterState(tmp_path))
 
 
 @pytest.fixture
@@ -263,7 +263,7 @@ def test_the_commands(tmp_path):
     state = ("--state-dir", str(tmp_path))
     made = imbrex("cluster", "key", "me", "--role", "admin", *state, "--json").json()
     assert made["key"].startswith("imbrex_")
-    Keys(LocalState(tmp_path)).require(made["key"], Role.ADMIN)
+    Keys(ClusterState(tmp_path)).require(made["key"], Role.ADMIN)
     listed = imbrex("cluster", "keys", *state, "--json").json()
     assert listed == {"keys": [{"name": "me", "role": "admin"}]}
     imbrex("cluster", "key", "camera", *state)

@@ -20,7 +20,7 @@ from coordinator.serving.oip import reading
 from coordinator.serving.oip.rpc import RpcServer
 from coordinator.serving.oip.service import InferenceService as Serving
 from coordinator.settings import CoordinatorSettings
-from coordinator.trust.cluster_state import LocalState
+from coordinator.trust.cluster_state import ClusterState
 from models.run.reference import WholeModel, compare
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
@@ -181,7 +181,7 @@ async def test_health_and_reflection(channel: grpc.aio.Channel) -> None:
 @pytest.fixture
 async def keyed(tmp_path: Path) -> AsyncIterator[tuple[str, str]]:
     """A server of this process where a key is in use: its address, and the key."""
-    keys = Keys(LocalState(tmp_path))
+    keys = Keys(ClusterState(tmp_path))
     server = RpcServer(Serving(InPlace()), Access(keys, 0.0), CoordinatorSettings())
     key = keys.add("me", Role.INFER)
     yield await server.start("127.0.0.1", 0), key

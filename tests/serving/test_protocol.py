@@ -12,7 +12,7 @@ from coordinator.serving.common.access import asks
 from coordinator.serving.common.app_state import TheCoordinator
 from coordinator.serving.common.keys import Keys, Role
 from coordinator.settings import CoordinatorSettings
-from coordinator.trust.cluster_state import LocalState
+from coordinator.trust.cluster_state import ClusterState
 from protos.errors import NotFound
 from tests.serving.in_place import InPlace
 
@@ -48,7 +48,7 @@ async def says_no_body() -> str:
 async def test_a_protocol_is_a_package_and_a_line(monkeypatch, tmp_path):
     monkeypatch.setattr(application, "ROOMS", (*application.ROOMS, SimpleNamespace(router=toy)))
     settings = CoordinatorSettings(state_dir=tmp_path, host_names=("test",))
-    key = Keys(LocalState(tmp_path)).add("someone", Role.INFER)
+    key = Keys(ClusterState(tmp_path)).add("someone", Role.INFER)
     app = application.create_app(InPlace(settings))  # type: ignore[arg-type]
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:

@@ -23,7 +23,7 @@ from coordinator.serving.common.rate_limit import (
 from coordinator.serving.oip.rpc import RpcServer
 from coordinator.serving.oip.service import InferenceService
 from coordinator.settings import CoordinatorSettings
-from coordinator.trust.cluster_state import LocalState
+from coordinator.trust.cluster_state import ClusterState
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc
 from protos.errors import BadRequest
@@ -77,7 +77,7 @@ def test_who_has_many_addresses_is_one_caller() -> None:
 
 
 def test_who_guesses_keys_is_slowed_down_and_the_holder_is_not(tmp_path) -> None:
-    keys = Keys(LocalState(tmp_path))
+    keys = Keys(ClusterState(tmp_path))
     good = keys.add("camera", Role.INFER)
     access = Access(keys, PER_S, clock=lambda: 0.0)
     for _ in range(BURST):
@@ -122,7 +122,7 @@ async def test_every_surface_says_it_in_its_shape(http) -> None:
 
 
 async def test_the_inference_protocols_grpc_counts_too(tmp_path) -> None:
-    access = Access(Keys(LocalState(tmp_path)), PER_S, clock=lambda: 0.0)
+    access = Access(Keys(ClusterState(tmp_path)), PER_S, clock=lambda: 0.0)
     server = RpcServer(InferenceService(InPlace()), access, CoordinatorSettings())
     address = await server.start("127.0.0.1", 0)
     async with grpc.aio.insecure_channel(address) as channel:

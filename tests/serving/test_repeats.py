@@ -22,7 +22,7 @@ from coordinator.serving.common.keys import Keys, Role
 from coordinator.serving.common.names import ID_HEADER
 from coordinator.serving.common.repeats import ENTRY_BYTES, KEPT_BYTES, LARGEST_BYTES, Repeats
 from coordinator.settings import CoordinatorSettings
-from coordinator.trust.cluster_state import LocalState
+from coordinator.trust.cluster_state import ClusterState
 from imbrex.client import AsyncClient
 from protos.errors import Unavailable
 from tests.serving.in_place import InPlace, picture
@@ -148,7 +148,7 @@ async def test_what_is_no_id_is_refused(
 async def test_another_callers_answer_is_not_given(
     client: httpx.AsyncClient, coordinator: Counting
 ) -> None:
-    keys = Keys(LocalState(coordinator.settings.state_dir))
+    keys = Keys(ClusterState(coordinator.settings.state_dir))
     ours, theirs = (keys.add(name, Role.INFER) for name in ("us", "them"))
     first = await asked(client, headers={"X-API-Key": ours})
     second = await asked(client, headers={"X-API-Key": theirs}, content=picture(41))

@@ -13,7 +13,7 @@ from coordinator.several.listed import ListedFile, read
 from coordinator.several.shared_store import MARK, SharedStore, files_of
 from coordinator.several.survey import survey
 from coordinator.several.where import own_address, sources
-from coordinator.trust.cluster_state import COORDINATORS, DEFAULTS, MODELS, LocalState
+from coordinator.trust.cluster_state import COORDINATORS, DEFAULTS, MODELS, ClusterState
 from coordinator.trust.joining import move
 from coordinator.trust.open_state import open_state
 from coordinator.trust.replicated import record
@@ -33,7 +33,7 @@ def writing(content: bytes):
 @pytest.fixture
 def state(tmp_path):
     (tmp_path / "state").mkdir()
-    return LocalState(tmp_path / "state")
+    return ClusterState(tmp_path / "state")
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def test_the_folder_says_where_the_state_is_and_moves_carry_the_models(tmp_path)
         assert listed(shared.state) == {"yard": [1]}
         shared.state.close()
         move(state_dir, "files", replace=False)
-        assert listed(LocalState(state_dir)) == {"yard": [1]}
+        assert listed(ClusterState(state_dir)) == {"yard": [1]}
         assert type(open_store(root)) is Store
         # Alone, the folder is what counts: it is listed again when the coordinator starts.
         Store(root).put("yard", writing(b"2"))

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from coordinator.trust.authority import Authority
-from coordinator.trust.cluster_state import FOLDER, INVITATIONS, LocalState
+from coordinator.trust.cluster_state import FOLDER, INVITATIONS, ClusterState
 from coordinator.trust.invitations import MAX_OPEN, Invitations, NotInvited, use_up
 from coordinator.trust.roster import Roster
 from coordinator.trust.trust import Trust
@@ -178,11 +178,11 @@ def test_a_certificate_for_another_key_name_or_cluster_is_not_taken(trust, tmp_p
 
 
 def take(state_dir, secret, now):
-    LocalState(state_dir).change((INVITATIONS,), lambda entries: use_up(entries, secret, now))
+    ClusterState(state_dir).change((INVITATIONS,), lambda entries: use_up(entries, secret, now))
 
 
 def test_an_invitation_admits_once(trust, tmp_path):
-    invitations, now = Invitations(LocalState(tmp_path)), now_utc()
+    invitations, now = Invitations(ClusterState(tmp_path)), now_utc()
     secret = invitations.open(now)
     take(tmp_path, secret, now)
     with pytest.raises(NotInvited, match="used before"):
@@ -190,21 +190,21 @@ def test_an_invitation_admits_once(trust, tmp_path):
 
 
 def test_an_invitation_expires(trust, tmp_path):
-    invitations, now = Invitations(LocalState(tmp_path)), now_utc()
+    invitations, now = Invitations(ClusterState(tmp_path)), now_utc()
     secret = invitations.open(now, timedelta(minutes=5))
     with pytest.raises(NotInvited, match="expired"):
         take(tmp_path, secret, now + timedelta(minutes=6))
 
 
 def test_only_the_hash_is_kept(trust, tmp_path):
-    secret = Invitations(LocalState(tmp_path)).open(now_utc())
+    secret = Invitations(ClusterState(tmp_path)).open(now_utc())
     kept = "".join(file.read_text() for file in (tmp_path / FOLDER).glob("*.json"))
     assert "expires" in kept
     assert secret not in kept
 
 
 def test_a_secret_that_is_a_kept_hash_admits_nobody(trust, tmp_path):
-    invitations = Invitations(LocalState(tmp_path))
+    invitations = Invitations(ClusterState(tmp_path))
     invitations.open(now_utc())
     (known,) = json.loads((tmp_path / FOLDER / "invitations.json").read_text())
     with pytest.raises(NotInvited):
@@ -212,7 +212,7 @@ def test_a_secret_that_is_a_kept_hash_admits_nobody(trust, tmp_path):
 
 
 def test_open_invitations_are_capped_and_expired_ones_make_room(trust, tmp_path):
-    invitations, now = Invitations(LocalState(tmp_path)), now_utc()
+    invitations, now = Invitations(ClusterState(tmp_path)), now_utc()
     entries = {f"{n:064x}": {"expires": (now + DAY).isoformat()} for n in range(MAX_OPEN)}
     (tmp_path / FOLDER / "invitations.json").write_text(json.dumps(entries))
     with pytest.raises(Infeasible, match="invitations are open"):
@@ -244,7 +244,7 @@ def test_the_list_is_followed_when_another_process_changes_it(trust, tmp_path):
     admit(make_certified_again(tmp_path), KITCHEN)
     assert set(roster.members()) == {KITCHEN}
     assert trust.members() == {KITCHEN}
-    assert Roster(LocalState(tmp_path)).remove("name-a").id == KITCHEN
+    assert Roster(ClusterState(tmp_path)).remove("name-a").id == KITCHEN
     assert trust.members() == frozenset()
 
 

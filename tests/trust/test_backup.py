@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.serving.common.keys import Keys, Role
 from coordinator.trust.backup import backup, restore
-from coordinator.trust.cluster_state import LocalState
+from coordinator.trust.cluster_state import ClusterState
 from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration, BadRequest
 from tests.cli.run_cli import imbrex
@@ -20,7 +20,7 @@ def file(tmp_path):
     """A backup of a cluster with a member and a key."""
     state = tmp_path / "before"
     admit(make_trust(state).certified, KITCHEN)
-    Keys(LocalState(state)).add("me", Role.ADMIN)
+    Keys(ClusterState(state)).add("me", Role.ADMIN)
     (state / "worker").mkdir()
     (state / "worker" / "id").write_text("x")
     (state / "worker" / "blobs").mkdir()
@@ -37,7 +37,7 @@ def test_the_same_cluster_comes_back(file, tmp_path):
     before, after = Trust.load(old).certified, Trust.load(new).certified
     assert after.authority.fingerprint == before.authority.fingerprint
     assert after.roster.members() == before.roster.members()
-    assert [key.name for key in Keys(LocalState(new)).all()] == ["me"]
+    assert [key.name for key in Keys(ClusterState(new)).all()] == ["me"]
     kept = [path for path in new.rglob("*") if path.is_file()]
     assert {stat.S_IMODE(path.stat().st_mode) for path in kept} == {0o600}
     assert stat.S_IMODE((new / "cluster").stat().st_mode) == 0o700

@@ -11,7 +11,7 @@ from coordinator.devices import connection
 from coordinator.devices.withheld_list import WithheldList
 from coordinator.serving.common.keys import Keys, Role
 from coordinator.trust.authority import Authority
-from coordinator.trust.cluster_state import LocalState
+from coordinator.trust.cluster_state import ClusterState
 from coordinator.trust.joining import join, move
 from coordinator.trust.open_state import open_state
 from coordinator.trust.trust import Trust
@@ -305,7 +305,7 @@ async def test_tokens_are_good_for_one_kind_and_once(first, tmp_path):
 
 
 async def test_whoever_keeps_the_state_in_files_invites_no_coordinator(first):
-    assert isinstance(open_state(first), LocalState)
+    assert isinstance(open_state(first), ClusterState)
     certified = Trust.load(first).certified
     secret = certified.invitations.open(now_utc(), coordinator=True)
     with pytest.raises(Infeasible, match="in its files"):

@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from coordinator.devices import connection
-from coordinator.trust.cluster_state import LocalState
+from coordinator.trust.cluster_state import ClusterState
 from coordinator.trust.roster import Roster
 from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration
@@ -64,7 +64,7 @@ async def test_a_copy_lets_nobody_in_whom_the_original_removed(original, tmp_pat
         coordinator(original, [worker.address], **OF_THE_CLUSTER),
     ):
         assert await gets_in(trust, worker, tmp_path)
-        Roster(LocalState(original)).remove(HALL)
+        Roster(ClusterState(original)).remove(HALL)
         while await gets_in(trust, worker, tmp_path):
             pass
     async with worker_process(state) as worker:  # it keeps what it knows
@@ -80,10 +80,10 @@ async def test_a_copy_lets_nobody_in_whom_the_original_removed(original, tmp_pat
                 assert not await gets_in(trust, worker, tmp_path)
 
                 # Whoever restored it says which list is right.
-                assert HALL in Roster(LocalState(copied)).ids()
+                assert HALL in Roster(ClusterState(copied)).ids()
                 said = imbrex("cluster", "confirm", "--state-dir", copied, "--json").json()
                 assert said == {
-                    "generation": Roster(LocalState(original)).generation + 1,
+                    "generation": Roster(ClusterState(original)).generation + 1,
                     "changed": True,
                 }
                 await until(
@@ -95,14 +95,14 @@ async def test_a_copy_lets_nobody_in_whom_the_original_removed(original, tmp_pat
 
 
 def test_every_change_of_who_belongs_counts_and_a_renewal_does_not(original):
-    certified, roster = Trust.load(original).certified, Roster(LocalState(original))
+    certified, roster = Trust.load(original).certified, Roster(ClusterState(original))
     before = roster.generation
     admit(certified, HALL)
     assert roster.generation == before
     admit(certified, OFFICE)
     roster.remove(HALL)
     assert roster.generation == before + 2
-    assert Roster(LocalState(original)).generation == before + 2
+    assert Roster(ClusterState(original)).generation == before + 2
     roster.note_newer(before)
     assert not roster.confirm()
     roster.note_newer(before + 7)

@@ -10,7 +10,7 @@ from benchmarks.store import stored
 from coordinator.serving.common.keys import Keys, Role
 from coordinator.trust import replicated
 from coordinator.trust.backup import backup, restore
-from coordinator.trust.cluster_state import COORDINATORS, DEVICES, DRAINED, KEYS, LocalState
+from coordinator.trust.cluster_state import COORDINATORS, DEVICES, DRAINED, KEYS, ClusterState
 from coordinator.trust.joining import move
 from coordinator.trust.nats_store import StoreAddress
 from coordinator.trust.open_state import open_state
@@ -29,7 +29,7 @@ from tests.trust.support import HALL, KITCHEN, admit, make_trust
 def state_dir(tmp_path):
     """A coordinator with a member and a key, its state in files."""
     admit(make_trust(tmp_path / "first").certified, KITCHEN)
-    Keys(LocalState(tmp_path / "first")).add("camera", Role.INFER)
+    Keys(ClusterState(tmp_path / "first")).add("camera", Role.INFER)
     return tmp_path / "first"
 
 
@@ -67,7 +67,7 @@ def drain(state, device):
 
 @needs_server
 def test_it_moves_there_and_back(tmp_path, state_dir, opened):
-    before = {name: LocalState(state_dir).entries(name) for name in (DEVICES, KEYS)}
+    before = {name: ClusterState(state_dir).entries(name) for name in (DEVICES, KEYS)}
     with stored(tmp_path) as store:
         move(state_dir, store.url, replace=False)
         first = opened(state_dir)
@@ -171,8 +171,8 @@ def test_an_older_state_lets_nobody_in(tmp_path, state_dir, opened):
 
 
 def _shared(state_dir, epoch):
-    authority = Trust.load(state_dir, state=LocalState(state_dir)).certified.authority.fingerprint
-    files = LocalState(state_dir)
+    authority = Trust.load(state_dir, state=ClusterState(state_dir)).certified.authority.fingerprint
+    files = ClusterState(state_dir)
     documents = {name: files.entries(name) for name in (DEVICES, "cluster/generation")}
     return Shared(epoch, authority, documents)
 
@@ -365,7 +365,7 @@ def test_the_commands(tmp_path, state_dir):
         back = imbrex_process("cluster", "move-state", "files", *own)
         assert back.json() == {"state": "files"}
     state = open_state(state_dir)
-    assert isinstance(state, LocalState)
+    assert isinstance(state, ClusterState)
     assert (list(state.entries(DEVICES)), sorted(state.entries(KEYS))) == ([], ["camera", "me"])
 
 
