@@ -48,7 +48,7 @@ class Auditor:
     ) -> None:
         # Unpredictable, so that no device can know which task is checked next.
         self._chance = random.SystemRandom()
-        self.sampling = AuditSampling(every, lambda most: self._chance.randint(1, most))
+        self.sampling = AuditSampling(every, self._chance)
         self._every = every
         self._collector = collector
         self._arbiter = arbiter

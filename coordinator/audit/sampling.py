@@ -9,8 +9,9 @@ times as often for a while.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from random import Random
 
 from protos.wire.facts import DeviceId
 
@@ -39,11 +40,11 @@ class _Count:
 
 
 class AuditSampling:
-    """One counter per device. `draw(n)` gives a uniform random number from 1 to n."""
+    """One counter per device."""
 
-    def __init__(self, every: int, draw: Callable[[int], int]) -> None:
+    def __init__(self, every: int, chance: Random) -> None:
         self._every = every
-        self._draw = draw
+        self._chance = chance
         self._counts: OrderedDict[DeviceId, _Count] = OrderedDict()
 
     def ran(self, tasks: Mapping[DeviceId, int]) -> list[DeviceId]:
@@ -100,4 +101,4 @@ class AuditSampling:
 
     def _next(self, young: int) -> int:
         every = self._every / YOUNG_SHARE if young else self._every
-        return self._draw(max(1, int(MOST * every)))
+        return self._chance.randint(1, max(1, int(MOST * every)))

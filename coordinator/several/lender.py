@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import grpc
@@ -31,15 +31,13 @@ log = structlog.get_logger(__name__)
 
 
 class Lender(LibraryServicer):
-    """Serves at `host:port` while it is started. `find` is where a file with this hash is."""
+    """Serves at `host:port` while it is started: the files at `paths`, by their hashes."""
 
-    def __init__(
-        self, credentials: Credentials, host: str, port: int, find: Callable[[str], Path | None]
-    ) -> None:
+    def __init__(self, credentials: Credentials, host: str, port: int) -> None:
         self._credentials = credentials
         self._host = host
         self._port = port
-        self._find = find
+        self.paths: Mapping[str, Path] = {}
         self._gate = CertificateGate()
         self._server: grpc.aio.Server | None = None
 
@@ -76,7 +74,7 @@ class Lender(LibraryServicer):
         """A file in chunks, from an offset on."""
         try:
             versions.SPOKEN.answer(request.protocol, "the other coordinator", "this one")
-            path = self._find(request.sha256)
+            path = self.paths.get(request.sha256)
             if path is None:
                 raise NotFound(cause="it does not have the file either", cure="Ask another one")
             await _send(path, request, context)
