@@ -64,11 +64,9 @@ class Follower(Sharing):
         self._host = host
         self._port = port
         self._announcements = announcements
-        self._lender = Lender(certified.credentials, host, port, self._path)
+        self._lender = Lender(certified.credentials, host, port)
         self._found = Survey()
         self._listed: Mapping[Version, ListedFiles] = {}
-        # Files by hash, for the others.
-        self._paths: dict[str, Path] = {}
         # What was there at the last look, and when the next one is due even if nothing changes.
         self._seen: tuple[Entries, Entries, float] | None = None
         self._look_s = 0.0
@@ -121,9 +119,6 @@ class Follower(Sharing):
     def _missing(self) -> dict[Version, ListedFiles]:
         here = self._found.here
         return {each: files for each, files in self._listed.items() if each not in here}
-
-    def _path(self, sha256: str) -> Path | None:
-        return self._paths.get(sha256)
 
     async def _admit(self) -> None:
         while True:
@@ -189,7 +184,7 @@ class Follower(Sharing):
             for name, each in models.items()
             for number, files in each.versions.items()
         }
-        self._paths = {
+        self._lender.paths = {
             file.sha256: folder / name
             for version, folder in found.here.items()
             if version not in found.edited
@@ -298,7 +293,7 @@ class Follower(Sharing):
         self._found.here[version] = self._store.root / version[0] / str(version[1])
 
     async def _borrow(self, version: Version, file: ListedFile, target: Path) -> None:
-        if (own := self._paths.get(file.sha256)) is not None:
+        if (own := self._lender.paths.get(file.sha256)) is not None:
             part = target.with_name(f"{target.name}.part")
             with reserved(part.parent, part, file.size_bytes - size_of(part)):
                 await asyncio.to_thread(shutil.copyfile, own, part)

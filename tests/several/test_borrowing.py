@@ -46,7 +46,8 @@ async def lent(trust, tmp_path):
     """(the lender, where it is, the file that it gives)."""
     path = tmp_path / "model.onnx"
     path.write_bytes(CONTENT)
-    lender = Lender(trust.certified.credentials, "127.0.0.1", 0, {WANTED.sha256: path}.get)
+    lender = Lender(trust.certified.credentials, "127.0.0.1", 0)
+    lender.paths = {WANTED.sha256: path}
     lender.allow([own_id(trust), SECOND])
     port = await lender.start()
     yield lender, LendingCoordinator(own_id(trust), "pi-1", f"127.0.0.1:{port}"), path
