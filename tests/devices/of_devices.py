@@ -75,10 +75,9 @@ def profiles_beside(queue: ProfileQueue, device: DeviceId, kind: str) -> DeviceI
 
 
 def forgets_others(queue: ProfileQueue, *, found: bool) -> DeviceId | None:
-    """Once a profile is found, nobody else is profiled."""
+    """Once a device was profiled, nobody else is."""
     following = PROFILED(queue, found=found)
-    if found:
-        queue._wanted.clear()
+    queue._wanted.clear()
     return following
 
 
