@@ -190,6 +190,11 @@ class CoordinatorSettings(DaemonSettings):
     log: Literal["auto", "json", "console"] = Field(
         default="auto", description="json: log lines as JSON; else as text"
     )
+    log_level: str = Field(
+        default="info",
+        pattern="^(debug|info|warning|error)$",
+        description="The least that is logged: debug, info, warning or error",
+    )
 
     @model_validator(mode="after")
     def _certificate_has_its_key(self) -> Self:

@@ -1,4 +1,4 @@
-"""Executes what the machines of `control` decide: background work, and the turns of requests.
+"""Executes what plans and groups decide: background work, and the turns of requests.
 
 Here the clock is read and tasks are started. Everything that happens is passed to the machines as
 events, and the actions that they return are executed.

@@ -28,7 +28,7 @@ def serve(
     """
     find_planners_here()
     settings = CoordinatorSettings.load(config, flags)
-    log_to_stderr(as_json=settings.log == "json")
+    log_to_stderr(as_json=settings.log == "json", level=settings.log_level)
     if token:
         from coordinator.trust.joining import join
 

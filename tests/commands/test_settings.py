@@ -119,3 +119,9 @@ def test_one_file_serves_both_daemons(tmp_path: Path) -> None:
 def test_only_what_was_said_is_a_setting() -> None:
     told = {"config": Path("x"), "host": None, "workers": ["a:1"], "models": [], "port": 0}
     assert said(told | {"mdns": False}) == {"workers": ("a:1",), "port": 0, "mdns": False}
+
+
+def test_a_level_that_does_not_exist_is_refused_by_both_daemons() -> None:
+    for settings in (CoordinatorSettings, WorkerSettings):
+        with pytest.raises(BadConfiguration, match="log_level"):
+            settings.load(None, {"log_level": "loud"})
