@@ -80,7 +80,7 @@ class Pool:
         self._connecting: dict[str, asyncio.Task[None]] = {}
         self._met: dict[DeviceId, Facts] = {}
         self._knocking = asyncio.Semaphore(MOST_KNOCKING)
-        self._running: set[asyncio.Task[None]] = set()
+        self._runs: dict[Connection, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.Task[None] | None = None
         self._discovery: Discovery | None = None
@@ -120,9 +120,10 @@ class Pool:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for run in self._running:
+        runs = list(self._runs.values())
+        for run in runs:
             run.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await asyncio.gather(*runs, return_exceptions=True)
         await asyncio.gather(*(each.close() for each in self._connections.values()))
         await asyncio.gather(*self._closing, return_exceptions=True)
 
@@ -242,9 +243,7 @@ class Pool:
                 log.info("device joined", device=device, address=address)
                 connection = self._connections[address]
                 self.departures.pop(device, None)
-                run = asyncio.create_task(self._run(address, connection))
-                self._running.add(run)
-                run.add_done_callback(self._running.discard)
+                self._runs[connection] = asyncio.create_task(self._run(address, connection))
                 self._announcements.announce(DeviceJoined(device))
                 self._announcements.announce(DevicesChanged(f"{device} joined"))
             case Leave(device, address, reason):
@@ -292,7 +291,10 @@ class Pool:
             await writer.wait_closed()
 
     async def _run(self, address: str, connection: Connection) -> None:
-        self._lost(address, connection, await connection.run())
+        try:
+            self._lost(address, connection, await connection.run())
+        finally:
+            self._runs.pop(connection, None)
 
     def _lost(self, address: str, connection: Connection, reason: ImbrexError) -> None:
         self.losses[reason.code] += 1
@@ -313,6 +315,9 @@ class Pool:
             connecting.cancel()
         connection = self._connections.pop(address, None)
         if connection is not None:
+            run = self._runs.pop(connection, None)
+            if run is not None and run is not asyncio.current_task():
+                run.cancel()
             task = asyncio.create_task(connection.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
