@@ -203,16 +203,20 @@ class Driver:
             state.timeline.end(time.monotonic())
             if not state.retried:
                 await _wait_for_reports(state)
-            if graph.ending is None:
-                answer = state.answer(request)
-            else:  # ranking thousands of scores would hold up the event loop
-                answer = await asyncio.to_thread(state.answer, request)
         except BaseException:
             self.step(Cancelled(request))
             self.release(request, state.holders)
             raise
         finally:
             self._requests.pop(request, None)
+        try:
+            if graph.ending is None:
+                answer = state.answer(request)
+            else:  # ranking thousands of scores would hold up the event loop
+                answer = await asyncio.to_thread(state.answer, request)
+        except BaseException:
+            self.release(request, state.holders)
+            raise
         return ComputedRequest(request, state, answer, state.times)
 
     def step(self, event: Event, payload: np.ndarray | None = None) -> None:
