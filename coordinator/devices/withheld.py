@@ -57,11 +57,6 @@ class Withheld:
         self._finishing: dict[DeviceId, float] = {}
         self._back_s: dict[DeviceId, float] = {}
 
-    @property
-    def due_s(self) -> float:
-        """When the first grace period or quarantine ends."""
-        return min((*self._finishing.values(), *self._back_s.values()), default=inf)
-
     def of(self, device: DeviceId, now: float, facts: Facts | None = None) -> Apart | None:
         """Why a device is set aside, if it is. One that is connected is as its `facts` say."""
         if reason := self._quarantine.reason(device, now):

@@ -102,13 +102,13 @@ class Measuring:
 
     def _measure(self, cause: str, devices: Sequence[DeviceId]) -> None:
         for device in devices:
-            profile = self._devices.profiles.of(self._devices.pool.connection(device).facts)
-            self._devices.measured.remember(device, profile)
+            if facts := self._devices.pool.facts(device):
+                self._devices.measured.remember(device, self._devices.profiles.of(facts))
         self._probing.links(cause, devices)
 
     def _want(self, device: DeviceId) -> None:
-        if self._measures_kinds:
-            self._profiler.want(self._devices.pool.connection(device))
+        if self._measures_kinds and (connection := self._devices.pool.get(device)):
+            self._profiler.want(connection)
 
     # ------------------------------------------------------------ for people
 

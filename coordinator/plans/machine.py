@@ -1,6 +1,6 @@
-"""The base of the control machines: state that only events change.
+"""The base of plans and groups: state that only events change.
 
-No clock, I/O, asyncio or logging here. `runtime.controller` hands events in and executes the
+No clock, I/O, asyncio or logging here. `plans.controller` hands events in and executes the
 actions; tests do the same with their own clock.
 """
 
