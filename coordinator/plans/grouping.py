@@ -157,6 +157,28 @@ class Regrouping(ControlMachine):
         groups = [group for line in lines for each in line.all_groups for group in each]
         return {sha256 for group in groups for sha256 in group.graph.programs}
 
+    # ------------------------------------------------------------ what happens
+
+    def queue(self, ticket: Ticket, model: str, graph: TaskGraph, now: float) -> list[Action]:
+        """A request wants its turn on the groups of a model, whose plan in force is `graph`."""
+        return self.step(events.Queued(ticket, model, graph), now)
+
+    def leave(self, ticket: Ticket, now: float) -> list[Action]:
+        """The holder of this ticket leaves."""
+        return self.step(events.Left(ticket), now)
+
+    def devices_changed(self, devices: frozenset[DeviceId], now: float) -> list[Action]:
+        """Devices came or went."""
+        return self.step(events.Changed("", devices), now)
+
+    def forget(self, model: str) -> list[Action]:
+        """The model was replaced or unloaded."""
+        return self.step(events.Forgotten(model), 0.0)
+
+    def ended(self, outcome: events.WorkOutcome, now: float) -> list[Action]:
+        """A work ended."""
+        return self.step(outcome, now)
+
     # ------------------------------------------------------------ events
 
     def _react(self, event: Event, now: float) -> Iterator[Action]:
