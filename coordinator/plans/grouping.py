@@ -19,11 +19,11 @@ from coordinator.answers import LoadStatus
 from coordinator.planning.groups import Grouping, ServiceTimes
 from coordinator.plans import actions, events
 from coordinator.plans.actions import Action
+from coordinator.plans.book import PlanBook
 from coordinator.plans.events import Event, Ticket, Work
 from coordinator.plans.group_choice import DeviceGroup, starts
 from coordinator.plans.load import Load
 from coordinator.plans.machine import ControlMachine
-from coordinator.plans.plans import Plans
 from coordinator.settings import Objective
 from coordinator.tasks.task_graph import TaskGraph
 from protos.wire.facts import DeviceId
@@ -127,7 +127,7 @@ class _Line:
 class Regrouping(ControlMachine):
     """Assigns every request its turn and the plan that computes it."""
 
-    def __init__(self, plans: Plans, works: Iterator[int], objective: Objective) -> None:
+    def __init__(self, plans: PlanBook, works: Iterator[int], objective: Objective) -> None:
         self._plans = plans
         self._works = works
         self._objective = objective

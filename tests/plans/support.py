@@ -5,10 +5,10 @@ from itertools import count
 
 from coordinator.planning.groups import Grouping, ServiceTimes
 from coordinator.plans.actions import Prepare, Propose
+from coordinator.plans.book import PlanBook
 from coordinator.plans.choice import IN_FORCE, Choice
 from coordinator.plans.entries import SETTLE_S
 from coordinator.plans.events import Planned, Prepared, Ticket
-from coordinator.plans.plans import Plans
 from coordinator.tasks.plan import Block, Plan, Tile
 from coordinator.tasks.task_graph import TaskGraph
 from models.cut.program import Program
@@ -38,11 +38,11 @@ def grouping(*groups: str, latency_s: float, period_s: float | None = None) -> G
     return Grouping(tuple(map(plan, groups)), (service,) * len(groups))
 
 
-def plans() -> Plans:
-    return Plans(count(1))
+def plans() -> PlanBook:
+    return PlanBook(count(1))
 
 
-def in_force(machine: Plans, made: TaskGraph, choice: Choice = IN_FORCE) -> float:
+def in_force(machine: PlanBook, made: TaskGraph, choice: Choice = IN_FORCE) -> float:
     """A model's first plan is this one; the time then."""
     machine.ask(Ticket(999), M, choice, 0.0)
     (proposed,) = machine.tick(SETTLE_S)

@@ -28,6 +28,7 @@ from coordinator.plans.actions import (
     Stop,
     Swap,
 )
+from coordinator.plans.book import NO_WORKER, PlanBook
 from coordinator.plans.choice import IN_FORCE, Choice
 from coordinator.plans.entries import CONSIDERED, ModelPlan
 from coordinator.plans.events import (
@@ -41,7 +42,6 @@ from coordinator.plans.events import (
     WorkOutcome,
 )
 from coordinator.plans.grouping import Regrouping
-from coordinator.plans.plans import NO_WORKER, Plans
 from coordinator.requests.admission import AdmissionQueue
 from coordinator.tasks.task_graph import TaskGraph
 from protos.errors import ImbrexError, LostWorker, Overloaded
@@ -52,7 +52,7 @@ from tests.plans.support import LW, graph, grouping, plan
 MODELS = st.sampled_from(["m", "n"])
 GONE = LostWorker(cause="it is gone", cure="none")
 IN_FLIGHT, QUEUE, MOST_WAIT_S = 3, 4, 500.0
-Machine = AdmissionQueue | Plans | Regrouping
+Machine = AdmissionQueue | PlanBook | Regrouping
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -62,7 +62,7 @@ class AnyOrder(RuleBasedStateMachine):
         super().__init__()
         numbers = count(1)
         self.admission = AdmissionQueue(IN_FLIGHT, QUEUE, MOST_WAIT_S)
-        self.plans = Plans(numbers)
+        self.plans = PlanBook(numbers)
         self.regrouping = Regrouping(self.plans, numbers, "auto")
         self.now = 0.0
         self.tickets = map(Ticket, count(1))
@@ -330,7 +330,7 @@ def tells_nobody(entry: ModelPlan, now: float) -> Iterator[Action]:
     return iter(())
 
 
-def takes_what_is_late(plans: Plans, model: str, made: TaskGraph, now: float) -> list[Action]:
+def takes_what_is_late(plans: PlanBook, model: str, made: TaskGraph, now: float) -> list[Action]:
     """A plan that was made before another was held takes over."""
     for entry in plans._entries.values():
         if entry.model == model:
@@ -359,12 +359,12 @@ def never_alone(state: AdmissionQueue, now: float) -> list[Ticket]:
     return admitted
 
 
-HOLD = Plans.hold
+HOLD = PlanBook.hold
 FAULTS: list[tuple[object, str, Callable[..., object]]] = [
     (ModelPlan, "stopped", goes_on_making),
     (ModelPlan, "want", begins_another),
     (ModelPlan, "ended", tells_nobody),
-    (Plans, "hold", takes_what_is_late),
+    (PlanBook, "hold", takes_what_is_late),
     (grouping_module, "starts", starts_everybody),
     (AdmissionQueue, "_let_in", never_alone),
     (grouping_module._Line, "leave", keeps_its_turn),

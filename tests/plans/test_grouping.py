@@ -7,6 +7,7 @@ import pytest
 
 from coordinator.costs.observed import Observed
 from coordinator.plans.actions import Divide, Prepare, Regroup, Start, Stop
+from coordinator.plans.book import PlanBook
 from coordinator.plans.events import (
     Divided,
     Prepared,
@@ -16,7 +17,6 @@ from coordinator.plans.events import (
     WorkFailed,
 )
 from coordinator.plans.grouping import KEEP_S, Regrouping
-from coordinator.plans.plans import Plans
 from coordinator.plans.switching import HEARD_S
 from coordinator.settings import Objective
 from protos.errors import LostWorker
@@ -34,7 +34,7 @@ class Crowd:
     """Requests that come and go; a line of them, seen from outside."""
 
     def __init__(self, objective: Objective = "auto") -> None:
-        self.plans = Plans(count(100), period_s=600.0)
+        self.plans = PlanBook(count(100), period_s=600.0)
         self.state = Regrouping(self.plans, count(1), objective)
         self.state.devices_changed(ALL, 0.0)
         self.numbers = map(Ticket, count(1))

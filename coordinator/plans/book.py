@@ -52,7 +52,7 @@ NO_WORKER = Unavailable(
 )
 
 
-class Plans(ControlMachine):
+class PlanBook(ControlMachine):
     """One plan in force per model, and the latest chosen ones. `works` numbers background work.
     Every `period_s` (0: never), and when observations have drifted, another plan is looked for.
     """

@@ -7,8 +7,9 @@ from math import inf, log
 import pytest
 
 from coordinator.costs.observed import Observed
-from coordinator.plans import plans as module
+from coordinator.plans import book as module
 from coordinator.plans.actions import Prepare, Propose, Refuse, Start, Stop, Swap
+from coordinator.plans.book import FIRST_PLAN_S, NO_WORKER, PlanBook
 from coordinator.plans.choice import IN_FORCE, Choice
 from coordinator.plans.entries import DRIFT, MOST_LEFT, PERIOD, SETTLE_S
 from coordinator.plans.events import (
@@ -19,7 +20,6 @@ from coordinator.plans.events import (
     Work,
     WorkFailed,
 )
-from coordinator.plans.plans import FIRST_PLAN_S, NO_WORKER, Plans
 from coordinator.plans.switching import HEARD_S, WORTH_A_LOOK
 from coordinator.tasks.plan import MadeFor
 from protos.errors import Infeasible, LostWorker, NotFound, TooLittleMemory, Unavailable
@@ -288,7 +288,7 @@ def test_the_chosen_plan_that_was_not_used_for_longest_makes_room(
     state.keep(M, choices[2], AB)
     assert [state.knows(M, each) for each in choices] == [True, False, True]
     assert state.graph(M) is CD
-    busy = Plans(count(1))
+    busy = PlanBook(count(1))
     busy.ask(ONE, M, LW, 0.0)
     busy.ask(TWO, M, Choice("efl"), 0.0)
     with pytest.raises(Unavailable, match="already being made"):
@@ -328,7 +328,7 @@ def test_programs_of_plans_before_are_remembered_up_to_a_cap() -> None:
 
 
 def test_plans_are_looked_at_again_every_period_and_when_what_is_seen_has_drifted() -> None:
-    state = Plans(count(1), period_s=60.0)
+    state = PlanBook(count(1), period_s=60.0)
     assert state.due_s == inf
     now = in_force(state, AB)
     state.devices_changed(ALL, "b joined", 1.0)
@@ -351,7 +351,7 @@ def test_plans_are_looked_at_again_every_period_and_when_what_is_seen_has_drifte
 
 
 def test_a_period_in_which_nothing_new_was_seen_leads_to_no_search() -> None:
-    state = Plans(count(1), period_s=60.0)
+    state = PlanBook(count(1), period_s=60.0)
     in_force(state, AB)
     state.devices_changed(ALL, "b joined", 0.0, model="another")
     numbers = count(2)
@@ -379,7 +379,7 @@ def test_a_period_in_which_nothing_new_was_seen_leads_to_no_search() -> None:
 @pytest.mark.parametrize("error", [None, FULL])
 def test_a_device_that_was_left_out_is_tried_again_after_the_period(error) -> None:
     """Though nothing new was seen; and so is a model without a plan."""
-    state = Plans(count(1), period_s=60.0)
+    state = PlanBook(count(1), period_s=60.0)
     a, b = DeviceId("a"), DeviceId("b")
     state.ask(ONE, M, IN_FORCE, 0.0)
     state.devices_changed(ALL, "a joined", 0.0)
