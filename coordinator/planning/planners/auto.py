@@ -1,14 +1,12 @@
-"""`auto`: the best of the other strategies, each as published and without its barriers.
+"""`auto`: the best of the strategies that can win.
 
 All candidates are ranked by the event simulator's rules (`pipeline`), and the best ones by the
 simulator itself. `single` is always among these, so that no plan is predicted slower than one
-device; it is also chosen if another plan's gain is within the error of the devices' profiles. Slow
-searches run only where they can win: `halo` unless a plan is already close to the ideal of all
-devices together; `elimination` and `kcut`, which divide every layer and exchange through the host,
-only if `lw`, the simplest of that family, is not far behind the best. The best plans are also tried
-with branches on different devices, and over fewer devices where all of them leave much unused. For
-networks larger than a device, stages on groups of devices take the place of `elimination` and
-`kcut`.
+device; it is also chosen if another plan's gain is within the error of the devices' profiles.
+`fused` starts from AOFL's blocks and improves them. `halo` is searched unless a plan is already
+close to the ideal of all devices together. The best plans are also tried without barriers, with
+branches on different devices, and over fewer devices where all of them leave much unused; for
+networks larger than a device, in stages on groups of devices.
 """
 
 from __future__ import annotations
@@ -35,10 +33,6 @@ from coordinator.tasks.plan import Plan
 from models.cut.units import Network
 from protos.errors import Infeasible
 
-# How far behind the best `lw` may be for `elimination` and `kcut` to be tried: they took at least
-# 0.76 of its time wherever it was up to 2.5 times as slow as `fused` (digits and VGG-16, 2 and 8
-# devices, three media, 20 to 1000 Mbps).
-_BEHIND = 1.5
 # Plans that the simulator itself compares, and by how much they may be worse than the best.
 _FINALISTS = 3
 _CLOSE = 1.03
@@ -73,8 +67,6 @@ def auto(network: Network, cluster: Cluster) -> Plan:
             candidates.add("below ideal")
         if larger_than_a_device(network, cluster):
             candidates.add_groups()
-        elif candidates.per_layer_s <= candidates.best_s * _BEHIND:
-            candidates.add("near lw")
         if candidates.found:
             candidates.add_fewer()
             candidates.add_branches()
@@ -227,12 +219,6 @@ class _Candidates:
         return min((each.latency_s for each in self.found), default=float("inf"))
 
     @property
-    def per_layer_s(self) -> float:
-        """The latency of `lw`; infinite if it has no plan."""
-        found = (each.latency_s for each in self.found if each.strategy == "lw")
-        return min(found, default=float("inf"))
-
-    @property
     def ideal_s(self) -> float:
         """The time that all devices would take together without transfers and redundant
         computation.
@@ -267,7 +253,11 @@ class _Candidates:
             if each.name != best.name
         )
         note = f"Chosen: {best.name}. Compared with its time: {compared}."
-        left = [other for other in CANDIDATES if other not in self.tried]
+        left = [
+            name
+            for name, each in CANDIDATES.items()
+            if each.tried != "never" and name not in self.tried
+        ]
         skipped = f"Not searched, as an estimate rules them out: {', '.join(left)}."
         notes = (note, skipped) if left else (note,)
         return replace(best.plan, strategy="auto", notes=(*notes, *best.plan.notes))

@@ -16,13 +16,13 @@ from coordinator.planning.planners.lw import lw
 from coordinator.planning.planners.single import single
 from protos.rooms import imported, is_installed
 
-When = Literal["always", "below ideal", "near lw"]
+When = Literal["always", "below ideal", "never"]
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A planner, and when `auto` tries it: always; if the best plan so far leaves something to
-    gain; or if `lw` is not far behind the best.
+    gain; or never, since others are as good wherever they were compared (docs/adr/0015-column.md).
     """
 
     planner: Planner
@@ -31,13 +31,13 @@ class Candidate:
 
 _ROWS: tuple[tuple[str, Planner | str, When], ...] = (
     ("single", single, "always"),
-    ("lw", lw, "always"),
-    ("efl", "coordinator.planning.papers.efl:efl", "always"),
-    ("ofl", "coordinator.planning.papers.ofl:ofl", "always"),
-    ("aofl", aofl, "always"),
+    ("lw", lw, "never"),
+    ("efl", "coordinator.planning.papers.efl:efl", "never"),
+    ("ofl", "coordinator.planning.papers.ofl:ofl", "never"),
+    ("aofl", aofl, "never"),
     ("fused", fused, "always"),
-    ("elimination", "coordinator.planning.papers.elimination:elimination", "near lw"),
-    ("kcut", "coordinator.planning.papers.kcut:kcut", "near lw"),
+    ("elimination", "coordinator.planning.papers.elimination:elimination", "never"),
+    ("kcut", "coordinator.planning.papers.kcut:kcut", "never"),
     ("halo", halo, "below ideal"),
 )
 CANDIDATES: Mapping[str, Candidate] = {

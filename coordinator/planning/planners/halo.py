@@ -2,9 +2,9 @@
 
 No task waits for more than its boxes: there are no barriers, and a device's edge rows are computed
 first if that lets its neighbours continue sooner. The search starts from an exchange before every
-unit (every other one in networks of hundreds of units), over all devices or the fastest few,
-whichever starts better. It improves the blocks one after the other, as long as the event
-simulator's rules predict a gain:
+unit, over all devices or the fastest few, whichever starts better; before every other unit; and
+before every fourth: each leads to plans that the others miss. It improves the blocks one after the
+other, as long as the event simulator's rules predict a gain:
 
 * fuse a block with the next (fewer messages, some redundant computation);
 * compute edge rows before the interior, or a strip of two rows in two tasks: a neighbour gets the
@@ -65,8 +65,8 @@ from models.graph.graph import ROWS
 from models.operators import Kind, operator
 from models.tensors.memory import megabytes
 
-# Simulated tasks per search: about a second.
-EFFORT = 46_000
+# Simulated tasks from each start: about half a second.
+EFFORT = 20_000
 # So many of them are for exchanges within the blocks that were found.
 _FOR_PARTS = EFFORT // 4
 # A smaller improvement is not worth a change of the plan.
@@ -75,6 +75,8 @@ WORTHWHILE = 1e-4
 _FAR = 1 - 1 / 1.25
 # Strips that finish together are a start where they are faster by more than this share.
 _MUCH = 0.03
+# How often the best result is improved again: a late change makes earlier ones worth another look.
+_AGAIN = 2
 # Fewer devices are tried as a start until so many numbers in a row were no better than the best.
 _HOPELESS = 3
 
@@ -120,17 +122,28 @@ class _Halo:
         return self.stages.blocks(draft)
 
     def _best(self) -> Slots:
-        """The best result from several starts: all devices, fewer if that starts better, and half
-        the exchanges if the budget is too small to try each of them.
+        """The best result from several starts, improved until nothing helps or its share of the
+        budget is used up.
         """
         starts = self._starts()
         best = min(starts, key=self._cost)
         if len(best) * self._tasks(best) > EFFORT:
             best = min((best, *map(in_pairs, starts)), key=self._cost)
-        begun = [best]
+        pairs = in_pairs(best)
+        fewer = (pairs, in_pairs(pairs))
+        begun = [best, *(each for each in fewer if self.search.draft(each) is not None)]
         if best != starts[0] and not is_better(self._cost(best), self._cost(starts[0]), _FAR):
             begun.append(starts[0])
-        return self._parted_and_sliced(min(map(self._improved, begun), key=self._cost))
+        slots = min(map(self._finished_from, dict.fromkeys(begun)), key=self._cost)
+        for _ in range(_AGAIN):
+            better = self._finished_from(slots)
+            if not self._cost(better) < self._cost(slots):
+                break
+            slots = better
+        return slots
+
+    def _finished_from(self, slots: Slots) -> Slots:
+        return self._parted_and_sliced(self._improved(slots))
 
     def _starts(self) -> list[Slots]:
         """An exchange everywhere, over all devices and ever fewer, until that no longer helps."""
