@@ -62,6 +62,14 @@ class Dying(Sound):
         os.abort()
 
 
+class DyingApart(Dying):
+    """The same, and says that it may; another process then makes its first runs."""
+
+    def __init__(self, place):
+        super().__init__(place)
+        self.traits = replace(self.traits, may_crash=True)
+
+
 class Eating(Sound):
     """Keeps 400 MB for each program."""
 

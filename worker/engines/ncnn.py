@@ -54,7 +54,8 @@ class Ncnn:
         self.nets: WeakValueDictionary[str, Net] = WeakValueDictionary()
         self._loading = threading.Lock()
         version = ncnn.__version__
-        self.traits = Traits(NAME, version, "cpu", f"{NAME}|{version}|{cpu_fingerprint()}")
+        fingerprint = f"{NAME}|{version}|{cpu_fingerprint()}"
+        self.traits = Traits(NAME, version, "cpu", fingerprint, may_crash=True)
 
     def gflops(self, cores: int, mhz: float) -> float:
         """As for onnxruntime."""
