@@ -32,7 +32,7 @@ PURE = (
         f"coordinator/plans/{name}.py"
         for name in (
             *("actions", "choice", "entries", "events", "group_choice", "grouping", "load"),
-            *("machine", "plans", "sent_plan", "switching"),
+            *("machine", "book", "sent_plan", "switching"),
         )
     ),
     "coordinator/costs",

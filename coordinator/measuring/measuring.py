@@ -13,7 +13,7 @@ from coordinator.measuring.baseline import best_alone
 from coordinator.measuring.probing import Probing
 from coordinator.measuring.profiler import Profiler
 from coordinator.measuring.retrials import Retrials
-from coordinator.plans.plans import NO_WORKER
+from coordinator.plans.book import NO_WORKER
 from coordinator.requests.admission import Admission
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.task_graph import TaskGraph

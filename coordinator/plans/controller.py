@@ -21,12 +21,12 @@ from coordinator.devices.announcements import Announcements
 from coordinator.devices.devices import Devices
 from coordinator.plans import actions, events
 from coordinator.plans.actions import Action
+from coordinator.plans.book import NO_WORKER, PlanBook
 from coordinator.plans.choice import IN_FORCE, Choice
 from coordinator.plans.events import Event, Tick, Ticket, Work
 from coordinator.plans.grouping import Regrouping
 from coordinator.plans.machine import ControlMachine
 from coordinator.plans.plan_making import PlanMaker
-from coordinator.plans.plans import NO_WORKER, Plans
 from coordinator.plans.sent_plan import plan_id
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.plan import Plan
@@ -65,7 +65,7 @@ class Controller:
         self._devices = devices
         self._announcements = announcements
         numbers = count(1)
-        self.plans = Plans(numbers, settings.replan)
+        self.plans = PlanBook(numbers, settings.replan)
         self.regrouping = Regrouping(self.plans, numbers, settings.objective)
         self._tickets = map(Ticket, count(1))
         self._asked: dict[Ticket, asyncio.Future[TaskGraph]] = {}

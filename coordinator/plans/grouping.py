@@ -19,11 +19,11 @@ from coordinator.answers import LoadStatus
 from coordinator.planning.groups import Grouping, ServiceTimes
 from coordinator.plans import actions, events
 from coordinator.plans.actions import Action
+from coordinator.plans.book import PlanBook
 from coordinator.plans.events import Event, Ticket, Work
 from coordinator.plans.group_choice import DeviceGroup, starts
 from coordinator.plans.load import Load
 from coordinator.plans.machine import ControlMachine
-from coordinator.plans.plans import Plans
 from coordinator.settings import Objective
 from coordinator.tasks.task_graph import TaskGraph
 from protos.wire.facts import DeviceId
@@ -127,7 +127,7 @@ class _Line:
 class Regrouping(ControlMachine):
     """Assigns every request its turn and the plan that computes it."""
 
-    def __init__(self, plans: Plans, works: Iterator[int], objective: Objective) -> None:
+    def __init__(self, plans: PlanBook, works: Iterator[int], objective: Objective) -> None:
         self._plans = plans
         self._works = works
         self._objective = objective
@@ -156,6 +156,28 @@ class Regrouping(ControlMachine):
         lines = [each for each in self._lines.values() if model in ("", each.model)]
         groups = [group for line in lines for each in line.all_groups for group in each]
         return {sha256 for group in groups for sha256 in group.graph.programs}
+
+    # ------------------------------------------------------------ what happens
+
+    def queue(self, ticket: Ticket, model: str, graph: TaskGraph, now: float) -> list[Action]:
+        """A request wants its turn on the groups of a model, whose plan in force is `graph`."""
+        return self.step(events.Queued(ticket, model, graph), now)
+
+    def leave(self, ticket: Ticket, now: float) -> list[Action]:
+        """The holder of this ticket leaves."""
+        return self.step(events.Left(ticket), now)
+
+    def devices_changed(self, devices: frozenset[DeviceId], now: float) -> list[Action]:
+        """Devices came or went."""
+        return self.step(events.Changed("", devices), now)
+
+    def forget(self, model: str) -> list[Action]:
+        """The model was replaced or unloaded."""
+        return self.step(events.Forgotten(model), 0.0)
+
+    def ended(self, outcome: events.WorkOutcome, now: float) -> list[Action]:
+        """A work ended."""
+        return self.step(outcome, now)
 
     # ------------------------------------------------------------ events
 

@@ -21,9 +21,9 @@ from coordinator.planning.plugin_errors import BrokenPlanner, name_of
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.planning.whole_network_devices import parted, without_others
 from coordinator.plans import actions, events
+from coordinator.plans.book import NO_WORKER
 from coordinator.plans.entries import are_alike
 from coordinator.plans.named import planner_of
-from coordinator.plans.plans import NO_WORKER
 from coordinator.plans.switching import LEAST_GAIN
 from coordinator.settings import Objective
 from coordinator.tasks.plan import Plan

@@ -12,8 +12,8 @@ from coordinator.devices.announcements import Announcements
 from coordinator.devices.devices import Devices
 from coordinator.library.loaded import Library, Loaded
 from coordinator.library.naming import Names
+from coordinator.plans.book import NO_WORKER
 from coordinator.plans.controller import Controller
-from coordinator.plans.plans import NO_WORKER
 from protos.errors import NotFound, Unavailable
 
 log = structlog.get_logger(__name__)

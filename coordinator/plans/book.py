@@ -24,14 +24,15 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import inf
 
+from coordinator.costs.observed import Observed
 from coordinator.plans import actions, events
 from coordinator.plans.actions import Action
 from coordinator.plans.choice import IN_FORCE, Choice
 from coordinator.plans.entries import CONSIDERED, DRIFT, PERIOD, Making, ModelPlan, are_alike
-from coordinator.plans.events import Event, Work
+from coordinator.plans.events import Event, Ticket, Work
 from coordinator.plans.machine import ControlMachine
 from coordinator.plans.switching import Switching
 from coordinator.tasks.plan import MadeFor, Plan
@@ -51,7 +52,7 @@ NO_WORKER = Unavailable(
 )
 
 
-class Plans(ControlMachine):
+class PlanBook(ControlMachine):
     """One plan in force per model, and the latest chosen ones. `works` numbers background work.
     Every `period_s` (0: never), and when observations have drifted, another plan is looked for.
     """
@@ -121,6 +122,50 @@ class Plans(ControlMachine):
     def due_s(self) -> float:
         """When the next plan begins, or a wait times out."""
         return min((self._look_s, *(entry.due_s for entry in self._entries.values())))
+
+    # ------------------------------------------------------------ what happens
+
+    def ask(self, ticket: Ticket, model: str, choice: Choice, now: float) -> list[Action]:
+        """Somebody wants a plan of a model."""
+        return self.step(events.PlanRequested(ticket, model, choice), now)
+
+    def leave(self, ticket: Ticket) -> None:
+        """The holder of this ticket leaves: it was answered, refused, or stopped waiting."""
+        self.step(events.Left(ticket), 0.0)
+
+    def tick(self, now: float) -> list[Action]:
+        """Time has passed."""
+        return self.step(events.Tick(), now)
+
+    def devices_changed(
+        self, devices: frozenset[DeviceId], cause: str, now: float, model: str = ""
+    ) -> None:
+        """A reason to plan again."""
+        self.step(events.Changed(cause, devices, model), now)
+
+    def answered(self, model: str, observed: Mapping[str, Observed], now: float) -> None:
+        """A request was answered."""
+        self.step(events.AnswerSeen(model, observed), now)
+
+    def hold(self, model: str, graph: TaskGraph, now: float) -> list[Action]:
+        """Somebody sent a plan."""
+        return self.step(events.Held(model, graph), now)
+
+    def release(self, model: str, now: float) -> None:
+        """The plan that was held may be replaced again."""
+        self.step(events.PlanReleased(model), now)
+
+    def keep(self, model: str, choice: Choice, graph: TaskGraph) -> None:
+        """Somebody sent a plan for requests to choose."""
+        self.step(events.PlanKept(model, choice, graph), 0.0)
+
+    def forget(self, model: str, now: float) -> list[Action]:
+        """The model was replaced or unloaded."""
+        return self.step(events.Forgotten(model), now)
+
+    def ended(self, outcome: events.WorkOutcome, now: float) -> list[Action]:
+        """A work ended."""
+        return self.step(outcome, now)
 
     # ------------------------------------------------------------ events
 
