@@ -15,7 +15,7 @@ from models.tensors.precision import read_precision
 from worker.engines.base import Runnable
 
 # The fastest of so many runs of each, in turn: other programs disturb some of them.
-ROUNDS = 3
+ROUNDS = 5
 # Another round is begun within this time only: a Pi takes seconds for a large block.
 MOST_S = 2.0
 
