@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,7 @@ NETWORKS = (
     "yolov8n",
 )
 KIND, DEVICES = "pi4-gbe", 4
+ENGINES = ("ncnn",)
 ROUNDS = 7
 # Rounds of a slow block end after this long; there are three at least.
 MOST_S = 3.0
@@ -87,16 +87,15 @@ def measure(name: str) -> dict[str, Any]:
 
 
 def _engines(folder: Path) -> dict[str, Engine]:
-    """onnxruntime as on Arm, and those on this processor that are installed."""
+    """onnxruntime as on Arm, and what the playbook installs beside it. OpenVINO has kernels of its
+    own for x86-64, which say nothing of Arm.
+    """
     store = BlobStore(folder, 1 << 40)
     engines: dict[str, Engine] = {
         DEFAULT: OnnxRuntime(Place(folder / DEFAULT, store, 1), (BLOCKED_LAYOUT,))
     }
-    for name in candidates():
-        with suppress(ImbrexError):
-            engine = factory_of(name)(Place(folder / name, store, 1))
-            if engine.traits.processor == "cpu" and engine.traits.limits is None:
-                engines[name] = engine
+    for name in {*ENGINES} & candidates().keys():
+        engines[name] = factory_of(name)(Place(folder / name, store, 1))
     return engines
 
 
@@ -146,6 +145,20 @@ def _in_turn(
             ready.compute()
             fastest[name] = min(fastest[name], time.thread_time() - began_s)
     return fastest
+
+
+def markdown(networks: Mapping[str, Mapping[str, Any]]) -> str:
+    """The same as a table."""
+    lines = ["| network | onnxruntime | best of each block | gain | difference | blocks by ncnn |"]
+    lines.append("|---|---|---|---|---|---|")
+    for name, row in networks.items():
+        times = (f"{1e3 * row[key]:.3g} ms" for key in ("onnxruntime_s", "best_s"))
+        count = f"{row['programs'].get('ncnn', 0)} of {sum(row['programs'].values())}"
+        lines.append(
+            f"| `{name}` | {' | '.join(times)} | {row['ratio']:.2f} | {row['difference']:.0e} "
+            f"| {count} |"
+        )
+    return "\n".join(["", *lines, ""])
 
 
 def table(networks: Mapping[str, Mapping[str, Any]]) -> str:

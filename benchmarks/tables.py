@@ -158,6 +158,12 @@ SECTIONS = (
         lambda result: engines.table(result["networks"], result["precision"]),
     ),
     Section(
+        "engines-as-on-arm.json",
+        "ncnn and onnxruntime, block by block",
+        "In the blocks of a plan for four Pi 4s, one thread; onnxruntime without its blocked layout.",
+        lambda result: engine_blocks.markdown(result["networks"]),
+    ),
+    Section(
         "heights.json",
         "OpenVINO with open heights",
         "Programs compiled for one height, and for any.",

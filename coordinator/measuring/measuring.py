@@ -146,7 +146,7 @@ class Measuring:
             NotFound, BadRequest: no such model, or it cannot be used.
             Unavailable: no device is ready.
         """
-        loaded = await self._library.get(model)
+        loaded = await self._library.load(model)
         async with self._admission.place(alone=True):
             devices = self._devices.cluster().devices
             if not devices:

@@ -1,4 +1,4 @@
-"""The plans of every model: pure state, events in, actions out.
+"""The plans of every model: pure state, whose methods are what happens. They return what to do.
 
 Every model has a plan in force. It is replaced when devices come or go, after measurements, and
 periodically if requests have shown something new, unless it is held. Beside it are the plans that
@@ -28,12 +28,24 @@ from collections.abc import Iterator, Mapping
 from math import inf
 
 from coordinator.costs.observed import Observed
-from coordinator.plans import actions, events
-from coordinator.plans.actions import Action
 from coordinator.plans.choice import IN_FORCE, Choice
 from coordinator.plans.entries import CONSIDERED, DRIFT, PERIOD, Making, ModelPlan, are_alike
-from coordinator.plans.events import Event, Ticket, Work
-from coordinator.plans.machine import ControlMachine
+from coordinator.plans.steps import (
+    Planned,
+    PlanStep,
+    Prepare,
+    Prepared,
+    Propose,
+    Refuse,
+    Start,
+    Swap,
+    Ticket,
+    Unprepared,
+    Work,
+    WorkFailed,
+    WorkOutcome,
+    completed,
+)
 from coordinator.plans.switching import Switching
 from coordinator.tasks.plan import MadeFor, Plan
 from coordinator.tasks.task_graph import TaskGraph
@@ -52,7 +64,7 @@ NO_WORKER = Unavailable(
 )
 
 
-class PlanBook(ControlMachine):
+class PlanBook:
     """One plan in force per model, and the latest chosen ones. `works` numbers background work.
     Every `period_s` (0: never), and when observations have drifted, another plan is looked for.
     """
@@ -125,117 +137,14 @@ class PlanBook(ControlMachine):
 
     # ------------------------------------------------------------ what happens
 
-    def ask(self, ticket: Ticket, model: str, choice: Choice, now: float) -> list[Action]:
-        """Somebody wants a plan of a model."""
-        return self.step(events.PlanRequested(ticket, model, choice), now)
+    @completed
+    def ask(self, ticket: Ticket, model: str, choice: Choice, now: float) -> Iterator[PlanStep]:
+        """Somebody wants a plan of a model.
 
-    def leave(self, ticket: Ticket) -> None:
-        """The holder of this ticket leaves: it was answered, refused, or stopped waiting."""
-        self.step(events.Left(ticket), 0.0)
-
-    def tick(self, now: float) -> list[Action]:
-        """Time has passed."""
-        return self.step(events.Tick(), now)
-
-    def devices_changed(
-        self, devices: frozenset[DeviceId], cause: str, now: float, model: str = ""
-    ) -> None:
-        """A reason to plan again."""
-        self.step(events.Changed(cause, devices, model), now)
-
-    def answered(self, model: str, observed: Mapping[str, Observed], now: float) -> None:
-        """A request was answered."""
-        self.step(events.AnswerSeen(model, observed), now)
-
-    def hold(self, model: str, graph: TaskGraph, now: float) -> list[Action]:
-        """Somebody sent a plan."""
-        return self.step(events.Held(model, graph), now)
-
-    def release(self, model: str, now: float) -> None:
-        """The plan that was held may be replaced again."""
-        self.step(events.PlanReleased(model), now)
-
-    def keep(self, model: str, choice: Choice, graph: TaskGraph) -> None:
-        """Somebody sent a plan for requests to choose."""
-        self.step(events.PlanKept(model, choice, graph), 0.0)
-
-    def forget(self, model: str, now: float) -> list[Action]:
-        """The model was replaced or unloaded."""
-        return self.step(events.Forgotten(model), now)
-
-    def ended(self, outcome: events.WorkOutcome, now: float) -> list[Action]:
-        """A work ended."""
-        return self.step(outcome, now)
-
-    # ------------------------------------------------------------ events
-
-    def _react(self, event: Event, now: float) -> Iterator[Action]:
-        match event:
-            case events.PlanRequested():
-                yield from self._want(event, now)
-            case events.Left(ticket):
-                for entry in self._entries.values():
-                    entry.waiting.pop(ticket, None)
-            case events.Tick():
-                if self._look_s <= now:
-                    self._period_has_passed(now)
-                for entry in self._entries.values():
-                    yield from self._tick(entry, now)
-            case events.Changed(cause, devices, model):
-                self._devices = devices
-                self._change(cause, model, now)
-            case events.AnswerSeen(model, observed) if self._period_s:
-                if self.switching.is_due(model, observed, now):
-                    self._change(DRIFT, model, now)
-            case events.PlanGiven():
-                yield from self._given(event, now)
-            case events.WorkOutcome():
-                yield from self._outcome(event, now)
-
-    def _change(self, cause: str, model: str, now: float) -> None:
-        if self._period_s and self._look_s == inf:
-            self._look_s = now + self._period_s
-        for entry in self._entries.values():
-            if not model or entry.model == model:
-                entry.change(cause, now)
-
-    def _period_has_passed(self, now: float) -> None:
-        self._look_s = now + self._period_s
-        for (model, choice), entry in self._entries.items():
-            if choice != IN_FORCE:
-                continue
-            if not entry.is_settled or self.switching.is_worth_a_look(model, now):
-                entry.want(PERIOD, now)
-
-    def _given(self, event: events.PlanGiven, now: float) -> Iterator[Action]:
-        match event:
-            case events.Held(model, graph):
-                entry = self._entries.setdefault((model, IN_FORCE), ModelPlan(model, IN_FORCE))
-                yield from entry.stopped()
-                entry.held = True
-                entry.put(graph)
-                yield from entry.ended(now)
-            case events.PlanReleased(model):
-                entry = self._entries[model, IN_FORCE]
-                entry.held = False
-                entry.want("released", now)
-            case events.PlanKept(model, choice, graph):
-                if not self.knows(model, choice):
-                    self._make_room()
-                    self._entries[model, choice] = ModelPlan(model, choice)
-                    self._entries[model, choice].put(graph)
-                self._touch(self._entries[model, choice])
-            case events.Forgotten(model):
-                self.switching.forget(model)
-                for key in [key for key in self._entries if key[0] == model]:
-                    entry = self._entries.pop(key)
-                    yield from entry.stopped()
-                    gone = Unavailable(cause=f"{model} was unloaded", cure="Load it, and ask again")
-                    entry.put(None, gone)
-                    yield from entry.ended(now)
-
-    def _want(self, wanted: events.PlanRequested, now: float) -> Iterator[Action]:
-        model, choice = wanted.model, wanted.choice
+        Raises:
+            NotFound: no such plan was sent.
+            Unavailable: its devices are away, or too many plans are being made.
+        """
         if not self.knows(model, choice):
             if choice.plan:
                 raise NotFound(
@@ -253,16 +162,111 @@ class PlanBook(ControlMachine):
             entry.want("devices or measurements changed", now)
         if entry.graph is not None:
             self._require_devices(choice, entry.graph.plan)
-            yield actions.Start(wanted.ticket, entry.graph)
+            yield Start(ticket, entry.graph)
             return
         if isinstance(entry.error, TooLittleMemory) and not entry.busy:
-            yield actions.Refuse(wanted.ticket, entry.error)
+            yield Refuse(ticket, entry.error)
             return
-        entry.waiting[wanted.ticket] = now + FIRST_PLAN_S
+        entry.waiting[ticket] = now + FIRST_PLAN_S
         if not entry.busy:
             entry.want("asked for" if entry.error else "first use", now)
 
-    def _tick(self, entry: ModelPlan, now: float) -> Iterator[Action]:
+    def leave(self, ticket: Ticket) -> None:
+        """The holder of this ticket was answered, refused, or does not wait any longer."""
+        for entry in self._entries.values():
+            entry.waiting.pop(ticket, None)
+
+    @completed
+    def tick(self, now: float) -> Iterator[PlanStep]:
+        """Time has passed."""
+        if self._look_s <= now:
+            self._period_has_passed(now)
+        for entry in self._entries.values():
+            yield from self._tick(entry, now)
+
+    def devices_changed(
+        self, devices: frozenset[DeviceId], cause: str, now: float, model: str = ""
+    ) -> None:
+        """A reason to plan again, for one model or (empty) for all. `devices` are those that can be
+        used now.
+        """
+        self._devices = devices
+        self._change(cause, model, now)
+
+    def answered(self, model: str, observed: Mapping[str, Observed], now: float) -> None:
+        """Devices and links were this fast when a request to a model was answered."""
+        if self._period_s and self.switching.is_due(model, observed, now):
+            self._change(DRIFT, model, now)
+
+    @completed
+    def hold(self, model: str, graph: TaskGraph, now: float) -> Iterator[PlanStep]:
+        """Somebody sent a plan, which is prepared: it stays in force until `release`."""
+        entry = self._entries.setdefault((model, IN_FORCE), ModelPlan(model, IN_FORCE))
+        yield from entry.stopped()
+        entry.held = True
+        entry.put(graph)
+        yield from entry.ended(now)
+
+    def release(self, model: str, now: float) -> None:
+        """The plan that was held may be replaced again."""
+        entry = self._entries[model, IN_FORCE]
+        entry.held = False
+        entry.want("released", now)
+
+    def keep(self, model: str, choice: Choice, graph: TaskGraph) -> None:
+        """Somebody sent a plan for requests to choose, which is prepared.
+
+        Raises:
+            Unavailable: too many plans are being made.
+        """
+        if not self.knows(model, choice):
+            self._make_room()
+            self._entries[model, choice] = ModelPlan(model, choice)
+            self._entries[model, choice].put(graph)
+        self._touch(self._entries[model, choice])
+
+    @completed
+    def forget(self, model: str, now: float) -> Iterator[PlanStep]:
+        """The model was replaced or unloaded."""
+        self.switching.forget(model)
+        for key in [key for key in self._entries if key[0] == model]:
+            entry = self._entries.pop(key)
+            yield from entry.stopped()
+            gone = Unavailable(cause=f"{model} was unloaded", cure="Load it, and ask again")
+            entry.put(None, gone)
+            yield from entry.ended(now)
+
+    @completed
+    def ended(self, outcome: WorkOutcome, now: float) -> Iterator[PlanStep]:
+        """A work ended, for an entry or for groups."""
+        makings = [
+            (entry, entry.making)
+            for entry in self._entries.values()
+            if entry.making is not None and entry.making.work == outcome.work
+        ]
+        if isinstance(outcome, Prepared) and all(_has_weights(*pair) for pair in makings):
+            self.switching.prepared(outcome.seconds)
+        for entry, making in makings:
+            yield from self._made(entry, making, outcome, now)
+
+    # ------------------------------------------------------------ how an entry goes on
+
+    def _change(self, cause: str, model: str, now: float) -> None:
+        if self._period_s and self._look_s == inf:
+            self._look_s = now + self._period_s
+        for entry in self._entries.values():
+            if not model or entry.model == model:
+                entry.change(cause, now)
+
+    def _period_has_passed(self, now: float) -> None:
+        self._look_s = now + self._period_s
+        for (model, choice), entry in self._entries.items():
+            if choice != IN_FORCE:
+                continue
+            if not entry.is_settled or self.switching.is_worth_a_look(model, now):
+                entry.want(PERIOD, now)
+
+    def _tick(self, entry: ModelPlan, now: float) -> Iterator[PlanStep]:
         if entry.begins_s <= now:
             entry.making = Making(Work(next(self._works)), tuple(entry.causes))
             entry.causes.clear()
@@ -274,47 +278,36 @@ class PlanBook(ControlMachine):
                 cause=f"no plan for {entry.model} within {FIRST_PLAN_S:.0f} s",
                 cure="See the coordinator's log.",
             )
-            yield actions.Refuse(ticket, late)
-
-    def _outcome(self, event: events.WorkOutcome, now: float) -> Iterator[Action]:
-        making = [
-            (entry, entry.making)
-            for entry in self._entries.values()
-            if entry.making is not None and entry.making.work == event.work
-        ]
-        if isinstance(event, events.Prepared) and all(_has_weights(*each) for each in making):
-            self.switching.prepared(event.seconds)
-        for entry, of_entry in making:
-            yield from self._made(entry, of_entry, event, now)
+            yield Refuse(ticket, late)
 
     def _made(
-        self, entry: ModelPlan, making: Making, event: events.WorkOutcome, now: float
-    ) -> Iterator[Action]:
-        match event:
-            case events.Planned(work, plan, old_s):
+        self, entry: ModelPlan, making: Making, outcome: WorkOutcome, now: float
+    ) -> Iterator[PlanStep]:
+        match outcome:
+            case Planned(work, plan, old_s):
                 if self._is_better(entry, plan, old_s):
-                    yield actions.Prepare(work, entry.model, (plan,))
+                    yield Prepare(work, entry.model, (plan,))
                     return
                 entry.error, entry.is_settled = None, not making.without
                 entry.made_for = plan.made_for
-            case events.Unprepared(_, errors):
+            case Unprepared(_, errors):
                 making.without |= errors
                 yield self._propose(entry, making)
                 return
-            case events.Prepared(_, (graph,)):
+            case Prepared(_, (graph,)):
                 entry.put(graph)
                 entry.is_settled = not making.without
-                yield actions.Swap(entry.model, entry.choice, graph, making.causes)
-            case events.WorkFailed(_, error, deserted):
+                yield Swap(entry.model, entry.choice, graph, making.causes)
+            case WorkFailed(_, error, deserted):
                 goes_on = not deserted and self._goes_on(entry, error)
                 entry.put(entry.graph if goes_on else None, error)
         yield from entry.ended(now)
 
-    def _propose(self, entry: ModelPlan, making: Making) -> Action:
+    def _propose(self, entry: ModelPlan, making: Making) -> Propose:
         considered = set(making.causes) <= set(CONSIDERED)
         old = entry.graph.plan if entry.graph and considered else None
         without = dict(making.without)
-        return actions.Propose(making.work, entry.model, entry.choice, making.causes, without, old)
+        return Propose(making.work, entry.model, entry.choice, making.causes, without, old)
 
     def _is_better(self, entry: ModelPlan, new: Plan, old_s: float | None) -> bool:
         """Whether to switch: never to the same plan, always if the old one cannot go on or

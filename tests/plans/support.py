@@ -4,11 +4,10 @@ from dataclasses import replace
 from itertools import count
 
 from coordinator.planning.groups import Grouping, ServiceTimes
-from coordinator.plans.actions import Prepare, Propose
 from coordinator.plans.book import PlanBook
 from coordinator.plans.choice import IN_FORCE, Choice
 from coordinator.plans.entries import SETTLE_S
-from coordinator.plans.events import Planned, Prepared, Ticket
+from coordinator.plans.steps import Planned, Prepare, Prepared, Propose, Ticket
 from coordinator.tasks.plan import Block, Plan, Tile
 from coordinator.tasks.task_graph import TaskGraph
 from models.cut.program import Program

@@ -18,30 +18,28 @@ from hypothesis.stateful import (
 )
 
 from coordinator.plans import grouping as grouping_module
-from coordinator.plans.actions import (
-    Action,
+from coordinator.plans.book import NO_WORKER, PlanBook
+from coordinator.plans.choice import IN_FORCE, Choice
+from coordinator.plans.entries import CONSIDERED, ModelPlan
+from coordinator.plans.grouping import Regrouping
+from coordinator.plans.steps import (
     Divide,
+    Divided,
+    Planned,
+    PlanStep,
     Prepare,
+    Prepared,
     Propose,
     Refuse,
     Start,
     Stop,
     Swap,
-)
-from coordinator.plans.book import NO_WORKER, PlanBook
-from coordinator.plans.choice import IN_FORCE, Choice
-from coordinator.plans.entries import CONSIDERED, ModelPlan
-from coordinator.plans.events import (
-    Divided,
-    Planned,
-    Prepared,
     Ticket,
     Unprepared,
     Work,
     WorkFailed,
     WorkOutcome,
 )
-from coordinator.plans.grouping import Regrouping
 from coordinator.requests.admission import AdmissionQueue
 from coordinator.tasks.task_graph import TaskGraph
 from protos.errors import ImbrexError, LostWorker, Overloaded
@@ -76,11 +74,11 @@ class AnyOrder(RuleBasedStateMachine):
         self.of: dict[Work, tuple[object, ...]] = {}
         self.held: dict[str, TaskGraph] = {}
         self.devices = frozenset(map(DeviceId, "abc"))
-        self.step(self.regrouping, self.regrouping.devices_changed(self.devices, self.now))
+        self.step(self.regrouping, self.regrouping.devices_changed(self.devices))
 
     # ------------------------------------------------------------ what the machines say
 
-    def step(self, machine: Machine, actions: list[Action]) -> None:
+    def step(self, machine: Machine, actions: list[PlanStep]) -> None:
         self.take(machine, actions)
         self.tell()
 
@@ -88,12 +86,12 @@ class AnyOrder(RuleBasedStateMachine):
         while self.news:
             self.told(self.news.popleft())
 
-    def take(self, machine: Machine, actions: list[Action]) -> None:
+    def take(self, machine: Machine, actions: list[PlanStep]) -> None:
         """Whoever is told something goes on after this."""
         for action in actions:
             self.act(action, machine)
 
-    def act(self, action: Action, machine: Machine) -> None:
+    def act(self, action: PlanStep, machine: Machine) -> None:
         match action:
             case Start(ticket) | Refuse(ticket):
                 assert self.asked.pop(ticket) is machine, "told without having asked"
@@ -231,7 +229,7 @@ class AnyOrder(RuleBasedStateMachine):
     def change(self, devices: set[str], cause: str) -> None:
         self.devices = frozenset(map(DeviceId, devices))
         self.plans.devices_changed(self.devices, cause, self.now)
-        self.step(self.regrouping, self.regrouping.devices_changed(self.devices, self.now))
+        self.step(self.regrouping, self.regrouping.devices_changed(self.devices))
 
     @rule(model=MODELS)
     def hold(self, model: str) -> None:
@@ -310,7 +308,7 @@ TestAnyOrder = AnyOrder.TestCase
 # ---------------------------------------------------------------- it can fail
 
 
-def goes_on_making(entry: ModelPlan) -> Iterator[Action]:
+def goes_on_making(entry: ModelPlan) -> Iterator[PlanStep]:
     """A plan that is held, or a model that is forgotten, does not stop what is being made."""
     entry.causes.clear()
     entry.making = None
@@ -324,13 +322,13 @@ def begins_another(entry: ModelPlan, cause: str, now: float) -> None:
         entry.begins_s = now
 
 
-def tells_nobody(entry: ModelPlan, now: float) -> Iterator[Action]:
+def tells_nobody(entry: ModelPlan, now: float) -> Iterator[PlanStep]:
     """Who waits is forgotten when a plan is there."""
     entry.making = None
     return iter(())
 
 
-def takes_what_is_late(plans: PlanBook, model: str, made: TaskGraph, now: float) -> list[Action]:
+def takes_what_is_late(plans: PlanBook, model: str, made: TaskGraph, now: float) -> list[PlanStep]:
     """A plan that was made before another was held takes over."""
     for entry in plans._entries.values():
         if entry.model == model:

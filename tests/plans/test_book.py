@@ -8,13 +8,18 @@ import pytest
 
 from coordinator.costs.observed import Observed
 from coordinator.plans import book as module
-from coordinator.plans.actions import Prepare, Propose, Refuse, Start, Stop, Swap
 from coordinator.plans.book import FIRST_PLAN_S, NO_WORKER, PlanBook
 from coordinator.plans.choice import IN_FORCE, Choice
 from coordinator.plans.entries import DRIFT, MOST_LEFT, PERIOD, SETTLE_S
-from coordinator.plans.events import (
+from coordinator.plans.steps import (
     Planned,
+    Prepare,
     Prepared,
+    Propose,
+    Refuse,
+    Start,
+    Stop,
+    Swap,
     Ticket,
     Unprepared,
     Work,

@@ -6,17 +6,21 @@ from itertools import count
 import pytest
 
 from coordinator.costs.observed import Observed
-from coordinator.plans.actions import Divide, Prepare, Regroup, Start, Stop
 from coordinator.plans.book import PlanBook
-from coordinator.plans.events import (
+from coordinator.plans.grouping import KEEP_S, Regrouping
+from coordinator.plans.steps import (
+    Divide,
     Divided,
+    Prepare,
     Prepared,
+    Regroup,
+    Start,
+    Stop,
     Ticket,
     Unprepared,
     Work,
     WorkFailed,
 )
-from coordinator.plans.grouping import KEEP_S, Regrouping
 from coordinator.plans.switching import HEARD_S
 from coordinator.settings import Objective
 from protos.errors import LostWorker
@@ -36,7 +40,7 @@ class Crowd:
     def __init__(self, objective: Objective = "auto") -> None:
         self.plans = PlanBook(count(100), period_s=600.0)
         self.state = Regrouping(self.plans, count(1), objective)
-        self.state.devices_changed(ALL, 0.0)
+        self.state.devices_changed(ALL)
         self.numbers = map(Ticket, count(1))
         self.here: list[Ticket] = []
         self.slower = 0.0
@@ -195,7 +199,7 @@ def test_a_device_that_is_gone_takes_its_groups_with_it() -> None:
     now = crowd.divided()
     waiting = crowd.here[-1:]
     assert crowd.state.status(M, now).groups == 2
-    assert crowd.state.devices_changed(ALL - {DeviceId("d")}, now) == []
+    assert crowd.state.devices_changed(ALL - {DeviceId("d")}) == []
     assert crowd.state.status(M, now).groups == 1
     started = [each for each in crowd.go(now + 1, many=5) if isinstance(each, Start)]
     assert {each.ticket for each in started} >= set(waiting)
@@ -206,7 +210,7 @@ def test_devices_that_left_while_groups_were_planned() -> None:
     crowd = Crowd()
     crowd.come(0.0, many=9)
     crowd.go(2.0)
-    crowd.state.devices_changed(ALL - {DeviceId("d")}, 2.5)
+    crowd.state.devices_changed(ALL - {DeviceId("d")})
     crowd.state.ended(Divided(W1, {1: ALL_ONE, 2: HALVES}), 3.0)
     assert crowd.go(4.0) == [Start(Ticket(4), TOGETHER)]
 

@@ -27,15 +27,15 @@ class Gauges(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Every gauge with its present value."""
         yield GaugeMetricFamily(
-            "imbrex_queue_depth", "Requests waiting.", self._coordinator.queue_depth
+            "imbrex_queue_depth", "Requests waiting.", self._coordinator.admission.waiting
         )
         yield GaugeMetricFamily(
-            "imbrex_in_flight", "Requests being computed.", self._coordinator.in_flight
+            "imbrex_in_flight", "Requests being computed.", self._coordinator.admission.running
         )
         yield GaugeMetricFamily(
             "imbrex_models_weight_bytes",
             "Bytes of the weights of all loaded models.",
-            self._coordinator.served.weight_bytes,
+            self._coordinator.library.weight_bytes,
         )
         yield GaugeMetricFamily(
             "imbrex_models_max_bytes",
