@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import engines, hardware, readme
+from benchmarks import engine_blocks, engines, hardware, readme
 from benchmarks.compare import text
 from benchmarks.exports import __main__ as exports
 from benchmarks.lab import tables as lab
@@ -160,7 +160,7 @@ SECTIONS = (
     Section(
         "engines-as-on-arm.json",
         "ncnn and onnxruntime, block by block",
-        "In the blocks of a plan for four Pi 4s, one thread; onnxruntime without its blocked layout.",
+        "In the blocks of a plan for four Pi 4s; onnxruntime without its blocked layout.",
         lambda result: engine_blocks.markdown(result["networks"]),
     ),
     Section(

@@ -37,7 +37,7 @@ _NO_MEMORY = -100
 # without counting, also while Python ends.
 _POOLS = (ncnn.PoolAllocator(), ncnn.PoolAllocator())
 for _pool in _POOLS:
-    _pool.set_size_compare_ratio(0.5)
+    _pool.set_size_compare_ratio(0.0)  # Any that is large enough: what was used last is in a cache.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_pool))
 
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer
