@@ -69,6 +69,7 @@ def computed(folder, nodes, feeds, outputs=("y",), opset=OPSET, **constants):
     for name, array in results.items():
         assert (array == again[name]).all()
         assert array.flags.c_contiguous
+        assert not any(np.may_share_memory(array, feed) for feed in feeds.values())
     for name, array in before.items():
         assert (array == feeds[name]).all(), "an input was written to"
     return results, expected
@@ -217,6 +218,12 @@ def test_operands_of_any_rank_are_repeated_along_the_right_axes(tmp_path, op, sh
             assert_same(*computed(tmp_path, nodes, {"x": x}, o=constant))
 
 
+@pytest.mark.parametrize("axes", [[1], [1, 2]])
+def test_computed_operands_of_fewer_axes_are_repeated_along_the_right_ones(tmp_path, axes):
+    nodes = [node("ReduceMean", "x", "m", axes=axes, keepdims=0), node("Mul", "x m")]
+    assert_same(*computed(tmp_path, nodes, {"x": values(*CUBE)}, opset=13))
+
+
 @pytest.mark.parametrize("rank", [3, 4, 5])
 def test_axes_are_exchanged_in_every_order(tmp_path, rank):
     x = values(1, *(8,) * (rank - 1))
@@ -249,6 +256,12 @@ def test_a_first_layer_that_computes_in_place_leaves_its_input_alone(tmp_path, o
     assert_same(*computed(tmp_path, [node(op, "x", "z"), node("Add", "x z")], {"x": x}))
     flat = [node("Flatten", "x", "f"), node(op, "f")]
     assert_same(*computed(tmp_path, flat, {"x": x}))
+
+
+def test_an_input_that_is_an_output_too_is_copied(tmp_path):
+    nodes = [node("Conv", "x w", **WINDOW), node("Identity", "x", "z")]
+    feeds = {"x": values(1, 3, 8, 8)}
+    assert_same(*computed(tmp_path, nodes, feeds, ("y", "z"), w=values(8, 3, 3, 3)))
 
 
 def test_what_is_read_is_contiguous(tmp_path):

@@ -155,10 +155,7 @@ class Net:
                     cause=f"ncnn cannot compute a program (status {status})",
                     cure="Use onnxruntime for it",
                 )
-            array = np.asarray(mat)
-            # What is computed from nothing else than an input may still be its memory.
-            borrowed = any(np.may_share_memory(array, entry) for entry in inputs.values())
-            arrays[blob] = array.copy() if borrowed else array
+            arrays[blob] = np.asarray(mat)
         return arrays
 
 
