@@ -240,3 +240,19 @@ async def test_a_stored_pick_is_used_from_the_start(tmp_path, monkeypatch):
                 assert_right(await host.infer(MODEL, feeds), whole)
                 for connection in host.devices.pool.ready().values():
                     connection.tell_members()
+
+
+@pytest.mark.parametrize(("memory_mb", "computed"), [(750, 1), (190, 0)])
+async def test_an_engine_that_may_crash_needs_memory_for_another_process(
+    tmp_path, monkeypatch, memory_mb, computed
+):
+    plug(tmp_path, monkeypatch, apart="planted_engines:SoundApart")
+    place = Place(tmp_path, BlobStore(tmp_path, 1 << 20), 1, memory_mb * 1_000_000)
+    engine = pick_engine("apart", place)
+    engine.prepare(program(1))
+    x = picture()
+    engine.load(program(1).sha256).bound({"x": x}, {"y": x.shape}).compute()
+    await until(lambda: engine.standing() != Standing())
+    assert engine.standing().programs == computed
+    assert ("memory for another process" in engine.standing().refused) is not bool(computed)
+    engine.close()

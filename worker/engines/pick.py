@@ -16,15 +16,15 @@ from pathlib import Path
 
 import structlog
 
-from models.cut.program import Program, weight_bytes
-from models.tensors.memory import PROCESS_BYTES, engine_cap_bytes, megabytes
+from models.cut.program import Program
+from models.tensors.memory import engine_cap_bytes, megabytes
 from protos.daemon.files import write_atomically
 from worker.engines import AUTO
 from worker.engines.base import Engine, Place
 from worker.engines.comparison import ReferenceRun
 from worker.engines.onnxruntime import OnnxRuntime
 from worker.engines.registry import DEFAULT, candidates, factory_of
-from worker.engines.verified import Verified
+from worker.engines.verified import Verified, bytes_of
 
 FILE = "engine.json"
 # The runs that took longest tell most; a plan of a deep network has several tens of programs.
@@ -78,15 +78,7 @@ class Fastest(Verified):
         self._pick = stored or Pick(key)
         self._untried = sorted(versions) if stored is None else []
         self._longest: list[ReferenceRun] = []
-        # Another engine is tried by another process, with weights of its own.
-        self._has_room = True
         self._follow()
-
-    def prepare(self, program: Program) -> None:
-        """Prepares the program for onnxruntime."""
-        super().prepare(program)
-        needed = 2 * (PROCESS_BYTES + _weights(self._programs.all()))
-        self._has_room = needed <= self._place.memory_bytes
 
     def wants(self, sha256: str) -> str:
         """The engines for which runs of this program are wanted; `auto`: to find some."""
@@ -130,7 +122,7 @@ class Fastest(Verified):
         if result.wrong:
             return f"its results differ by {result.wrong:.1e} of the largest magnitude"
         # The other programs take their weights at least; in service the sum is watched.
-        others = _weights(self._programs.all()) - _weights([program for program, _ in runs])
+        others = bytes_of(self._programs.all()) - bytes_of([program for program, _ in runs])
         needed, room = result.memory_bytes + others, engine_cap_bytes(self._place.memory_bytes)
         if needed > room:
             return f"the plan's programs need {megabytes(needed)} of {megabytes(room)} with it"
@@ -169,8 +161,3 @@ def _stored(file: Path, key: str) -> Pick | None:
     except (OSError, ValueError, TypeError):
         return None
     return pick if pick.key == key else None
-
-
-def _weights(programs: Sequence[Program]) -> int:
-    """Bytes of the weights of all these, equal ones once."""
-    return weight_bytes([ref for program in programs for ref in program.weights])

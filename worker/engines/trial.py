@@ -175,7 +175,7 @@ def main() -> None:
         try:
             line = json.dumps(asdict(run_trial(*job)))
         except Exception as error:
-            line = json.dumps(f"its trial failed: {error}"[:400])
+            line = json.dumps(f"its trial failed: {str(error) or type(error).__name__}"[:400])
         print(line, file=answers, flush=True)
 
 

@@ -28,9 +28,9 @@ from typing import TypeAlias
 import numpy as np
 import structlog
 
-from models.cut.program import Program
+from models.cut.program import Program, weight_bytes
 from models.cut.whole import whole_network
-from models.tensors.memory import engine_cap_bytes, megabytes
+from models.tensors.memory import PROCESS_BYTES, engine_cap_bytes, megabytes
 from protos.daemon.memory_in_use import resident_bytes
 from protos.failures import BadInput
 from protos.wire.limits import ALL_TYPES, Limits
@@ -127,7 +127,9 @@ class Verified:
         self._engines: dict[str, Engine] = {}
         self._programs = ProgramCache(place.store)
         self._suspects = place.folder / "suspects"
+        # Trials are made by another process, with weights of its own.
         self._trials = Trials()
+        self._has_room = True
         self._records: dict[str, Record] = {}
         # Why engines and programs are refused; runs fail in any thread.
         self._refused_engines: dict[str, str] = {}
@@ -160,6 +162,8 @@ class Verified:
         if not self._reference.is_prepared(program.sha256):
             self._reference.prepare(program)
         self._programs.add(program)
+        needed = 2 * (PROCESS_BYTES + bytes_of(self._programs.all()))
+        self._has_room = needed <= self._place.memory_bytes
 
     def load(self, sha256: str) -> Runnable | None:
         """The program as onnxruntime runs it, and as the engine does once it has been verified."""
@@ -338,11 +342,8 @@ class Verified:
     ) -> tuple[EngineComparison, Runnable] | str:
         """An engine's run and its program, or why it does not compute it."""
         engine, record = self._engines[name], self._records[name]
-        if engine.traits.may_crash:
-            result = self._trials.result(name, self._place, [(program, run)])
-            if isinstance(result, str):
-                return f"failed: {result}"
-            self._await_pause()
+        if engine.traits.may_crash and (why := self._tried(name, program, run)):
+            return why
         before_bytes = resident_bytes()
         try:
             with self._suspected(engine, run.sha256):
@@ -362,6 +363,16 @@ class Verified:
         if self.is_for_speed and seen.times > SLOWER:
             return f"takes {seen.times:.1f} times as long"
         return seen, loaded
+
+    def _tried(self, name: str, program: Program, run: ReferenceRun) -> str:
+        """Has another process make the run, and waits for a pause; why it failed, or ""."""
+        if not self._has_room:
+            return "needs memory for another process that tries it"
+        result = self._trials.result(name, self._place, [(program, run)])
+        if isinstance(result, str):
+            return f"failed: {result}"
+        self._await_pause()
+        return ""
 
     def _await_pause(self) -> None:
         """Waits until no task has begun for a moment, or for long enough: an engine that loads a
@@ -541,6 +552,11 @@ class _FastestTrial(Runnable):
             seconds = seconds_in_turn(self._runnables, inputs, shapes)
             self._fastest[key] = self._runnables[seconds.index(min(seconds))]
         return self._fastest[key].bound(inputs, shapes)
+
+
+def bytes_of(programs: Sequence[Program]) -> int:
+    """Bytes of the weights of all these, equal ones once."""
+    return weight_bytes([ref for program in programs for ref in program.weights])
 
 
 def _limits(traits: Traits) -> Limits | None:
