@@ -30,7 +30,7 @@ setup: $(VENV)/ready ## make .venv with everything
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/pip install --quiet --editable ".[coordinator,watch,mqtt$(OPENVINO)]" --group dev
+	$(BIN)/pip install --quiet --editable ".[coordinator,watch,mqtt,ncnn$(OPENVINO)]" --group dev
 	touch $@
 
 demo: setup ## one image through a real cluster on this machine

@@ -3,13 +3,17 @@ the difference of the results. `best` is what a worker with `engine = auto` woul
 
     python -m benchmarks.engines [--only resnet50,digits] [--precision fp16] [--threads N]
                                  [--exported] [--json] [-o FILE]
+    python -m benchmarks.engines --as-on-arm [--json] [-o FILE] [FILE.onnx ...]
 
-`--exported` adds those that `benchmarks.exports` makes. With another precision than `exact`,
-engines may compute less exactly; onnxruntime does not.
+With `--as-on-arm` networks are computed in the blocks of a plan for four Pi 4s
+(`engine_blocks`), of these files or some of the catalogue. `--exported` adds those that
+`benchmarks.exports` makes. With another precision than `exact`, engines may compute less exactly;
+onnxruntime does not.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import statistics
 import sys
@@ -23,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import engine_blocks
 from benchmarks.exports.files import exported
 from benchmarks.report import command_line, emit
 from models.catalogue.catalogue import load
@@ -184,7 +189,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--precision", choices=WIRES, default="exact")
     parser.add_argument("--exported", action="store_true", help="exported networks, too")
+    parser.add_argument(
+        "--as-on-arm", action="store_true", help="in blocks, onnxruntime without blocked layout"
+    )
+    parser.add_argument("files", nargs="*", metavar="FILE.onnx")
     chosen = parser.parse_args(arguments)
+    if chosen.as_on_arm:
+        return _as_on_arm(chosen)
     rows = []
     for name in (*chosen.only.split(","), *(EXPORTED if chosen.exported else ())):
         rows.append(measure(name, chosen.threads, chosen.precision))
@@ -195,6 +206,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _text(rows),
     )
     return int(any(row["speedup"] < LEAST for row in rows))
+
+
+def _as_on_arm(chosen: argparse.Namespace) -> int:
+    networks = {}
+    for name in chosen.files or engine_blocks.NETWORKS:
+        source = str(exported([name])[0]) if name in EXPORTED else name
+        networks[Path(name).stem] = engine_blocks.measure(source)
+        print(engine_blocks.table(networks).splitlines()[-1], file=sys.stderr)
+    emit({"networks": networks}, chosen, engine_blocks.table(networks))
+    return int(any(row["ratio"] < LEAST for row in networks.values()))
 
 
 if __name__ == "__main__":

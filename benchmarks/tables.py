@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import engines, hardware, readme
+from benchmarks import engine_blocks, engines, hardware, readme
 from benchmarks.compare import text
 from benchmarks.exports import __main__ as exports
 from benchmarks.lab import tables as lab
@@ -156,6 +156,12 @@ SECTIONS = (
         "The same with `precision = fp16`",
         "",
         lambda result: engines.table(result["networks"], result["precision"]),
+    ),
+    Section(
+        "engines-as-on-arm.json",
+        "ncnn and onnxruntime, block by block",
+        "In the blocks of a plan for four Pi 4s; onnxruntime without its blocked layout.",
+        lambda result: engine_blocks.markdown(result["networks"]),
     ),
     Section(
         "heights.json",

@@ -184,7 +184,7 @@ def home_of(
     and `packages` of Debian at hand.
     """
     wheel = build(ROOT, folder / "dist")
-    house = wheels(folder / "wheels", [f"{wheel}[{extras}]"], ["3.11", "3.13"])
+    house = wheels(folder / "wheels", [f"{wheel}[{extras},ncnn]"], ["3.11", "3.13"])
     key = folder / "key"
     run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
     machines = {

@@ -46,6 +46,7 @@ LONG = "catalogue_networks"
 STARTS_WITHIN_S = 600.0
 TESTERS = ("hypothesis", "pytest", "pytest-asyncio")
 BIN = "/opt/imbrex/bin"
+OTHERS = (("ncnn", "Ncnn"), ("openvino", "OpenVino"))
 
 pytestmark = [
     pytest.mark.slow,
@@ -99,9 +100,9 @@ async def test_one_arm_worker_in_a_cluster_of_others(arm, tmp_path) -> None:
             assert pi.id in answer.devices
 
 
-# Each in a process of its own, and OpenVINO in a folder of its own: under qemu the engine that is
-# loaded second crashes. OpenVINO also needs /sys, with which onnxruntime crashes there, and a
-# processor such as a Raspberry Pi 4's.
+# Each in a process of its own, and others than onnxruntime in a folder of their own: under qemu the
+# engine that is loaded second crashes. OpenVINO also needs /sys, with which onnxruntime crashes
+# there. Both need a processor such as a Raspberry Pi 4's.
 TILE = """
 import pickle, sys
 from importlib import import_module
@@ -122,29 +123,32 @@ print(y.ravel().tolist())
 """
 
 
-def test_both_engines_compute_the_same(arm) -> None:
+def test_all_engines_compute_the_same(arm) -> None:
     program, blobs = conv_program()
     weights = {ref.sha256: bytes(blobs.bytes_of(ref.sha256)) for ref in program.weights}
-    house = wheels(arm.shared / "engines", ("openvino",), [PYTHON], "aarch64")
+    house = wheels(arm.shared / "engines", ("ncnn", "openvino"), [PYTHON], "aarch64")
     offline = ("--quiet", "--no-compile", "--no-index", f"--find-links={house}")
-    arm.run(f"{BIN}/pip", "install", *offline, "--target=/opt/openvino", "openvino")
+    for engine in ("ncnn", "openvino"):
+        arm.run(f"{BIN}/pip", "install", *offline, f"--target=/opt/{engine}", engine)
     results = []
-    for engine, name in (("onnxruntime", "OnnxRuntime"), ("openvino", "OpenVino")):
+    for engine, name in (("onnxruntime", "OnnxRuntime"), *OTHERS):
         folder = arm.shared / engine
         folder.mkdir()
         (folder / "given").write_bytes(pickle.dumps((program, weights, picture())))
         command = (f"{BIN}/python", "-c", TILE, engine, str(folder), name)
         with contextlib.ExitStack() as stack:
             variables = []
+            if engine != "onnxruntime":
+                variables = [f"PYTHONPATH=/opt/{engine}", "QEMU_CPU=cortex-a72"]
             if engine == "openvino":
-                variables = ["PYTHONPATH=/opt/openvino", "QEMU_CPU=cortex-a72"]
                 run("mount", "-t", "sysfs", "sysfs", arm.root / "sys")
                 stack.callback(run, "umount", arm.root / "sys")
             shown = arm.run("env", *variables, *command)
         results.append(np.array(json.loads(shown.splitlines()[-1])))
-    difference = np.abs(results[0] - results[1]).max()
-    print(f"largest difference {difference:.1e} of {np.abs(results[0]).max():.1f}")
-    assert difference <= 1e-4 * np.abs(results[0]).max()
+    for other in results[1:]:
+        difference = np.abs(results[0] - other).max()
+        print(f"largest difference {difference:.1e} of {np.abs(results[0]).max():.1f}")
+        assert difference <= 1e-4 * np.abs(results[0]).max()
 
 
 def test_the_core_of_the_suite(arm) -> None:

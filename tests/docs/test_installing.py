@@ -78,7 +78,12 @@ def test_packages_that_pages_add_are_those_of_extras() -> None:
         for packages in _ADDED.findall(page.read_text())
         for package in shlex.split(packages)
     }
-    assert added == {*OPTIONAL["watch"], *OPTIONAL["mqtt"], *OPTIONAL["openvino"]}
+    assert added == {
+        *OPTIONAL["watch"],
+        *OPTIONAL["mqtt"],
+        *OPTIONAL["ncnn"],
+        *OPTIONAL["openvino"],
+    }
 
 
 @pytest.mark.parametrize("extra", OPTIONAL)
@@ -96,5 +101,5 @@ def test_where_pipx_installed_imbrex_it_adds_packages(tmp_path: Path, monkeypatc
 
 
 def test_every_module_that_only_an_extra_installs_has_its_cure() -> None:
-    assert {*EXTRAS.values()} == {*OPTIONAL} - {"openvino"}  # which is an engine's matter
+    assert {*EXTRAS.values()} == {*OPTIONAL} - {"ncnn", "openvino"}  # which are engines' matter
     assert len(EXTRAS) == sum(len(OPTIONAL[extra]) for extra in {*EXTRAS.values()})

@@ -40,6 +40,7 @@ async def refreshed(host):
     [
         ("Wrong", "differ from onnxruntime's"),
         ("WrongOnce", "differs by"),
+        ("DyingApart", "signal 6"),
         ("Raising", "this compiler has a bug"),
         ("RaisingLate", "out of luck"),
         ("Eating", "memory"),

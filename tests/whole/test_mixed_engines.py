@@ -12,9 +12,7 @@ from tests.devices.support import worker_process
 from tests.whole.cluster import coordinator, question
 from tests.worker.plugged import plant
 
-pytest.importorskip("openvino", reason="needs the extra: pip install 'imbrex[openvino]'")
-
-MIXED = ("openvino", "onnxruntime")
+ENGINES = ("ncnn", "openvino")
 EXPORTED = "yolo11n"
 WHOLE = ("digits", "vgg16-conv", "resnet50", "yolov2", "yolov8n", EXPORTED)
 
@@ -51,7 +49,7 @@ async def largest_error(host, model, feeds, whole):
     return max(errors), before
 
 
-async def compared_on(tmp_path, model, strategies=tuple(STRATEGIES), engines=MIXED, **changes):
+async def compared_on(tmp_path, model, strategies, engines, **changes):
     """The largest error of each strategy, once the engines compute."""
     if model == EXPORTED:
         file = FOLDER / f"{model}.onnx"
@@ -79,23 +77,30 @@ def assert_exact(found):
     assert max(found.values()) <= 1e-5, f"more than 1e-05: {found}"
 
 
-async def test_a_mixed_cluster_is_exact(tmp_path):
+@pytest.fixture(params=ENGINES)
+def mixed(request):
+    """This engine on every other device."""
+    pytest.importorskip(request.param, reason=f"needs the extra {request.param}")
+    return (request.param, "onnxruntime")
+
+
+async def test_a_mixed_cluster_is_exact(tmp_path, mixed):
     """By the host, between devices, by channels, and what users get."""
-    assert_exact(await compared_on(tmp_path, "digits", ["lw", "halo", "kcut", "auto"]))
+    assert_exact(await compared_on(tmp_path, "digits", ["lw", "halo", "kcut", "auto"], mixed))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", WHOLE)
-async def test_every_strategy_is_exact_on_a_mixed_cluster(tmp_path, model):
-    assert_exact(await compared_on(tmp_path, model))
+async def test_every_strategy_is_exact_on_a_mixed_cluster(tmp_path, model, mixed):
+    assert_exact(await compared_on(tmp_path, model, STRATEGIES, mixed))
 
 
 async def test_the_comparison_finds_a_wrong_engine_that_nothing_checks(tmp_path, monkeypatch):
     plant(tmp_path, monkeypatch, "Wrong")
     # The worker believes whatever its engine computes.
     (tmp_path / "packages" / "sitecustomize.py").write_text(
-        "import worker.engines.verified\n"
-        "worker.engines.verified.of_engine = lambda precision: 1.0\n"
+        "import worker.engines.comparison\n"
+        "worker.engines.comparison.of_engine = lambda precision: 1.0\n"
     )
     found = await compared_on(tmp_path, "digits", ["lw"], ("wrong", "wrong"), audit_every=0)
     with pytest.raises(AssertionError, match="1e-05"):

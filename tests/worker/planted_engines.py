@@ -16,6 +16,14 @@ class Sound(Provider):
         self.traits = replace(self.traits, name=name, fingerprint=name)
 
 
+class SoundApart(Sound):
+    """Right, and says that it may crash."""
+
+    def __init__(self, place):
+        super().__init__(place)
+        self.traits = replace(self.traits, may_crash=True)
+
+
 class Wrong(Sound):
     """All results are off by a thousandth."""
 
@@ -60,6 +68,14 @@ class Dying(Sound):
 
     def load(self, sha256):
         os.abort()
+
+
+class DyingApart(Dying):
+    """The same, and says that it may; another process then makes its first runs."""
+
+    def __init__(self, place):
+        super().__init__(place)
+        self.traits = replace(self.traits, may_crash=True)
 
 
 class Eating(Sound):

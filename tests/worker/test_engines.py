@@ -90,7 +90,7 @@ async def test_what_an_engine_cannot_compute_is_computed_by_onnxruntime_and_name
 
 
 def test_the_engines_that_there_are(plugged):
-    assert engine_names() == [AUTO, DEFAULT, "openvino", "broken", "reference"]
+    assert engine_names() == [AUTO, DEFAULT, "ncnn", "openvino", "broken", "reference"]
     with pytest.raises(BadConfiguration, match="no engine 'abacus'"):
         factory_of("abacus")
     with pytest.raises(
@@ -101,12 +101,13 @@ def test_the_engines_that_there_are(plugged):
         factory_of("onnxruntime:NoSuchExecutionProvider")(None)
 
 
-def test_an_engine_whose_package_is_missing_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "openvino", None)
-    monkeypatch.delitem(sys.modules, "worker.engines.openvino", raising=False)
+@pytest.mark.parametrize("name", ["ncnn", "openvino"])
+def test_an_engine_whose_package_is_missing_names_the_extra(monkeypatch, name):
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, f"worker.engines.{name}", raising=False)
     with pytest.raises(BadConfiguration, match="not installed") as raised:
-        factory_of("openvino")
-    assert re.search(r"-m pip install 'openvino>=[\d.]+', or", raised.value.cure)
+        factory_of(name)
+    assert re.search(rf"-m pip install '{name}>=[\d.]+', or", raised.value.cure)
 
 
 def test_a_version_of_onnxruntime_that_computes_wrongly_is_refused(tmp_path, monkeypatch):

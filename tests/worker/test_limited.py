@@ -22,8 +22,8 @@ from tests.planning.support import small_model
 from tests.worker.plugged import plug
 from tests.worker.support import process
 from worker.engines.base import Place
-from worker.engines.onnxruntime import OnnxRuntime
-from worker.engines.pick import Fastest, pick_engine
+from worker.engines.pick import pick_engine
+from worker.engines.trial import Trials
 from worker.programs.store import BlobStore
 
 TOY = "limited_engine"
@@ -84,7 +84,9 @@ def test_a_device_that_reports_nonsense_is_refused():
 
 def test_auto_leaves_it_out_and_says_how_to_use_it(tmp_path, monkeypatch, place):
     plug(tmp_path, monkeypatch, wholeonly=f"{TOY}:WholeOnly")
-    told = Fastest(place, OnnxRuntime(place), {"wholeonly": "0"})._trial("wholeonly", [])
+    trials = Trials()
+    told = trials.result("wholeonly", place, [])
+    trials.end()
     assert "it computes whole networks only. Set engine = wholeonly" in told
 
 

@@ -38,6 +38,7 @@ class Traits:
     allowed for inputs and outputs of programs. `tolerance` is how far results may be from
     onnxruntime's, relative to the largest magnitude of a program's outputs. `limits`: it computes
     whole networks only (`models.cut.whole`), of which the coordinator plans those that they take.
+    `may_crash`: another process makes its first run of each program.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Traits:
     dtypes: frozenset[str] = ALL_TYPES
     tolerance: float = 1e-5
     limits: Limits | None = None
+    may_crash: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ DEFAULT = "onnxruntime"
 
 _BUILT_IN = {
     DEFAULT: "worker.engines.onnxruntime:OnnxRuntime",
+    "ncnn": "worker.engines.ncnn:Ncnn",
     "openvino": "worker.engines.openvino:OpenVino",
 }
 _PROVIDER = "worker.engines.provider:Provider"
@@ -78,6 +79,8 @@ def candidates(sysfs: Path = Path("/sys")) -> dict[str, str]:
         for provider in onnxruntime.get_available_providers()
         if provider not in _NO_CANDIDATES
     }
+    if find_spec("ncnn"):
+        versions["ncnn"] = version("ncnn")
     if find_spec("openvino"):
         names = [name for name, nodes in _DEVICES.items() if _has_intel(sysfs, nodes)]
         versions |= dict.fromkeys(("openvino", *names), version("openvino"))

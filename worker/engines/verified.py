@@ -4,50 +4,53 @@ onnxruntime makes a program's first run for each combination of input shapes. A 
 engine compute the same: it compares the results and times both. From then on the engine computes
 such runs. A program that the engine refuses, fails to compute or computes differently stays with
 onnxruntime, and several that it computes differently refuse the engine itself. So no answer waits
-for a compilation, and none is wrong or lost because of an engine.
+for a compilation, and none is wrong or lost because of an engine. Of several engines, each program
+gets the fastest.
 
-While a program is prepared for the engine, a file names it: if that ends the process, the next one
-leaves the program to onnxruntime.
+An engine that may crash makes its first run of a program in another process. While a program is
+prepared for the engine here, a file names it: if that ends the process, the next one leaves the
+program to onnxruntime.
 """
 
-import math
 import threading
 import time
 import weakref
 from abc import abstractmethod
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from queue import Empty, SimpleQueue
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
-import onnx
 import structlog
 
-from models.check.tolerance import of_engine, rounding_in, without_rounding
-from models.cut.program import Program
+from models.cut.program import Program, weight_bytes
 from models.cut.whole import whole_network
-from models.run.reference import compare
-from models.tensors.memory import engine_cap_bytes, megabytes
-from models.tensors.precision import read_precision
+from models.tensors.memory import PROCESS_BYTES, engine_cap_bytes, megabytes
 from protos.daemon.memory_in_use import resident_bytes
 from protos.failures import BadInput
 from protos.wire.limits import ALL_TYPES, Limits
 from worker.engines.base import Engine, Place, ProgramCache, Ready, Runnable, Traits
+from worker.engines.comparison import (
+    EngineComparison,
+    ReferenceRun,
+    compare_engines,
+    seconds_in_turn,
+)
 from worker.engines.processor import settle_thread
+from worker.engines.trial import Trials
 
 # So many programs with wrong results, more than right ones, are not the conversion of one.
 MOST_WRONG = 3
 # An engine chosen for its speed loses a program that takes it longer than this, in multiples of
-# onnxruntime's time; the timing of a busy device is not exact.
-SLOWER = 1.1
-# The fastest of so many runs of each, in turn: other programs disturb some of them.
-ROUNDS = 3
-# Another round is begun within this time only: a Pi takes seconds for a large block.
-MOST_S = 2.0
+# onnxruntime's time.
+SLOWER = 1.0
+# A pause between requests, and how long one is waited for.
+PAUSE_S, MOST_WAIT_S = 0.1, 2.0
 # Shapes of one program: uneven tiles of a border class differ.
 _MOST_SHAPES = 8
 _MOST_REFUSED = 256
@@ -59,67 +62,6 @@ _TICK_S = 0.5
 _Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class ReferenceRun:
-    """A run of a program that onnxruntime made in `seconds`."""
-
-    sha256: str
-    inputs: Mapping[str, np.ndarray]
-    outputs: Mapping[str, np.ndarray]
-    seconds: float
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of its tensors."""
-        return sum(array.nbytes for array in (*self.inputs.values(), *self.outputs.values()))
-
-
-@dataclass(frozen=True, slots=True)
-class EngineComparison:
-    """`difference` from the expected outputs, of each output's largest magnitude, the worst of all,
-    and what the program's precision allows; seconds of a run by the engine and by onnxruntime.
-    """
-
-    difference: float
-    allowed: float
-    engine_s: float
-    onnxruntime_s: float
-
-    @property
-    def is_right(self) -> bool:
-        """Whether the difference is allowed."""
-        return self.difference <= self.allowed
-
-
-def compare_engines(
-    engine: Runnable, reference: Runnable, program: Program, run: ReferenceRun
-) -> EngineComparison:
-    """Runs the program with both on the same inputs, in turn.
-
-    Raises:
-        ImbrexError: one of them cannot compute it.
-    """
-    shapes = {name: array.shape for name, array in run.outputs.items()}
-    outputs = engine.bound(run.inputs, shapes).compute()
-    model = onnx.ModelProto.FromString(program.graph)
-    outputs = {
-        name: without_rounding(array, run.outputs[name], rounding_in(model.graph, name))
-        for name, array in outputs.items()
-    }
-    difference = compare(outputs, run.outputs).max_rel_error
-    fastest = [math.inf, math.inf]
-    began_s = time.monotonic()
-    for number in range(ROUNDS):
-        if number and time.monotonic() > began_s + MOST_S:
-            break
-        for side, runnable in enumerate((engine, reference)):
-            ready = runnable.bound(run.inputs, shapes)
-            before_s = time.perf_counter()
-            ready.compute()
-            fastest[side] = min(fastest[side], time.perf_counter() - before_s)
-    return EngineComparison(difference, of_engine(read_precision(model)), *fastest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +77,14 @@ class Standing:
 
 @dataclass(slots=True)
 class Record:
-    """What has been seen of one engine, whose programs may take `room_bytes` of memory: results
-    that were right and fast enough, with the seconds of both engines for these, and wrong ones.
+    """What has been seen of one engine, whose programs may take `room_bytes` of memory: right and
+    wrong results, and the programs that it computes, with its seconds and onnxruntime's for these.
     """
 
     room_bytes: int
     right: int = 0
     wrong: int = 0
+    taken: int = 0
     engine_s: float = 0.0
     onnxruntime_s: float = 0.0
     _loaded: list[tuple[weakref.ref[Runnable], int]] = field(default_factory=list)
@@ -165,35 +108,46 @@ class Record:
 
 
 class Verified:
-    """`engine` next to `reference`, which is onnxruntime; None: onnxruntime alone, so far."""
+    """`engines`, by the names that they are chosen by, next to `reference`, which is onnxruntime;
+    none: onnxruntime alone, so far.
+    """
 
-    # Whether programs that the engine computes right, but more slowly, stay with onnxruntime.
+    # Whether programs that an engine computes right, but more slowly, stay with onnxruntime.
     is_for_speed = False
 
-    def __init__(self, place: Place, reference: Engine, engine: Engine | None = None) -> None:
+    def __init__(
+        self,
+        place: Place,
+        reference: Engine,
+        engines: Mapping[str, Engine] = MappingProxyType({}),
+    ) -> None:
         self.traits: Traits = reference.traits
         self._place = place
         self._reference = reference
-        self._engine: Engine | None = None
+        self._engines: dict[str, Engine] = {}
         self._programs = ProgramCache(place.store)
         self._suspects = place.folder / "suspects"
-        self._record = Record(engine_cap_bytes(place.memory_bytes))
+        # Trials are made by another process, with weights of its own.
+        self._trials = Trials()
+        self._has_room = True
+        self._records: dict[str, Record] = {}
         # Why engines and programs are refused; runs fail in any thread.
         self._refused_engines: dict[str, str] = {}
         self._refused_programs: OrderedDict[str, str] = OrderedDict()
         self._waiting: SimpleQueue[tuple[VerifiedProgram, ReferenceRun]] = SimpleQueue()
         self._waiting_bytes = 0
         self._lock = threading.Lock()
+        self._busy_s = 0.0
         self._is_closed = False
         self._thread: threading.Thread | None = None
-        if engine is not None:
-            self._use(engine)
+        if engines:
+            self._use(engines)
 
     # ------------------------------------------------------------ the interface of engines
 
     def gflops(self, cores: int, mhz: float) -> float:
-        """The engine's estimate."""
-        return (self._engine or self._reference).gflops(cores, mhz)
+        """The first engine's estimate."""
+        return next(iter((*self._engines.values(), self._reference))).gflops(cores, mhz)
 
     def memory_bytes(self, allowed_bytes: int) -> int:
         """As for onnxruntime, which prepares every program."""
@@ -208,6 +162,8 @@ class Verified:
         if not self._reference.is_prepared(program.sha256):
             self._reference.prepare(program)
         self._programs.add(program)
+        needed = 2 * (PROCESS_BYTES + bytes_of(self._programs.all()))
+        self._has_room = needed <= self._place.memory_bytes
 
     def load(self, sha256: str) -> Runnable | None:
         """The program as onnxruntime runs it, and as the engine does once it has been verified."""
@@ -217,16 +173,25 @@ class Verified:
         return VerifiedProgram(self, sha256, plain)
 
     def trial(self, program: Program, weights: Mapping[str, np.ndarray], threads: int) -> Runnable:
-        """The program as the engine runs it, or as onnxruntime does where that fails."""
-        if self._engine is not None and self._takes(program):
+        """The program as the engine runs it, or as onnxruntime does where that fails; as the
+        fastest of all does, if speed is what engines are for.
+        """
+        runnables = []
+        for engine in self._engines.values() if self._takes(program) else ():
             with suppress(Exception):
-                runnable = self._engine.trial(program, weights, threads)
-                return _Trial(runnable, self._reference, program, weights, threads)
-        return self._reference.trial(program, weights, threads)
+                runnables.append(engine.trial(program, weights, threads))
+        if not runnables:
+            return self._reference.trial(program, weights, threads)
+        trials = [
+            _Trial(runnable, self._reference, program, weights, threads) for runnable in runnables
+        ]
+        if not self.is_for_speed:
+            return trials[0]
+        return _FastestTrial([*trials, self._reference.trial(program, weights, threads)])
 
     def standing(self) -> Standing:
-        """How the engine fares now."""
-        record = self._record
+        """How the engines fare now."""
+        records = list(self._records.values())
         with self._lock:
             refused = [f"{name} is refused: {why}" for name, why in self._refused_engines.items()]
             if self._refused_programs:
@@ -235,23 +200,25 @@ class Verified:
                     f"onnxruntime computes {len(self._refused_programs)} of its programs, the last "
                     f"because {sha256[:12]} {why}"
                 )
-        speedup = record.onnxruntime_s / record.engine_s if record.engine_s else 0.0
-        return Standing(record.right, speedup, "; ".join(refused))
+        engine_s = sum(record.engine_s for record in records)
+        speedup = sum(record.onnxruntime_s for record in records) / engine_s if engine_s else 0.0
+        return Standing(sum(record.taken for record in records), speedup, "; ".join(refused))
 
     def close(self) -> None:
-        """Ends the comparisons."""
+        """Ends trials and comparisons."""
         self._is_closed = True
+        self._trials.close()
         if self._thread is not None:
             self._thread.join()
 
     # ------------------------------------------------------------ for its programs, in any thread
 
     def wants(self, sha256: str) -> str:
-        """The engine for which runs of this program are wanted; empty: none. Called with every
+        """The engines for which runs of this program are wanted; empty: none. Called with every
         task.
         """
-        engine = self._engine
-        return "" if engine is None or sha256 in self._refused_programs else engine.traits.name
+        self._busy_s = time.monotonic()
+        return "" if sha256 in self._refused_programs else "+".join(self._engines)
 
     def offer(self, program: "VerifiedProgram", run: ReferenceRun) -> bool:
         """Takes a run to compare; False if too many wait."""
@@ -288,18 +255,19 @@ class Verified:
         try:
             program, run = self._waiting.get(timeout=_TICK_S)
         except Empty:
+            self._trials.end()
             self._idle()
             return
         with self._lock:
             self._waiting_bytes -= run.size_bytes
-        if self._engine is None:
-            self._note(run)
+        if self._engines:
+            self._verify(program, run)
         else:
-            self._verify(self._engine, program, run)
+            self._note(run)
 
     def _compares(self) -> bool:
         """Whether there is an engine to compare, now or after a while."""
-        return self._engine is not None
+        return bool(self._engines)
 
     def _note(self, run: ReferenceRun) -> None:
         """Takes a run of onnxruntime's while there is no other engine."""
@@ -307,24 +275,34 @@ class Verified:
     def _idle(self) -> None:
         """Is called every `_TICK_S` while no run waits."""
 
-    def _use(self, engine: Engine) -> None:
-        fingerprint = f"{engine.traits.fingerprint}|{self._reference.traits.fingerprint}"
-        suspects = self._suspected_earlier(fingerprint)
+    def _use(self, engines: Mapping[str, Engine]) -> None:
+        suspects = self._suspected_earlier({*map(self._fingerprint, engines.values())})
         for sha256 in suspects:
             self.refuse(sha256, "ended the worker when it was prepared")
-        if len(suspects) >= MOST_WRONG:
-            self._refuse_engine(engine.traits.name, "it has ended the worker several times")
-            return
-        # onnxruntime takes what the engine does not: all types, with its own precision.
-        self.traits = replace(
-            self._reference.traits,
-            name=engine.traits.name,
-            version=engine.traits.version,
-            processor=engine.traits.processor,
-            fingerprint=fingerprint,
-            limits=_limits(engine.traits),
-        )
-        self._engine = engine
+        crashes, room_bytes = Counter(suspects.values()), engine_cap_bytes(self._place.memory_bytes)
+        self._records = {name: Record(room_bytes) for name in engines}
+        self._work_with(engines)
+        for name, engine in engines.items():
+            if crashes[self._fingerprint(engine)] >= MOST_WRONG:
+                self._refuse_engine(name, "it has ended the worker several times")
+
+    def _work_with(self, engines: Mapping[str, Engine]) -> None:
+        """Has these engines compute."""
+        self._engines, self.traits = dict(engines), self._reference.traits
+        every = [engine.traits for engine in engines.values()]
+        if every:
+            # onnxruntime takes what an engine does not: all types, with its own precision.
+            self.traits = replace(
+                self._reference.traits,
+                name="+".join(traits.name for traits in every),
+                version="+".join(traits.version for traits in every),
+                processor=every[0].processor,
+                fingerprint="|".join(map(self._fingerprint, engines.values())),
+                limits=_limits(every[0]),
+            )
+
+    def _fingerprint(self, engine: Engine) -> str:
+        return f"{engine.traits.fingerprint}|{self._reference.traits.fingerprint}"
 
     def _takes(self, program: Program) -> bool:
         """Whether the engine's limits allow this program, as far as a program tells."""
@@ -334,65 +312,107 @@ class Verified:
         network = whole_network(program)
         return network is not None and (not limits.networks or network in limits.networks)
 
-    def _verify(self, engine: Engine, target: "VerifiedProgram", run: ReferenceRun) -> None:
-        program = self._programs.get(run.sha256)
+    def _verify(self, target: "VerifiedProgram", run: ReferenceRun) -> None:
+        """Has the fastest engine that is right compute runs like this one."""
+        program, names = self._programs.get(run.sha256), "+".join(self._engines)
         if program is None or run.sha256 in self._refused_programs:
             return
+        compared: list[tuple[EngineComparison, Record, Runnable]] = []
+        why = ""
+        for name in self._engines:
+            outcome = self._compared(name, target.plain, program, run)
+            if isinstance(outcome, str):
+                why = outcome
+            else:
+                compared.append((outcome[0], self._records[name], outcome[1]))
+        if not compared:
+            self.refuse(run.sha256, why)
+        else:
+            seen, record, loaded = min(compared, key=lambda entry: entry[0].times)
+            record.taken += 1
+            record.engine_s += seen.engine_s
+            record.onnxruntime_s += seen.onnxruntime_s
+            target.take(names, run, loaded)
+        for name, record in list(self._records.items()):
+            if fault := record.fault():
+                self._refuse_engine(name, fault)
+
+    def _compared(
+        self, name: str, plain: Runnable, program: Program, run: ReferenceRun
+    ) -> tuple[EngineComparison, Runnable] | str:
+        """An engine's run and its program, or why it does not compute it."""
+        engine, record = self._engines[name], self._records[name]
+        if engine.traits.may_crash and (why := self._tried(name, program, run)):
+            return why
         before_bytes = resident_bytes()
         try:
-            with self._suspected(run.sha256):
+            with self._suspected(engine, run.sha256):
                 engine.prepare(program)
                 loaded = engine.load(run.sha256)
                 if loaded is None:
-                    return
+                    return "failed: it is gone"
                 _require_types(engine.traits, loaded)
-                seen = compare_engines(loaded, target.plain, program, run)
+                seen = compare_engines(loaded, plain, program, run)
         except Exception as error:
-            self.refuse(run.sha256, f"failed: {error}")
-            return
-        self._record.loaded(loaded, max(0, resident_bytes() - before_bytes))
+            return f"failed: {error}"
+        record.loaded(loaded, max(0, resident_bytes() - before_bytes))
         if not seen.is_right:
-            self._record.wrong += 1
-            self.refuse(run.sha256, f"differs by {seen.difference:.1e} of the largest magnitude")
-        elif self.is_for_speed and seen.engine_s > SLOWER * seen.onnxruntime_s:
-            times = seen.engine_s / seen.onnxruntime_s
-            self.refuse(run.sha256, f"takes {times:.1f} times as long")
-        else:
-            self._record.right += 1
-            self._record.engine_s += seen.engine_s
-            self._record.onnxruntime_s += seen.onnxruntime_s
-            target.take(engine.traits.name, run, loaded)
-        if fault := self._record.fault():
-            self._refuse_engine(engine.traits.name, fault)
+            record.wrong += 1
+            return f"differs by {seen.difference:.1e} of the largest magnitude"
+        record.right += 1
+        if self.is_for_speed and seen.times > SLOWER:
+            return f"takes {seen.times:.1f} times as long"
+        return seen, loaded
+
+    def _tried(self, name: str, program: Program, run: ReferenceRun) -> str:
+        """Has another process make the run, and waits for a pause; why it failed, or ""."""
+        if not self._has_room:
+            return "needs memory for another process that tries it"
+        result = self._trials.result(name, self._place, [(program, run)])
+        if isinstance(result, str):
+            return f"failed: {result}"
+        self._await_pause()
+        return ""
+
+    def _await_pause(self) -> None:
+        """Waits until no task has begun for a moment, or for long enough: an engine that loads a
+        program may hold up Python's other threads.
+        """
+        until_s = time.monotonic() + MOST_WAIT_S
+        while not self._is_closed and time.monotonic() < min(until_s, self._busy_s + PAUSE_S):
+            time.sleep(PAUSE_S / 10)
 
     def _refuse_engine(self, name: str, why: str) -> None:
-        """onnxruntime computes all programs from now on."""
+        """The others, or onnxruntime, compute all programs from now on."""
         _log.error("engine refused", engine=name, cause=why)
         with self._lock:
             self._refused_engines[name] = why
-        self._engine, self.traits = None, self._reference.traits
-        self._record = Record(self._record.room_bytes)
+        self._records.pop(name, None)
+        self._work_with({other: self._engines[other] for other in self._engines if other != name})
 
     # ------------------------------------------------------------ what a crash leaves
 
-    def _suspected_earlier(self, fingerprint: str) -> list[str]:
-        """The programs that ended earlier processes with this engine; files of others go."""
-        programs = []
+    def _suspected_earlier(self, fingerprints: Collection[str]) -> dict[str, str]:
+        """The programs that ended earlier processes, each with the fingerprint of the engine, which
+        is one of these; files of others go.
+        """
+        programs = {}
         with suppress(OSError):
             for file in sorted(self._suspects.iterdir()):
-                if file.read_text() == fingerprint:
-                    programs.append(file.name)
+                fingerprint = file.read_text()
+                if fingerprint in fingerprints:
+                    programs[file.name] = fingerprint
                 else:
                     file.unlink()
         return programs
 
     @contextmanager
-    def _suspected(self, sha256: str) -> Iterator[None]:
+    def _suspected(self, engine: Engine, sha256: str) -> Iterator[None]:
         """There is a file while the program is prepared, unless the disk is full."""
         file = self._suspects / sha256
         with suppress(OSError):
             self._suspects.mkdir(parents=True, exist_ok=True)
-            file.write_text(self.traits.fingerprint)
+            file.write_text(self._fingerprint(engine))
         try:
             yield
         finally:
@@ -437,15 +457,15 @@ class VerifiedProgram(_WithFallback):
         self.plain = plain
         self._owner = owner
         self._sha256 = sha256
-        # The engine that wanted runs last.
+        # The engines that wanted runs last.
         self._engine = ""
         self._verified: dict[tuple[str, _Shapes], Runnable] = {}
         # What has been offered, for which engine.
         self._offered: set[tuple[str, _Shapes]] = set()
 
-    def take(self, engine: str, run: ReferenceRun, runnable: Runnable) -> None:
-        """Has the engine of this name compute runs like this one."""
-        self._verified[engine, self._shapes(run.inputs)] = runnable
+    def take(self, engines: str, run: ReferenceRun, runnable: Runnable) -> None:
+        """Has the fastest of the engines of these names compute runs like this one."""
+        self._verified[engines, self._shapes(run.inputs)] = runnable
 
     def _shapes(self, inputs: Mapping[str, np.ndarray]) -> _Shapes:
         return tuple(inputs[name].shape for name in self.inputs)
@@ -513,6 +533,30 @@ class _Trial(_WithFallback):
 
     def _fall_back(self, error: Exception) -> Runnable:
         return self._plain
+
+
+class _FastestTrial(Runnable):
+    """A program as the fastest of these runs it, which is found when it is first set up."""
+
+    def __init__(self, runnables: Sequence[Runnable]) -> None:
+        first = runnables[0]
+        super().__init__(first.inputs, first.outputs, first.blobs)
+        self._runnables = runnables
+        self._fastest: dict[_Shapes, Runnable] = {}
+
+    def _bind(
+        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
+    ) -> Ready[dict[str, np.ndarray]]:
+        key = tuple(inputs[name].shape for name in self.inputs)
+        if key not in self._fastest:
+            seconds = seconds_in_turn(self._runnables, inputs, shapes)
+            self._fastest[key] = self._runnables[seconds.index(min(seconds))]
+        return self._fastest[key].bound(inputs, shapes)
+
+
+def bytes_of(programs: Sequence[Program]) -> int:
+    """Bytes of the weights of all these, equal ones once."""
+    return weight_bytes([ref for program in programs for ref in program.weights])
 
 
 def _limits(traits: Traits) -> Limits | None:

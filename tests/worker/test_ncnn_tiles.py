@@ -1,0 +1,78 @@
+"""Every tile of whole networks by ncnn: the answer is onnxruntime's of the whole network."""
+
+import numpy as np
+import pytest
+
+from models.catalogue.catalogue import load
+from models.catalogue.loading import network_of
+from models.check.check import fused
+from models.cut.program import BlobSource
+from models.cut.tiles import grid
+from models.run import run_tiles
+from models.run.reference import (
+    ProgramRunner,
+    WholeModel,
+    compare,
+    picture_inputs,
+    random_inputs,
+)
+from models.vision.pixels import as_values
+from worker.engines.base import Place
+from worker.engines.registry import factory_of
+from worker.programs.store import BlobStore
+
+pytest.importorskip("ncnn", reason="needs the extra ncnn")
+
+GRIDS = ((1, 1), (2, 2), (3, 2), (4, 1))
+SLOW = ("digits", "mobilenetv2", "resnet18", "resnet50", "vgg16-conv", "yolov2", "yolov8n")
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Tiles are run by ncnn; the programs that were."""
+    engine = factory_of("ncnn")(Place(tmp_path, BlobStore(tmp_path, 1 << 30), 1))
+    ran = []
+
+    class ByNcnn(ProgramRunner):
+        def run(self, program, feeds, outputs):
+            weights = {
+                ref.name: np.asarray(self._blobs.array_of(ref.sha256)).reshape(ref.dims)
+                for ref in program.weights
+            }
+            expected = super().run(program, feeds, outputs)
+            shapes = {name: a.shape for name, a in zip(outputs, expected, strict=True)}
+            results = engine.trial(program, weights, 1).bound(feeds, shapes).compute()
+            ran.append(program.sha256)
+            return [results[name] for name in outputs]
+
+    monkeypatch.setattr(run_tiles, "ProgramRunner", ByNcnn)
+    return ran
+
+
+def largest_error(name, seeds):
+    loaded = load(name)
+    network, whole, error = network_of(loaded), WholeModel(loaded.proto), 0.0
+    units = [(start, start + 1) for start in range(len(network.units))]
+    for seed in seeds:
+        for feeds in (random_inputs(network.graph, seed), picture_inputs(network.graph, seed)):
+            expected = whole.run(as_values(network.graph, feeds))
+            for shape in GRIDS:
+                for blocking in (units, fused(network)):
+                    run = run_tiles.TileRun(network, BlobSource(), feeds)
+                    for start, stop in blocking:
+                        run.block(start, stop, grid(network, start, stop, *shape))
+                    error = max(error, compare(run.answer(), expected).max_rel_error)
+    return error
+
+
+@pytest.mark.parametrize("name", ["digits", "lenet5"])
+def test_all_tiles_of_a_network_are_exact(runs, name):
+    assert largest_error(name, range(1)) <= 1e-5
+    assert runs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_all_tiles_of_a_large_network_are_exact(runs, name):
+    assert largest_error(name, range(10)) <= 1e-5
+    assert runs

@@ -1,0 +1,100 @@
+"""Runs of a program by an engine and by onnxruntime, compared."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from models.check.tolerance import of_engine, rounding_in, without_rounding
+from models.cut.program import Program
+from models.run.reference import compare
+from models.tensors.precision import read_precision
+from worker.engines.base import Runnable
+
+# The fastest of so many runs of each, in turn: other programs disturb some of them.
+ROUNDS = 5
+# Another round is begun within this time only: a Pi takes seconds for a large block.
+MOST_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceRun:
+    """A run of a program that onnxruntime made in `seconds`."""
+
+    sha256: str
+    inputs: Mapping[str, np.ndarray]
+    outputs: Mapping[str, np.ndarray]
+    seconds: float
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its tensors."""
+        return sum(array.nbytes for array in (*self.inputs.values(), *self.outputs.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineComparison:
+    """`difference` from the expected outputs, of each output's largest magnitude, the worst of all,
+    and what the program's precision allows; seconds of a run by the engine and by onnxruntime.
+    """
+
+    difference: float
+    allowed: float
+    engine_s: float
+    onnxruntime_s: float
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the difference is allowed."""
+        return self.difference <= self.allowed
+
+    @property
+    def times(self) -> float:
+        """The engine's time in multiples of onnxruntime's."""
+        return self.engine_s / self.onnxruntime_s
+
+
+def compare_engines(
+    engine: Runnable, reference: Runnable, program: Program, run: ReferenceRun
+) -> EngineComparison:
+    """Runs the program with both on the same inputs, in turn.
+
+    Raises:
+        ImbrexError: one of them cannot compute it.
+    """
+    shapes = {name: array.shape for name, array in run.outputs.items()}
+    outputs = engine.bound(run.inputs, shapes).compute()
+    model = onnx.ModelProto.FromString(program.graph)
+    outputs = {
+        name: without_rounding(array, run.outputs[name], rounding_in(model.graph, name))
+        for name, array in outputs.items()
+    }
+    difference = compare(outputs, run.outputs).max_rel_error
+    seconds = seconds_in_turn((engine, reference), run.inputs, shapes)
+    return EngineComparison(difference, of_engine(read_precision(model)), *seconds)
+
+
+def seconds_in_turn(
+    runnables: Sequence[Runnable],
+    inputs: Mapping[str, np.ndarray],
+    shapes: Mapping[str, tuple[int, ...] | None],
+) -> list[float]:
+    """Seconds of the fastest run of each.
+
+    Raises:
+        ImbrexError: one of them cannot compute it.
+    """
+    fastest = [math.inf for _ in runnables]
+    began_s = time.monotonic()
+    for number in range(ROUNDS):
+        if number and time.monotonic() > began_s + MOST_S:
+            break
+        for place, runnable in enumerate(runnables):
+            ready = runnable.bound(inputs, shapes)
+            before_s = time.perf_counter()
+            ready.compute()
+            fastest[place] = min(fastest[place], time.perf_counter() - before_s)
+    return fastest

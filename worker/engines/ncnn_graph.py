@@ -1,0 +1,504 @@
+"""Writes a program as ncnn describes a network: a text of layers, and weights in their order.
+
+ncnn has no batch axis: an axis of size 1 in front is left out everywhere. Sizes are fixed, and
+equal programs make equal texts: blobs are numbered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import NodeProto, TensorProto, helper, numpy_helper, shape_inference
+
+from models.cut.program import Program
+from models.tensors.arrays import Shape
+from worker.programs.graphs import declare_input
+
+Shapes = Mapping[str, Shape]
+# Numbers and arrays of numbers, by ncnn's number of a parameter.
+Parameters = Mapping[int, Any]
+
+_MAGIC = 7767517
+# ncnn's sign for the end of an axis; no other index may have this value.
+TO_THE_END = -233
+# Tag of weights in 32 bits.
+PLAIN = np.zeros(1, np.int32)
+CONVOLUTIONS = ("Convolution", "ConvolutionDepthWise")
+_WINDOWS = (*CONVOLUTIONS, "Pooling")
+# ncnn's parameter for what a layer must not do, and its sign for Winograd's algorithm.
+_MASK, _NO_WINOGRAD = 31, 1 << 6
+# A tensor is copied out as channels of another one of at most so many times its size.
+_MOST_LEFT_OUT = 4
+# What a multiplication costs with tiles of so many elements, with their transformations; what it
+# costs to read a weight from memory, and from a cache of this size.
+_PRICES = {1: 1.0, 2: 1.2, 4: 1.5}
+_READING, _READING_CACHED, _CACHE_BYTES = 10.0, 3.0, 1 << 20
+# The operands after which come settings, not tensors, by operator.
+_TENSORS = {"Clip": 1, "Pad": 1, "Reshape": 1, "Resize": 1, "Slice": 1, "Split": 1}
+_TENSORS |= {"ReduceMean": 1, "Squeeze": 1, "Unsqueeze": 1, "Upsample": 1}
+
+
+@dataclass(slots=True)
+class Layer:
+    """A layer of ncnn; parameters by their number."""
+
+    kind: str
+    inputs: list[str]
+    outputs: list[str]
+    parameters: dict[int, Any] = field(default_factory=dict)
+    weights: list[np.ndarray] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An input of the program: its blob, its shape there, and whether ncnn must get a copy."""
+
+    blob: str
+    shape: Shape
+    copied: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Channels [start, stop) of a blob, counted along the first axis."""
+
+    blob: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class NcnnGraph:
+    """A program as ncnn reads it: text, weights in their order, inputs, and the blobs that outputs
+    consist of, one after the other; `tile` is the size of Winograd's tiles of output elements, 4 or
+    2.
+    """
+
+    text: str
+    weights: Sequence[np.ndarray] = field(repr=False)
+    inputs: Mapping[str, Input]
+    outputs: Mapping[str, Sequence[Part]]
+    tile: int
+
+
+class Unknown(Exception):
+    """What of a program ncnn is not known to compute as ONNX does."""
+
+
+def inferred(model: onnx.ModelProto, program: Program, shapes: Shapes) -> dict[str, Shape]:
+    """The shapes of all tensors that ONNX can infer."""
+    sized = onnx.ModelProto()
+    sized.CopyFrom(model)
+    for value in (*sized.graph.input, *sized.graph.output):
+        dims = value.type.tensor_type.shape
+        if value.name in shapes:
+            del dims.dim[:]
+            for size in shapes[value.name]:
+                dims.dim.add(dim_value=size)
+        else:
+            value.type.tensor_type.ClearField("shape")
+    del sized.graph.value_info[:]
+    for ref in program.weights:
+        declare_input(sized, ref)
+    try:
+        inferred = shape_inference.infer_shapes(sized, strict_mode=True, data_prop=True).graph
+    except Exception as error:
+        raise Unknown(f"sizes that do not fit: {str(error)[:200]}") from None
+    sizes: dict[str, Shape] = {}
+    for value in (*inferred.value_info, *inferred.input, *inferred.output):
+        tensor = value.type.tensor_type
+        is_known = all(dim.HasField("dim_value") for dim in tensor.shape.dim)
+        if tensor.HasField("shape") and is_known:
+            sizes[value.name] = tuple(dim.dim_value for dim in tensor.shape.dim)
+    return sizes
+
+
+class Translation:
+    """A program on its way to ncnn: the layers so far."""
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        weights: Mapping[str, np.ndarray],
+        sizes: dict[str, Shape],
+        inputs: Shapes,
+    ) -> None:
+        self._model = model
+        self._sizes = sizes
+        self._inputs = inputs
+        self._opset = next(
+            entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")
+        )
+        self._constants = dict(weights) | {
+            tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer
+        }
+        self._layers: list[Layer] = []
+        self._count = 0
+        # Tensors that are another one by name.
+        self._same: dict[str, str] = {}
+        self._by_output: dict[str, Layer] = {}
+        self._results = [value.name for value in model.graph.output]
+        self._needed = self._needed_tensors()
+        self._readers = Counter(
+            name for node in self._nodes() for name in self._tensors(node)
+        ) + Counter(self._results)
+
+    def graph(self, operators: Operators) -> NcnnGraph:
+        """The program, translated by these functions."""
+        for name in self._inputs:
+            if name in self._needed:
+                self._check_input(name)
+                self._layers.append(Layer("Input", [], [name]))
+        for node in self._nodes():
+            self._translate(node, operators)
+        return self._written(self._choose_algorithms())
+
+    # ------------------------------------------------------------ what the program says
+
+    def _tensors(self, node: NodeProto) -> list[str]:
+        """What a node reads that is computed."""
+        names = node.input[: _TENSORS.get(node.op_type, len(node.input))]
+        return [name for name in names if name and name not in self._constants]
+
+    def _needed_tensors(self) -> set[str]:
+        needed = set(self._results)
+        for node in reversed(self._model.graph.node):
+            if node.op_type == "Constant":
+                self._constants[node.output[0]] = _constant(node)
+        for node in reversed(self._model.graph.node):
+            if not needed.isdisjoint(node.output):
+                needed.update(self._tensors(node))
+        return needed
+
+    def _nodes(self) -> Iterator[NodeProto]:
+        for node in self._model.graph.node:
+            if node.op_type != "Constant" and not self._needed.isdisjoint(node.output):
+                yield node
+
+    def _check_input(self, name: str) -> None:
+        kind = next(
+            value.type.tensor_type.elem_type
+            for value in self._model.graph.input
+            if value.name == name
+        )
+        readers = [node for node in self._nodes() if name in self._tensors(node)]
+        if kind != TensorProto.FLOAT and any(node.op_type != "Cast" for node in readers):
+            raise Unknown(f"the input {name!r} of type {TensorProto.DataType.Name(kind)}")
+
+    def dims(self, name: str) -> Shape:
+        """A tensor's shape without the batch axis."""
+        shape = self._sizes.get(name)
+        if shape is None and name in self._constants:
+            shape = self._constants[name].shape
+        if shape is None:
+            raise Unknown(f"{name!r}, whose size is not known")
+        if not 2 <= len(shape) <= 5 or shape[0] != 1 or 0 in shape:
+            raise Unknown(f"{name!r} of shape {shape}")
+        return shape[1:]
+
+    def constant(self, node: NodeProto, place: int) -> np.ndarray | None:
+        """An operand that is a constant; None if it is not there.
+
+        Raises:
+            Unknown: it is computed.
+        """
+        if place >= len(node.input) or not node.input[place]:
+            return None
+        array = self._constants.get(node.input[place])
+        if array is None:
+            raise Unknown(f"{node.op_type} whose operand {place} is computed")
+        return array
+
+    def constant_of(self, name: str) -> np.ndarray | None:
+        """The constant of this name, if it is one."""
+        return self._constants.get(name)
+
+    def operand(self, name: str, out: Shape) -> str:
+        """A tensor with as many axes as `out`, to which it is repeated: ncnn would choose the axes
+        of one with fewer by their sizes.
+        """
+        array = float32(self._constants.get(name))
+        shape = self._sizes.get(name) if array is None else array.shape
+        if shape is None:
+            raise Unknown(f"{name!r}, whose size is not known")
+        dims = (*(1 for _ in range(len(out) + 1 - len(shape))), *shape)
+        if dims[0] != 1 or len(dims) != len(out) + 1:
+            raise Unknown(f"{name!r} of shape {shape}")
+        self._count += 1
+        label = f"{name}__operand{self._count}"
+        if array is not None:
+            keys = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}[len(out)]
+            parameters = dict(zip(keys, dims[1:], strict=True))
+            self._sizes[label] = dims
+            self.add("MemoryData", [], label, parameters, [np.ascontiguousarray(array)])
+            return label
+        return name if dims == shape else self.reshape(name, dims[1:], label)
+
+    def names_of_constants(self) -> Collection[str]:
+        """The names of all constants."""
+        return self._constants.keys()
+
+    def is_needed(self, name: str) -> bool:
+        """Whether an output depends on this tensor."""
+        return name in self._needed
+
+    def size_along(self, name: str, axis: int) -> int:
+        """A tensor's size along an axis."""
+        return (1, *self.dims(name))[axis]
+
+    def setting(self, node: NodeProto, name: str, place: int) -> list[int] | None:
+        """Whole numbers that are an attribute, or an operand in later opsets."""
+        values = attributes(node).get(name)
+        if values is None and (array := self.constant(node, place)) is not None:
+            values = array.reshape(-1).tolist()
+        if values is None:
+            return None
+        return [int(value) for value in values] if isinstance(values, list) else [int(values)]
+
+    # ------------------------------------------------------------ layers
+
+    def blob(self, name: str) -> str:
+        """The tensor that has this one's values."""
+        while name in self._same:
+            name = self._same[name]
+        return name
+
+    def add(
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        output: str,
+        parameters: Parameters | None = None,
+        weights: Sequence[np.ndarray] = (),
+    ) -> Layer:
+        """Appends a layer with one output."""
+        blobs = [self.blob(name) for name in inputs]
+        if not self._constants.keys().isdisjoint(blobs):
+            raise Unknown(f"{kind} of a constant")
+        layer = Layer(kind, blobs, [output], dict(parameters or {}), list(weights))
+        self._layers.append(layer)
+        self._by_output[output] = layer
+        return layer
+
+    def reshape(self, name: str, dims: Shape, output: str) -> str:
+        """Appends a change of shape."""
+        keys = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}[len(dims)]
+        self._sizes[output] = (1, *dims)
+        self.add("Reshape", [name], output, dict(zip(keys, dims, strict=True)))
+        return output
+
+    def rename(self, name: str, output: str) -> None:
+        """Another name for a tensor."""
+        self._same[output] = name
+
+    def convolution_before(self, name: str) -> Layer | None:
+        """The convolution without an activation that makes a tensor for one reader."""
+        source = self.blob(name)
+        layer = self._by_output.get(source)
+        if layer is None or layer.kind not in CONVOLUTIONS or 9 in layer.parameters:
+            return None
+        return layer if self._readers[name] == 1 and source == name else None
+
+    def activate(self, node: NodeProto, kind: int, values: tuple[float, ...]) -> bool:
+        """Lets the convolution before this node do what the node does, if there is one."""
+        layer = self.convolution_before(node.input[0])
+        if layer is None:
+            return False
+        layer.parameters[9] = kind
+        if values:
+            layer.parameters[10] = values
+        self.becomes(layer, node.output[0])
+        return True
+
+    def becomes(self, layer: Layer, output: str) -> None:
+        """Gives a layer's output another name."""
+        layer.outputs[0] = output
+        self._by_output[output] = layer
+
+    def is_read_once(self, name: str) -> bool:
+        """Whether one node reads this tensor, and nothing else does."""
+        return self._readers[name] == 1
+
+    def maker(self, name: str) -> Layer | None:
+        """The layer that makes a tensor."""
+        return self._by_output.get(self.blob(name))
+
+    def drop(self, layer: Layer) -> None:
+        """Removes a layer that another one replaces."""
+        self._layers.remove(layer)
+
+    @property
+    def opset(self) -> int:
+        """The program's opset."""
+        return self._opset
+
+    def _translate(self, node: NodeProto, operators: Operators) -> None:
+        if node.domain not in ("", "ai.onnx") or node.op_type not in operators:
+            raise Unknown(f"the operator {node.op_type}")
+        used = [name for name in node.output if name in self._needed]
+        if used != [node.output[0]] and node.op_type != "Split":
+            raise Unknown(f"{node.op_type} with several outputs")
+        for name in (*self._tensors(node), *used):
+            self.dims(name)
+        operators[node.op_type](self, node)
+
+    # ------------------------------------------------------------ the text
+
+    def _choose_algorithms(self) -> int:
+        """Has each 3x3 convolution computed by Winograd's algorithm where that pays; returns the
+        size of its tiles, which is the same for all layers of a net.
+        """
+        layers = [layer for layer in self._layers if _is_for_winograd(layer)]
+
+        def cost(layer: Layer, tile: int) -> float:
+            weight, (_, rows, columns) = layer.weights[1], self.dims(layer.outputs[0])
+            pairs = int(weight.shape[0] * weight.shape[1])
+            return _cost(weight.nbytes, rows, columns, tile) * pairs
+
+        def total(tile: int) -> float:
+            return sum(min(cost(layer, tile), cost(layer, 1)) for layer in layers)
+
+        best = min((4, 2), key=total)
+        for layer in layers:
+            if cost(layer, 1) < cost(layer, best):
+                layer.parameters[_MASK] = _NO_WINOGRAD
+        return best
+
+    def _parts(self) -> dict[str, list[Part]]:
+        """What the outputs consist of. Channels are joined and taken apart last of all while they
+        are copied out, not by layers.
+        """
+        readers = Counter(name for layer in self._layers for name in layer.inputs)
+        readers += Counter(self.blob(name) for name in self._results)
+        parts: dict[str, list[Part]] = {}
+        unread: list[str] = []
+        for result in self._results:
+            name = self.blob(result)
+            layer = self._by_output.get(name)
+            names = [name]
+            if layer is not None and _joins_channels(layer) and readers[name] == 1:
+                unread.append(name)
+                names = layer.inputs
+            parts[result] = [self._part(source, readers, unread) for source in names]
+        self._layers = [layer for layer in self._layers if layer.outputs[0] not in unread]
+        return parts
+
+    def _part(self, name: str, readers: Counter[str], unread: list[str]) -> Part:
+        """A tensor, or the channels of another one that it is; then it may be left unread."""
+        layer, channels = self._by_output.get(name), self.dims(name)[0]
+        if layer is None or layer.kind != "Crop" or layer.parameters[11] != (0,):
+            return Part(name, 0, channels)
+        (source,), (start, *_) = layer.inputs, layer.parameters[9]
+        if _MOST_LEFT_OUT * channels < self.dims(source)[0]:
+            return Part(name, 0, channels)
+        if readers[name] == 1:
+            unread.append(name)
+        return Part(source, start, start + channels)
+
+    def _written(self, tile: int) -> NcnnGraph:
+        """Numbers the blobs; a blob that is read more than once is split, since ncnn's blobs have
+        one reader, which may consume them.
+        """
+        parts = self._parts()
+        ends = {part.blob for result in parts.values() for part in result}
+        if not self._constants.keys().isdisjoint(ends):
+            raise Unknown("an output that is a constant")
+        read = Counter(name for layer in self._layers for name in layer.inputs) + Counter(ends)
+        in_place = {name for layer in self._layers if not _copies(layer) for name in layer.inputs}
+        lines: list[str] = []
+        waiting: dict[str, list[str]] = {}
+        inputs: dict[str, Input] = {}
+        count = 0
+        for layer in self._layers:
+            entries = [waiting[name].pop() for name in layer.inputs]
+            (output,) = layer.outputs
+            count += 1
+            blob = f"b{count}"
+            lines.append(_line(layer, len(lines), entries, [blob]))
+            if layer.kind == "Input":
+                inputs[output] = Input(blob, self._inputs[output][1:], output in in_place)
+            waiting[output] = [blob]
+            if read[output] > 1:
+                waiting[output] = [f"b{count + 1 + k}" for k in range(read[output])]
+                count += read[output]
+                lines.append(_line(Layer("Split", [], []), len(lines), [blob], waiting[output]))
+        last = {name: waiting[name].pop() for name in ends}
+        outputs = {
+            name: [replace(part, blob=last[part.blob]) for part in result]
+            for name, result in parts.items()
+        }
+        text = "\n".join((str(_MAGIC), f"{len(lines)} {count}", *lines, ""))
+        weights = [array for layer in self._layers for array in layer.weights]
+        return NcnnGraph(text, weights, inputs, outputs, tile)
+
+
+def _joins_channels(layer: Layer) -> bool:
+    return layer.kind == "Concat" and layer.parameters[0] == 0
+
+
+def _is_for_winograd(layer: Layer) -> bool:
+    plain = {1: 3, 11: 3, 2: 1, 12: 1, 3: 1, 13: 1}
+    return layer.kind == "Convolution" and plain.items() <= layer.parameters.items()
+
+
+def _cost(weight_bytes: int, rows: int, columns: int, tile: int) -> float:
+    """Multiplications of a 3x3 convolution for a pair of channels in tiles of this size, each at
+    its price, with what reading the weights costs: they are as many as a tile of input has
+    elements, and are read from memory, unless they stay in the cache.
+    """
+    elements = (tile + 2) ** 2
+    read = _READING if weight_bytes > _CACHE_BYTES else _READING_CACHED
+    tiles = -(-rows // tile) * -(-columns // tile)
+    return elements * (_PRICES[tile] * tiles + read)
+
+
+def _copies(layer: Layer) -> bool:
+    """Whether a layer writes what it computes into memory of its own. Others may compute in place,
+    and an input's memory is not theirs.
+    """
+    return layer.kind in _WINDOWS or (layer.kind == "BinaryOp" and len(layer.inputs) == 2)
+
+
+def _line(layer: Layer, number: int, inputs: Sequence[str], outputs: Sequence[str]) -> str:
+    words = [layer.kind, f"l{number}", str(len(inputs)), str(len(outputs)), *inputs, *outputs]
+    for key, value in sorted(layer.parameters.items()):
+        if isinstance(value, tuple):
+            words.append(f"{-23300 - key}={len(value)},{','.join(map(_number, value))}")
+        else:
+            words.append(f"{key}={_number(value)}")
+    return " ".join(words)
+
+
+def _number(value: float) -> str:
+    """ncnn tells whole numbers from others by their form."""
+    if isinstance(value, int):
+        return str(value)
+    if not np.isfinite(value):
+        raise Unknown("a setting that is not finite")
+    return f"{float(value):.9e}"
+
+
+def attributes(node: NodeProto) -> dict[str, Any]:
+    """A node's attributes by name."""
+    return {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+
+
+def _constant(node: NodeProto) -> np.ndarray:
+    (entry,) = node.attribute
+    value = helper.get_attribute_value(entry)
+    return numpy_helper.to_array(value) if entry.name == "value" else np.asarray(value)
+
+
+def float32(array: np.ndarray | None) -> np.ndarray | None:
+    """The weights, in the only type that is translated."""
+    if array is not None and array.dtype != np.float32:
+        raise Unknown(f"weights of type {array.dtype}")
+    return array
+
+
+Operators = Mapping[str, Callable[[Translation, NodeProto], None]]
