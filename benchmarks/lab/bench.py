@@ -127,10 +127,12 @@ def _clocked(computer: Computer, clock: float) -> Computer:
     return replace(
         computer,
         pace=computer.pace * clock,
+        gflops=computer.gflops * clock,
         message_ms=computer.message_ms / clock,
         byte_ns=computer.byte_ns / clock,
         task_ms=computer.task_ms / clock,
         weight_ns=computer.weight_ns / max(1.0, clock),
+        map_byte_ns=computer.map_byte_ns / max(1.0, clock),
         peer_message_ms=computer.peer_message_ms / clock,
         peer_byte_ns=computer.peer_byte_ns / clock,
         describe_ms=computer.describe_ms / clock,

@@ -42,12 +42,14 @@ Say = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class Lab:
     """A running lab of `devices` computers, the host's among them. `addresses` are the workers',
-    the host's first; `caller` is how its coordinator calls them, `models` the folder of its models.
+    the host's first; `caller` is how its coordinator calls them, `models` the folder of its models,
+    `turns` that of its emulated devices.
     """
 
     network: Network
     client: Client
     models: Store
+    turns: Path
     addresses: tuple[str, ...]
     caller: Caller
     coordinator: children.Child
@@ -104,8 +106,16 @@ def lab(
             return len(found) == devices
 
         children.wait_until(joined, "not every worker has joined", everybody, _START_S)
-        models = _models(folder)
-        yield Lab(network, client, models, tuple(found), caller, coordinator, tuple(workers))
+        yield Lab(
+            network=network,
+            client=client,
+            models=_models(folder),
+            turns=_turns(folder),
+            addresses=tuple(found),
+            caller=caller,
+            coordinator=coordinator,
+            workers=tuple(workers),
+        )
 
 
 def wait_until_measured(running: Lab, say: Say) -> None:
@@ -137,7 +147,7 @@ def _worker(network: Network, number: int, computer: Computer, folder: Path) -> 
         "pace": computer.pace,
     }
     file = settings_file(folder / f"{name}.toml", told)
-    emulation = computer.write(folder / f"{name}-emulation.toml", folder / "turns")
+    emulation = computer.write(folder / f"{name}-emulation.toml", _turns(folder))
     within = (*network.inside(network.device(number)), *command(emulation))
     state = folder / name
     return children.start(
@@ -172,7 +182,7 @@ def _coordinator(
     }
     file = settings_file(folder / "coordinator.toml", told)
     models = ("env", f"{VARIABLE}={_models(folder).root}")
-    emulation = computer.write(folder / "coordinator-emulation.toml", folder / "turns")
+    emulation = computer.write(folder / "coordinator-emulation.toml", _turns(folder))
     within = (*network.inside(network.host), *models, *command(emulation))
     arguments = ["coordinator", "--config", str(file)]
     return children.start(COORDINATOR, arguments, state, state / "ready.json", within)
@@ -184,3 +194,7 @@ def _name(number: int) -> str:
 
 def _models(folder: Path) -> Store:
     return Store(folder / "models")
+
+
+def _turns(folder: Path) -> Path:
+    return folder / "turns"

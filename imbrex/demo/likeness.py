@@ -81,6 +81,7 @@ def told(name: str, preset: Preset, scale: float, core: Core) -> Likeness:
         peer_message_ms=round(max(0.0, wanted.peer_message_ms - SERVER.peer_message_ms), 4),
         peer_byte_ns=round(wanted.peer_byte_ns + wire_ns / 2, 4),
         reference_s=core.reference_s,
+        **wanted.rates,
     )
     host = Computer(
         pace=1.0,

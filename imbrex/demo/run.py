@@ -20,7 +20,8 @@ from coordinator.settings import HTTP_PORT
 from imbrex import terminal
 from imbrex.calls import plain, read_file
 from imbrex.demo.cluster import WORKER, ClusterForm, DemoCluster
-from imbrex.demo.likeness import Likeness, likeness
+from imbrex.demo.emulation.whole_maps import write_maps
+from imbrex.demo.likeness import Likeness, likeness, turns_in
 from imbrex.demo.measurement import curve, measure, wait_until_profiled
 from imbrex.demo.progress import Progress, shown_progress
 from imbrex.demo.question import Question, prepare
@@ -58,6 +59,7 @@ def run(demo: Demo, *, as_json: bool) -> int:
         given = read_plan(demo) if demo.plan is not None else None
         cache = own_folder("cache", "XDG_CACHE_HOME") / "demo"
         if demo.like:
+            write_maps(turns_in(cache), question.model, question.maps)
             progress("measuring this machine's cores")
         form = ClusterForm(
             model=question.argument,

@@ -8,8 +8,6 @@ from imbrex.kinds.presets import Preset
 
 # Cluster files say what a weight costs, presets what a byte does.
 _WEIGHT_BYTES = 4
-# Keys of layers other than dense convolutions, the same in both.
-_CLASSES = ("rate_1x1", "rate_depthwise", "rate_product", "map_byte_ns")
 
 
 def cluster_of(preset: Preset, count: int) -> Cluster:
@@ -27,10 +25,10 @@ def cluster_text(preset: Preset, count: int) -> str:
         f"endpoint_ms_per_peer_message = {preset.peer_message_ms}\n"
         f"endpoint_ns_per_peer_byte = {preset.peer_byte_ns}\n"
     )
-    computes = f"gflops = {preset.gflops}\nweight_ns = {preset.weight_ns * _WEIGHT_BYTES}\n"
-    for key in _CLASSES:
-        if (rate := getattr(preset, key)) != Preset.model_fields[key].default:
-            computes += f"{key} = {rate}\n"
+    default = {key: field.default for key, field in Preset.model_fields.items()}
+    rates = {key: rate for key, rate in preset.rates.items() if rate != default[key]}
+    rates["weight_ns"] = preset.weight_ns * _WEIGHT_BYTES
+    computes = "".join(f"{key} = {rate}\n" for key, rate in rates.items())
     text = (
         f"[host]\n{computes}{end}endpoint_ms_per_task = {preset.describe_ms}\n\n"
         f"[host.worker]\n{worker}\n"

@@ -195,7 +195,7 @@ async def test_an_emulated_worker_charges_messages_tasks_and_weights(tmp_path):
     (tmp_path / "worker.toml").write_text(
         f"host = '127.0.0.1'\nport = 0\nmdns = false\nstate_dir = '{tmp_path}'\nthreads = 1\n"
     )
-    (tmp_path / "emulation.toml").write_text("task_ms = 200\nmessage_ms = 30\nas_on_arm = true\n")
+    (tmp_path / "emulation.toml").write_text("task_ms = 200\nmessage_ms = 30\n")
     child = children.start(
         "worker",
         ["worker", "--config", str(tmp_path / "worker.toml")],
