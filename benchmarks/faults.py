@@ -77,7 +77,7 @@ class Cluster:
     @property
     def plan(self) -> Plan:
         """The plan in force."""
-        graph = self.coordinator.controller.plans.graph(self.model)
+        graph = self.coordinator.plans.book.graph(self.model)
         assert graph is not None
         return graph.plan
 
@@ -109,15 +109,15 @@ class Cluster:
 
     async def quiet(self) -> None:
         """Requests until so long nothing was reconsidered that a drift would be at once."""
-        switching = self.coordinator.controller.plans.switching
+        switching = self.coordinator.plans.book.switching
         watched = switching._watched[self.model]
         while time.monotonic() - watched.looked_s < switching.period_s:
             await self.ask()
 
     async def replan(self) -> None:
         """The plan for what is known now, whatever it costs to change."""
-        self.coordinator.controller.changed("asked to by a benchmark")
-        await self.coordinator.controller.settled()
+        self.coordinator.plans.devices_changed("asked to by a benchmark")
+        await self.coordinator.plans.settled()
 
 
 async def killed(model: str, strategy: str, kills: int, seed: int) -> dict[str, Any]:

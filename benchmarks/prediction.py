@@ -48,7 +48,7 @@ class Bench:
 
     async def case(self, model: str, name: str) -> dict[str, Any]:
         """One model under one strategy."""
-        loaded = await self._coordinator.library.get(model)
+        loaded = await self._coordinator.library.load(model)
         taken = loaded.served.network.graph
         feeds = as_they_travel(taken, random_inputs(taken))
         try:

@@ -29,18 +29,17 @@ from coordinator.devices.host_worker import HostHardware
 from coordinator.devices.statuses import status_of, statuses
 from coordinator.doctor.doctor import Doctor
 from coordinator.draining.withdrawal import Withdrawal
-from coordinator.library.loaded import Library
+from coordinator.library.loaded import Library, ModelForgotten
 from coordinator.library.naming import Names
 from coordinator.library.sharing import ModelsChanged, sharing_of
 from coordinator.measuring.after_answer import AfterAnswer
 from coordinator.measuring.measuring import Measuring
 from coordinator.measuring.profiler import Profiled
 from coordinator.plans.choice import IN_FORCE, Choice
-from coordinator.plans.controller import Controller, TookOver
 from coordinator.plans.named import strategy
 from coordinator.plans.plan_making import PlanMaker
-from coordinator.plans.served import ModelForgotten, Served
-from coordinator.plans.served_plans import ServedPlans
+from coordinator.plans.plans import Plans, TookOver
+from coordinator.plans.served import Served
 from coordinator.requests.admission import Admission
 from coordinator.requests.driver import Accused, Driver
 from coordinator.requests.input_variants import Entrances, FeedReader, read_feeds
@@ -79,16 +78,11 @@ class Coordinator:
         self.names = Names(
             settings.models, settings.model_repository, settings.detector, self.sharing
         )
-        self.library = Library(
-            self.names,
-            settings.state_dir / WEIGHTS_FOLDER,
-            settings.max_models_bytes,
-            lambda model: self.served.let_go(model),  # noqa: PLW0108 - made below
-        )
+        weights = settings.state_dir / WEIGHTS_FOLDER
+        self.library = Library(self.names, weights, settings.max_models_bytes, news)
         maker = PlanMaker(self.library, own, devices.pool, settings.objective, settings.wire)
-        self.controller = Controller(settings, maker, devices, news)
-        self.served = Served(self.names, self.library, self.controller, devices, news)
-        self.plans = ServedPlans(self.names, self.served, self.controller, devices)
+        self.plans = Plans(settings, self.library, maker, devices, news)
+        self.served = Served(self.library, self.plans, devices)
         self.requests = Driver(devices.pool, news, LiveExpectations(devices))
         self._collector = Collector(devices.pool)
         self.examiner = Examiner(devices, self._collector, news)
@@ -103,10 +97,10 @@ class Coordinator:
         self.measuring = Measuring(settings, devices, self.library, self.admission, news)
         replan = bool(settings.replan)
         self.after_answer = AfterAnswer(
-            self.measuring, devices, self.controller, self.journal, replan=replan
+            self.measuring, devices, self.plans, self.journal, replan=replan
         )
         self.withdrawal = Withdrawal(
-            devices, self.controller, self.requests, self.after_answer, self.journal
+            devices, self.plans, self.requests, self.after_answer, self.journal
         )
         self.doctor = Doctor(
             settings, self.state, self.sharing, devices, self.examiner, self.plans, self.served
@@ -130,7 +124,7 @@ class Coordinator:
         on(TookOver, self.journal.planned)
         on(TookOver, lambda news: self.examiner.planned(news.graph))
         on(ModelForgotten, lambda news: self.measuring.forget(news.model))
-        on(ModelForgotten, lambda news: self._start(self._release(news.programs)))
+        on(ModelForgotten, self._forgotten)
         on(Accused, lambda news: self.auditor.sampling.suspected(news.device))
         on(Accused, lambda news: self.withdrawal.wrong(news.device, news.cause))
         on(Verdict, lambda news: self.auditor.sampling.judged(news.device, wrong=news.wrong))
@@ -153,7 +147,7 @@ class Coordinator:
         await asyncio.gather(*self._background, return_exceptions=True)
         await self.sharing.stop()
         await self.withdrawal.close()
-        await self.controller.close()
+        await self.plans.close()
         await self.auditor.close()
         await self.requests.close()
         await self.examiner.close()
@@ -166,11 +160,16 @@ class Coordinator:
         self.names.refresh()
         self._start(self.served.load_configured())
 
+    def _forgotten(self, news: ModelForgotten) -> None:
+        programs = self.plans.forget(news.model)
+        if not news.stays:
+            self._start(self._release(programs))
+
     async def _release(self, programs: Set[str]) -> None:
         """Frees the programs of a model that is gone, once no request in flight needs them."""
-        self.examiner.give_up(programs - self.controller.programs())
+        self.examiner.give_up(programs - self.plans.programs())
         await self.admission.idle()
-        await self.devices.release(programs - self.controller.programs())
+        await self.devices.release(programs - self.plans.programs())
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
@@ -280,7 +279,7 @@ class Coordinator:
                 admitted_s = time.monotonic()
                 given = await read_feeds(feeds, served.network)
                 read_s = time.monotonic() - admitted_s
-                async with self.controller.turn(source, choice) as turn:
+                async with self.plans.turn(source, choice) as turn:
                     graph, sent = await self._entrances.fitting(turn, served.network, given)
                     started_s = time.monotonic()
                     computed = await self.requests.run(graph, sent, request, selections)

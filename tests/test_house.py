@@ -31,8 +31,8 @@ PURE = (
     *(
         f"coordinator/plans/{name}.py"
         for name in (
-            *("actions", "choice", "entries", "events", "group_choice", "grouping", "load"),
-            *("machine", "plans", "sent_plan", "switching"),
+            *("book", "choice", "entries", "group_choice", "grouping", "load"),
+            *("sent_plan", "steps", "switching"),
         )
     ),
     "coordinator/costs",

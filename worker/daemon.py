@@ -35,13 +35,13 @@ from worker.compute.sessions import Sessions
 from worker.engines.base import Engine, Place
 from worker.engines.verified import Verified
 from worker.exchange.exchange import TaskExchange
+from worker.exchange.service import GrpcService, WorkerParts
 from worker.machine.advertise import Advertisement
 from worker.machine.hardware import WorkerHardware
 from worker.machine.identity import device_id
 from worker.peers.listener import DataListener
 from worker.peers.offers import Offers
 from worker.programs.store import BlobStore
-from worker.service import GrpcService, WorkerParts
 from worker.settings import WorkerSettings
 from worker.tasks.state import Tasks
 from worker.trust.certificate import TrustUpdates, credentials_in, watch_clock

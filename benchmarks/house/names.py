@@ -101,7 +101,7 @@ def _callable_aliases(module: ast.Module) -> set[str]:
             is_type = isinstance(target, ast.Name) and _is_alias(node.value)
             if is_type and _is_callable(node.value, {"Callable"}):
                 aliases.add(ast.unparse(target))
-        elif isinstance(node, ast.ClassDef) and _methods(node) == {"__call__"}:
+        elif isinstance(node, ast.ClassDef) and _members(node) == {"__call__"}:
             aliases.add(node.name)
     return aliases
 
@@ -133,8 +133,14 @@ def _is_callable(annotation: ast.expr, aliases: set[str]) -> bool:
     return isinstance(annotation, ast.Name) and annotation.id in aliases
 
 
+# What a worker's processor and clock are to its throttle, and its calls to gRPC.
+BOUNDARIES = frozenset({"Clock", "WorkerService"})
+
+
 def protocols_of_one() -> list[str]:
-    """Protocols that one class of the product has all methods of, or none."""
+    """Protocols that one class of the product has all members of, or none; those at a boundary of
+    bytes or clocks apart.
+    """
     classes = [
         node
         for file in product()
@@ -142,12 +148,13 @@ def protocols_of_one() -> list[str]:
         if isinstance(node, ast.ClassDef)
     ]
     protocols = [node for node in classes if "Protocol" in map(_base, node.bases)]
-    others = [_methods(node) for node in classes if node not in protocols]
+    others = [_members(node) for node in classes if node not in protocols]
     return sorted(
         protocol.name
         for protocol in protocols
-        if sum(_methods(protocol) <= methods for methods in others) <= 1
-        and _methods(protocol) != {"__call__"}
+        if sum(_members(protocol) <= members for members in others) <= 1
+        and _members(protocol) != {"__call__"}
+        and protocol.name not in BOUNDARIES
     )
 
 
@@ -155,9 +162,21 @@ def _base(node: ast.expr) -> str:
     return ast.unparse(node.value if isinstance(node, ast.Subscript) else node)
 
 
-def _methods(owner: ast.ClassDef) -> set[str]:
+def _members(owner: ast.ClassDef) -> set[str]:
+    """Methods, fields, and what `__init__` sets: a property of a protocol may be any of them."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return {member.name for member in owner.body if isinstance(member, functions)}
+    names = {member.name for member in owner.body if isinstance(member, functions)}
+    names |= {
+        ast.unparse(member.target) for member in owner.body if isinstance(member, ast.AnnAssign)
+    }
+    return names | {
+        node.attr
+        for node in ast.walk(owner)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    }
 
 
 def file_circles() -> list[list[str]]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from models.operators.work import NodeWork
 
@@ -50,25 +49,8 @@ class LayerRates:
         )
 
 
-class Costs(Protocol):
-    """Predicts computation on one device."""
-
-    @property
-    def task_s(self) -> float:
-        """Fixed seconds of any run of a program."""
-        ...
-
-    def layer_rates(self, work: NodeWork) -> LayerRates:
-        """Rates of a node; equal for all of its tiles with the same channels."""
-        ...
-
-    def block_s(self, works: Sequence[NodeWork]) -> float:
-        """Seconds to run these nodes as one program."""
-        ...
-
-
-class AffineCosts(ABC):
-    """`block_s` from `task_s` and `layer_rates`, for cost models to inherit."""
+class Costs(ABC):
+    """Predicts computation on one device: `block_s` from `task_s` and `layer_rates`."""
 
     __slots__ = ()
 

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from coordinator.costs.affine import AffineCosts, Costs, LayerRates
+from coordinator.costs.affine import Costs, LayerRates
 from coordinator.costs.regression import RegressionCosts
 from models.operators.work import NodeWork
 
@@ -120,7 +120,7 @@ class Corrections:
 
 
 @dataclass(frozen=True)
-class CorrectedCosts(AffineCosts):
+class CorrectedCosts(Costs):
     """A device's costs multiplied by a factor."""
 
     costs: Costs

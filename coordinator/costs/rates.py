@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.costs.affine import AffineCosts, Costs, LayerRates
+from coordinator.costs.affine import Costs, LayerRates
 from models.operators.work import NodeWork
 
 _WEIGHT_ITEM_BYTES = 4
@@ -25,7 +25,7 @@ _YARDSTICK = NodeWork(
 
 
 @dataclass(frozen=True, slots=True)
-class RateCosts(AffineCosts):
+class RateCosts(Costs):
     """Seconds = FLOPs / rate, plus costs per byte of maps and per weight.
 
     `rate_1x1`, `rate_depthwise` and `rate_product` are the shares of `gflops` that 1x1 and

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from coordinator.costs.affine import AffineCosts, LayerRates
+from coordinator.costs.affine import Costs, LayerRates
 from coordinator.costs.cluster import EndpointOverhead
 from coordinator.costs.rates import flop_per_s
 from coordinator.costs.samples import BLOCK, LAYER, Sample
@@ -80,7 +80,7 @@ class DeviceProfile:
 
 
 @dataclass(frozen=True)
-class RegressionCosts(AffineCosts):
+class RegressionCosts(Costs):
     """Costs from a profile. A layer type without samples gets the worst rates of all types, except
     nodes that were timed beside a convolution.
     """

@@ -12,8 +12,8 @@ from coordinator.doctor.examine import diagnose, examine
 from coordinator.doctor.findings import of_heads, of_models, of_no_exam, of_quarantine, of_state
 from coordinator.doctor.frigate import InTime, in_time
 from coordinator.library.sharing import Sharing
+from coordinator.plans.plans import Plans
 from coordinator.plans.served import Served
-from coordinator.plans.served_plans import ServedPlans
 from coordinator.settings import CoordinatorSettings
 from coordinator.trust.cluster_state import ClusterState
 
@@ -28,7 +28,7 @@ class Doctor:
         sharing: Sharing,
         devices: Devices,
         examiner: Examiner,
-        plans: ServedPlans,
+        plans: Plans,
         served: Served,
     ) -> None:
         self._settings = settings
@@ -51,7 +51,7 @@ class Doctor:
 
     async def _examine(self) -> Diagnosis:
         devices, sharing = self._devices, self._sharing
-        silent = await self._examiner.examine(devices.plannable(), self._plans.in_force())
+        silent = await self._examiner.examine(devices.plannable(), self._plans.book.in_force())
         known_devices = statuses(devices)
         known = [of_quarantine(each) for each in known_devices if each.state == "quarantined"]
         known += [of_no_exam(status_of(each, known_devices), why) for each, why in silent.items()]
@@ -76,7 +76,7 @@ class Doctor:
         """Whether Frigate's detectors are answered in time by the plan in force; None before its
         model is loaded, and while there is no plan for it.
         """
-        graph = self._plans.graph(self._frigates)
+        graph = self._plans.book.graph(self._frigates)
         if graph is None:
             return None
         return in_time(graph.plan.predicted_latency_s, len(self._settings.frigate_zmq))

@@ -10,7 +10,7 @@ import structlog
 from coordinator.audit.verdict import Verdict
 from coordinator.devices.devices import Devices
 from coordinator.measuring.after_answer import AfterAnswer
-from coordinator.plans.controller import Controller
+from coordinator.plans.plans import Plans
 from coordinator.requests.driver import Driver
 from coordinator.requests.journal import Journal
 from protos.errors import ImbrexError, NotFound
@@ -30,7 +30,7 @@ class Withdrawal:
     def __init__(
         self,
         devices: Devices,
-        controller: Controller,
+        plans: Plans,
         driver: Driver,
         after_answer: AfterAnswer,
         journal: Journal,
@@ -38,7 +38,7 @@ class Withdrawal:
         self._devices = devices
         self._after_answer = after_answer
         self._journal = journal
-        self._controller = controller
+        self._plans = plans
         self._driver = driver
         self._emptying: dict[DeviceId, asyncio.Task[None]] = {}
         # Devices on the lists when they were last looked at.
@@ -148,7 +148,7 @@ class Withdrawal:
         """
         now = time.monotonic()
         self._driver.devices(self._devices.usable(now))
-        self._controller.changed(cause, now=now)
+        self._plans.devices_changed(cause, now)
 
     def judged(self, verdict: Verdict) -> None:
         """An audit or an exam has computed a task again."""
@@ -204,7 +204,7 @@ class Withdrawal:
 
     async def _empty(self, device: DeviceId) -> None:
         """Waits until a draining device has finished."""
-        await self._controller.settled()
+        await self._plans.settled()
         self._devices.withheld.replanned(device, time.monotonic())
         await self._driver.released(device)
         del self._emptying[device]

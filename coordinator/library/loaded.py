@@ -1,6 +1,4 @@
-"""The models that this coordinator serves: loaded once, on first use, and unloaded to make room for
-others.
-"""
+"""The models that this coordinator serves: which there are, and which of them are loaded."""
 
 from __future__ import annotations
 
@@ -12,6 +10,7 @@ from pathlib import Path
 import structlog
 
 from coordinator.answers import ServedModel
+from coordinator.devices.announcements import Announcements
 from coordinator.library.naming import Names
 from models.catalogue import catalogue
 from models.catalogue.catalogue import LoadedModel
@@ -24,6 +23,7 @@ from models.onnx_file.stored import Allocate, in_memory
 from models.tensors.boxes import Box
 from models.vision.pixels import without_pixels
 from models.vision.predictions import check_outputs
+from protos.errors import NotFound
 
 log = structlog.get_logger(__name__)
 
@@ -54,73 +54,126 @@ class Loaded:
         return cut(graph, graph.nodes, everything, blobs, static=True), blobs
 
 
+@dataclass(frozen=True, slots=True)
+class ModelForgotten:
+    """A model was replaced or unloaded. One that `stays` is loaded again at once, and its programs
+    may still be of use.
+    """
+
+    model: str
+    stays: bool
+
+
 class Library:
-    """Models by name or path; concurrent requests for one model load it once. `folder` is for files
-    of weights. Beyond `most_bytes` of weights, `let_go`
-    is called for the models that have been unused for longest, one after the other, and returns
-    whether it unloaded the model.
+    """The models of one coordinator by their sources, which `names` knows: loaded once, on first
+    use, and unloaded to make room for others. `folder` is for files of weights, of which
+    `most_bytes` may be loaded. Announces models that are forgotten.
     """
 
     def __init__(
-        self,
-        names: Names,
-        folder: Path,
-        most_bytes: int,
-        let_go: Callable[[str], bool],
+        self, names: Names, folder: Path, most_bytes: int, announcements: Announcements
     ) -> None:
-        self._names = names
+        self.names = names
         self._folder = folder
-        self.most_bytes = most_bytes
-        self._let_go = let_go
+        self._most_bytes = most_bytes
+        self._announcements = announcements
         # The most recently used one is last.
         self._models: dict[str, asyncio.Task[Loaded]] = {}
+        self._unloaded: set[str] = set()
+        self._stamps: dict[str, tuple[int, int] | None] = {}
+        self._has_grown = False
+
+    async def get(self, model: str, keep: Callable[[str], bool]) -> ServedModel:
+        """A model, loaded on first use. Beyond the room for weights and for sizes of one model,
+        those are unloaded that have been unused for longest, until the next request to them, but
+        not configured ones and those to `keep`.
+
+        Raises:
+            NotFound: no such name or file, or it was unloaded.
+            BadRequest: the file cannot be used.
+        """
+        if model in self._unloaded:
+            raise NotFound(
+                cause=f"the model {self.names.public(model)[0]} was unloaded",
+                cure="Load it again: POST /v2/repository/models/NAME/load",
+            )
+        stamp = self.names.stamp(model)
+        if self._stamps.setdefault(model, stamp) != stamp:
+            log.info("model replaced", model=model)
+            self._forget(model)
+            self._stamps[model] = stamp
+        loaded = await self.load(model)
+        if self._has_grown:
+            self._has_grown = False
+            self._make_room(model, keep)
+        return loaded.served
+
+    async def load(self, model: str) -> Loaded:
+        """As `get`, of a model that is in use: nothing else is unloaded, and it is not replaced."""
+        task = self._models.pop(model, None)
+        if task is None:
+            loading = asyncio.to_thread(load, model, self.names.public(model)[0], self._folder)
+            task = asyncio.create_task(loading)
+            self._has_grown = True
+        self._models[model] = task
+        try:
+            return await asyncio.shield(task)
+        except Exception:
+            self._models.pop(model, None)
+            raise
 
     def loaded(self) -> dict[str, Loaded]:
         """The loaded models, by the name or path that they were loaded by."""
         return {
-            name: task.result()
-            for name, task in self._models.items()
+            model: task.result()
+            for model, task in self._models.items()
             if task.done() and not task.cancelled() and task.exception() is None
         }
+
+    def is_loaded(self, model: str) -> bool:
+        """Whether `get` would return without loading."""
+        return not self.is_unloaded(model) and model in self.loaded()
+
+    def is_unloaded(self, model: str) -> bool:
+        """Whether requests to the model are refused until `reload`."""
+        return model in self._unloaded
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of the weights of all loaded models."""
         return sum(each.weight_bytes for each in self.loaded().values())
 
-    async def get(self, name: str) -> Loaded:
-        """The model, loaded in a thread if necessary.
+    def unload(self, model: str) -> None:
+        """Unloads a model: requests to it are refused until `reload`. Those in flight finish."""
+        self._unloaded.add(model)
+        self._forget(model)
 
-        Raises:
-            NotFound: no such name or file.
-            BadRequest: the file cannot be used.
+    def reload(self, model: str) -> None:
+        """Has the next `get` load a model from its file as it is then."""
+        self._forget(model, stays=True)
+        self._unloaded.discard(model)
+
+    def let_go(self, model: str, keep: Callable[[str], bool]) -> bool:
+        """Unloads a model until the next request to it, unless it is configured or to be kept.
+        Returns whether it was unloaded.
         """
-        task = self._models.pop(name, None)
-        is_new = task is None
-        if task is None:
-            loading = asyncio.to_thread(load, name, self._names.public(name)[0], self._folder)
-            task = asyncio.create_task(loading)
-        self._models[name] = task
-        try:
-            found = await asyncio.shield(task)
-        except Exception:
-            self._models.pop(name, None)
-            raise
-        if is_new:
-            self._make_room(name)
-        return found
+        if model in self.names.configured or keep(model):
+            return False
+        self._forget(model)
+        return True
 
-    def forget(self, name: str) -> None:
-        """Forgets a model: the next `get` loads it again."""
-        self._models.pop(name, None)
+    def _forget(self, model: str, *, stays: bool = False) -> None:
+        self._models.pop(model, None)
+        self._stamps.pop(model, None)
+        self._announcements.announce(ModelForgotten(model, stays))
 
-    def _make_room(self, newest: str) -> None:
+    def _make_room(self, newest: str, keep: Callable[[str], bool]) -> None:
         others = [name for name in self.loaded() if name != newest]
         sizes = [name for name in others if _are_sizes_of_one(name, newest)]
         for name in others:
             # A client may ask for any number of sizes.
             is_one_of_many = name in sizes[: 1 - MOST_SIZES]
-            if (is_one_of_many or self.weight_bytes > self.most_bytes) and self._let_go(name):
+            if (is_one_of_many or self.weight_bytes > self._most_bytes) and self.let_go(name, keep):
                 log.info("model unloaded to make room for others", model=name)
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 from coordinator.devices.devices import Devices
 from coordinator.measuring.measuring import Measuring
-from coordinator.plans.controller import Controller
+from coordinator.plans.plans import Plans
 from coordinator.requests.journal import Ended, Journal
 from coordinator.tasks.task_graph import TaskGraph
 
@@ -24,14 +24,14 @@ class AfterAnswer:
         self,
         measuring: Measuring,
         devices: Devices,
-        controller: Controller,
+        plans: Plans,
         journal: Journal,
         *,
         replan: bool,
     ) -> None:
         self._measuring = measuring
         self._devices = devices
-        self._controller = controller
+        self._plans = plans
         self._journal = journal
         self._replan = replan
         self._unsettled: list[tuple[TaskGraph, Ended]] = []
@@ -55,5 +55,5 @@ class AfterAnswer:
         for graph, ended in unsettled:
             self._measuring.observe(graph, ended.tasks)
             if self._replan:
-                self._controller.seen(ended.model, self._devices.observed(ended.ended_s))
+                self._plans.answered(ended.model, self._devices.observed(ended.ended_s))
             self._journal.add(ended)

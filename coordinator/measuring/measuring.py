@@ -13,7 +13,7 @@ from coordinator.measuring.baseline import best_alone
 from coordinator.measuring.probing import Probing
 from coordinator.measuring.profiler import Profiler
 from coordinator.measuring.retrials import Retrials
-from coordinator.plans.plans import NO_WORKER
+from coordinator.plans.book import NO_WORKER
 from coordinator.requests.admission import Admission
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.task_graph import TaskGraph
@@ -146,7 +146,7 @@ class Measuring:
             NotFound, BadRequest: no such model, or it cannot be used.
             Unavailable: no device is ready.
         """
-        loaded = await self._library.get(model)
+        loaded = await self._library.load(model)
         async with self._admission.place(alone=True):
             devices = self._devices.cluster().devices
             if not devices:

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
 
-from coordinator.plans import actions
-from coordinator.plans.actions import Action
 from coordinator.plans.choice import IN_FORCE, Choice
-from coordinator.plans.events import Ticket, Work
+from coordinator.plans.steps import PlanStep, Refuse, Start, Stop, Ticket, Work
 from coordinator.tasks.plan import MadeFor, Plan
 from coordinator.tasks.task_graph import TaskGraph
 from protos.errors import ImbrexError
@@ -86,16 +84,16 @@ class ModelPlan:
         elif cause not in CONSIDERED and not self.choice.plan:
             self.stale = True
 
-    def ended(self, now: float) -> Iterator[Action]:
+    def ended(self, now: float) -> Iterator[PlanStep]:
         """Planning succeeded or failed: answers the waiting tickets."""
         self.making = None
         if self.causes:
             self.begins_s = now + SETTLE_S
         for ticket in list(self.waiting):
             if self.graph is not None:
-                yield actions.Start(ticket, self.graph)
+                yield Start(ticket, self.graph)
             elif self.error is not None and not self.causes:
-                yield actions.Refuse(ticket, self.error)
+                yield Refuse(ticket, self.error)
             else:
                 continue
             del self.waiting[ticket]
@@ -111,12 +109,12 @@ class ModelPlan:
         self.graph, self.error = graph, error
         self.is_settled = graph is not None and error is None
 
-    def stopped(self) -> Iterator[Action]:
+    def stopped(self) -> Iterator[PlanStep]:
         """Cancels the plan that is being made, and the wish for another."""
         self.causes.clear()
         self.begins_s = inf
         if self.making is not None:
-            yield actions.Stop(self.making.work)
+            yield Stop(self.making.work)
 
 
 def are_alike(one: Plan, other: Plan) -> bool:

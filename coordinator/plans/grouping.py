@@ -5,8 +5,9 @@ one group, which executes the plan in force. When so many arrive that another gr
 to answer them sooner, its plans are prepared in the background, and then take over; requests in
 flight finish on the plan that they began with. Returning to one group needs no preparation.
 
-Pure state: events in, actions out. A line does one work at a time: planning its groupings, or
-preparing one. After a model is forgotten, its groups still answer the requests in its line.
+Pure state, whose methods are what happens. They return what to do. A line does one work at a time:
+planning its groupings, or preparing one. After a model is forgotten, its groups still answer the
+requests in its line.
 """
 
 from __future__ import annotations
@@ -17,13 +18,23 @@ from math import inf
 
 from coordinator.answers import LoadStatus
 from coordinator.planning.groups import Grouping, ServiceTimes
-from coordinator.plans import actions, events
-from coordinator.plans.actions import Action
-from coordinator.plans.events import Event, Ticket, Work
+from coordinator.plans.book import PlanBook
 from coordinator.plans.group_choice import DeviceGroup, starts
 from coordinator.plans.load import Load
-from coordinator.plans.machine import ControlMachine
-from coordinator.plans.plans import Plans
+from coordinator.plans.steps import (
+    Divide,
+    Divided,
+    PlanStep,
+    Prepare,
+    Prepared,
+    Regroup,
+    Start,
+    Stop,
+    Ticket,
+    Work,
+    WorkOutcome,
+    completed,
+)
 from coordinator.settings import Objective
 from coordinator.tasks.task_graph import TaskGraph
 from protos.wire.facts import DeviceId
@@ -56,7 +67,7 @@ class _Line:
     looked_s: float = -inf
     work: Work | None = None
     # The plan that is being divided into groups, or the grouping that is being prepared.
-    worked_on: TaskGraph | Grouping | None = None
+    target: TaskGraph | Grouping | None = None
 
     @property
     def count(self) -> int:
@@ -105,7 +116,7 @@ class _Line:
         if self.count > 1 and not present >= used:
             self.groups = self.ready[1]
 
-    def let_in(self) -> Iterator[Action]:
+    def let_in(self) -> Iterator[PlanStep]:
         """Starts the requests for which there is room."""
         tickets = list(self.waiting)
         for position, group in starts(self.groups, len(tickets)):
@@ -113,7 +124,7 @@ class _Line:
             del self.waiting[ticket]
             group.in_flight += 1
             self.started[ticket] = group
-            yield actions.Start(ticket, group.graph)
+            yield Start(ticket, group.graph)
 
     def leave(self, ticket: Ticket) -> bool:
         """A request was answered or given up. Returns whether it had been started."""
@@ -124,11 +135,11 @@ class _Line:
         return group is not None
 
 
-class Regrouping(ControlMachine):
+class Regrouping:
     """Assigns every request its turn and the plan that computes it."""
 
-    def __init__(self, plans: Plans, works: Iterator[int], objective: Objective) -> None:
-        self._plans = plans
+    def __init__(self, book: PlanBook, works: Iterator[int], objective: Objective) -> None:
+        self._book = book
         self._works = works
         self._objective = objective
         self._lines: dict[str, _Line] = {}
@@ -157,88 +168,102 @@ class Regrouping(ControlMachine):
         groups = [group for line in lines for each in line.all_groups for group in each]
         return {sha256 for group in groups for sha256 in group.graph.programs}
 
-    # ------------------------------------------------------------ events
+    # ------------------------------------------------------------ what happens
 
-    def _react(self, event: Event, now: float) -> Iterator[Action]:
-        match event:
-            case events.Queued(ticket, model, graph):
-                line = self._lines.setdefault(model, _Line(model))
-                line.follow(graph)
-                line.load.arrived(now)
-                line.waiting[ticket] = None
-                self._line_of[ticket] = line
-                yield from self._look(line, now)
-                yield from line.let_in()
-            case events.Left(ticket) if ticket in self._line_of:
-                line = self._line_of.pop(ticket)
-                if line.leave(ticket):
-                    yield from self._look(line, now)
-                yield from line.let_in()
-                line.load.ended(now)
-            case events.Changed(_, devices):
-                self._devices = devices
-                for line in self._lines.values():
-                    line.drop(devices)
-                    yield from line.let_in()
-            case events.Forgotten(model) if model in self._lines:
-                line = self._lines.pop(model)
-                if line.work is not None:
-                    yield actions.Stop(line.work)
-            case events.WorkOutcome(work):
-                for line in [each for each in self._lines.values() if each.work == work]:
-                    yield from self._made(line, event, now)
+    @completed
+    def queue(self, ticket: Ticket, model: str, graph: TaskGraph, now: float) -> Iterator[PlanStep]:
+        """A request wants its turn on the groups of a model, whose plan in force is `graph`."""
+        line = self._lines.setdefault(model, _Line(model))
+        line.follow(graph)
+        line.load.arrived(now)
+        line.waiting[ticket] = None
+        self._line_of[ticket] = line
+        yield from self._look(line, now)
+        yield from line.let_in()
 
-    def _made(self, line: _Line, event: events.WorkOutcome, now: float) -> Iterator[Action]:
-        worked_on, line.work, line.worked_on = line.worked_on, None, None
-        if isinstance(worked_on, Grouping):
-            count = len(worked_on.plans)
-            if line.planned.get(count) is not worked_on:
+    @completed
+    def leave(self, ticket: Ticket, now: float) -> Iterator[PlanStep]:
+        """The holder of this ticket was answered, or does not wait any longer."""
+        line = self._line_of.pop(ticket, None)
+        if line is None:
+            return
+        if line.leave(ticket):
+            yield from self._look(line, now)
+        yield from line.let_in()
+        line.load.ended(now)
+
+    @completed
+    def devices_changed(self, devices: frozenset[DeviceId]) -> Iterator[PlanStep]:
+        """Devices came or went; `devices` can be used now."""
+        self._devices = devices
+        for line in self._lines.values():
+            line.drop(devices)
+            yield from line.let_in()
+
+    @completed
+    def forget(self, model: str) -> Iterator[PlanStep]:
+        """The model was replaced or unloaded."""
+        line = self._lines.pop(model, None)
+        if line is not None and line.work is not None:
+            yield Stop(line.work)
+
+    @completed
+    def ended(self, outcome: WorkOutcome, now: float) -> Iterator[PlanStep]:
+        """A work ended, for a line or for an entry of the book."""
+        for line in [each for each in self._lines.values() if each.work == outcome.work]:
+            yield from self._made(line, outcome, now)
+
+    def _made(self, line: _Line, outcome: WorkOutcome, now: float) -> Iterator[PlanStep]:
+        target, line.work, line.target = line.target, None, None
+        if isinstance(target, Grouping):
+            count = len(target.plans)
+            if line.planned.get(count) is not target:
                 return
-            if not isinstance(event, events.Prepared):
+            if not isinstance(outcome, Prepared):
                 del line.planned[count]
                 return
-            pairs = zip(event.graphs, worked_on.services, strict=True)
+            pairs = zip(outcome.graphs, target.services, strict=True)
             line.ready[count] = [DeviceGroup(graph, service) for graph, service in pairs]
             yield from self._look(line, now)
         else:
-            if line.ready[1][0].graph is not worked_on:
+            if line.ready[1][0].graph is not target:
                 return
             line.planned_s = now
-            if not isinstance(event, events.Divided):
+            if not isinstance(outcome, Divided):
                 return
-            line.divide(event.groupings)
+            line.divide(outcome.groupings)
             line.drop(self._devices)
         yield from line.let_in()
 
     # ------------------------------------------------------------ which grouping
 
-    def _look(self, line: _Line, now: float) -> Iterator[Action]:
+    def _look(self, line: _Line, now: float) -> Iterator[PlanStep]:
         """Switches to the best grouping if it is ready, and has it prepared otherwise; has
         groupings planned when all devices together are busy.
         """
         if line.load.outstanding > 1 and now - line.looked_s < LOOK_S:
             return
         line.looked_s = now
-        outstanding = 1.0 if self._plans.held(line.model) else line.load.mean_outstanding(now)
+        outstanding = 1.0 if self._book.held(line.model) else line.load.mean_outstanding(now)
         best = self._best(line, outstanding)
         if best in line.ready and line.ready[best] is not line.groups:
             line.groups = line.ready[best]
-            yield actions.Regroup(line.model, best, outstanding)
+            yield Regroup(line.model, best, outstanding)
         if line.work is not None or self._lines.get(line.model) is not line:
             return
         if best not in line.ready:
-            line.work, line.worked_on = Work(next(self._works)), line.planned[best]
-            yield actions.Prepare(line.work, line.model, line.planned[best].plans)
+            line.work, line.target = Work(next(self._works)), line.planned[best]
+            yield Prepare(line.work, line.model, line.planned[best].plans)
         elif outstanding > CROWD and self._are_old(line, now):
-            line.work, line.worked_on = Work(next(self._works)), line.ready[1][0].graph
+            line.work, line.target = Work(next(self._works)), line.ready[1][0].graph
             ready = tuple(line.planned[each] for each in line.ready if each > 1)
-            yield actions.Divide(line.work, line.model, line.worked_on.plan, ready)
+            yield Divide(line.work, line.model, line.target.plan, ready)
 
     def _are_old(self, line: _Line, now: float) -> bool:
         """Whether groupings are missing, or were planned beside another plan in force or for other
         speeds of the devices.
         """
-        changed = self._plans.switching.looked_s(line.model) > line.planned_s
+        changed = self._book.switching.looked_s(line.model) > line.planned_s
         missing = changed or len(line.planned) == 1
         return line.planned_s == -inf or (missing and now - line.planned_s > KEEP_S)
 

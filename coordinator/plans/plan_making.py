@@ -20,10 +20,18 @@ from coordinator.planning.planners.propose import propose
 from coordinator.planning.plugin_errors import BrokenPlanner, name_of
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.planning.whole_network_devices import parted, without_others
-from coordinator.plans import actions, events
+from coordinator.plans.book import NO_WORKER
 from coordinator.plans.entries import are_alike
 from coordinator.plans.named import planner_of
-from coordinator.plans.plans import NO_WORKER
+from coordinator.plans.steps import (
+    Divide,
+    Divided,
+    Planned,
+    Prepare,
+    Prepared,
+    Propose,
+    Unprepared,
+)
 from coordinator.plans.switching import LEAST_GAIN
 from coordinator.settings import Objective
 from coordinator.tasks.plan import Plan
@@ -63,7 +71,7 @@ class PlanMaker:
         """The planner that a request names; errors as `planner_of`."""
         return planner_of(self._own, name)
 
-    async def propose(self, asked: actions.Propose, cluster: Cluster) -> events.Planned:
+    async def propose(self, asked: Propose, cluster: Cluster) -> Planned:
         """A plan for the cluster's devices, and the present latency of the old one if it can go on.
 
         Raises:
@@ -73,7 +81,7 @@ class PlanMaker:
         """
         if not cluster.devices:
             raise NO_WORKER
-        loaded = await self._library.get(asked.model)
+        loaded = await self._library.load(asked.model)
         planner, network = self.planner(asked.choice.strategy), loaded.served.network
         chosen = _without(fastest(cluster, asked.choice.devices), asked.without)
         allowed = asked.choice.wire or self._allowed(loaded)
@@ -81,15 +89,15 @@ class PlanMaker:
             plan = await asyncio.to_thread(_proposed, planner, network, chosen, allowed)
         old, present = asked.old, {device.id for device in chosen.devices}
         if old is None or are_alike(plan, old) or not present.issuperset(old.devices):
-            return events.Planned(asked.work, plan)
+            return Planned(asked.work, plan)
         simulation = await asyncio.to_thread(simulate, old, network, chosen)
-        return events.Planned(asked.work, plan, simulation.latency_s)
+        return Planned(asked.work, plan, simulation.latency_s)
 
-    async def divide(self, asked: actions.Divide, cluster: Cluster) -> events.Divided:
+    async def divide(self, asked: Divide, cluster: Cluster) -> Divided:
         """Groupings, planned by the built-in strategy; numbers for which a group cannot hold the
         model are left out. One that is ready stays unless the new one is clearly better.
         """
-        loaded = await self._library.get(asked.model)
+        loaded = await self._library.load(asked.model)
         network, allowed = loaded.served.network, self._allowed(loaded)
         planner, cluster = self.planner(""), without_others(network, cluster)
         free, limited = parted(cluster)
@@ -123,7 +131,7 @@ class PlanMaker:
             return found
 
         async with self._alone(network):
-            return events.Divided(asked.work, await asyncio.to_thread(all_of_them))
+            return Divided(asked.work, await asyncio.to_thread(all_of_them))
 
     def _alone(self, network: Network) -> asyncio.Lock:
         return self._planning.setdefault(network, asyncio.Lock())
@@ -133,11 +141,11 @@ class PlanMaker:
         sidecar = loaded.served.sidecar
         return self._wire or (sidecar.allowed_wire if sidecar else "exact")
 
-    async def prepare(self, asked: actions.Prepare) -> events.Prepared | events.Unprepared:
+    async def prepare(self, asked: Prepare) -> Prepared | Unprepared:
         """The plans' task graphs, prepared one after the other; or the devices on which a plan's
         programs could not be prepared, because memory or disk is short or the device is gone.
         """
-        loaded, graphs, seconds = await self._library.get(asked.model), [], 0.0
+        loaded, graphs, seconds = await self._library.load(asked.model), [], 0.0
         for plan in asked.plans:
             self._versions[asked.model] += 1
             numbered = replace(plan, version=self._versions[asked.model])
@@ -149,9 +157,9 @@ class PlanMaker:
             for device, error in errors.items():
                 log.warning("device left out", model=asked.model, device=device, cause=error.cause)
             if errors:
-                return events.Unprepared(asked.work, errors)
+                return Unprepared(asked.work, errors)
             graphs.append(graph)
-        return events.Prepared(asked.work, tuple(graphs), seconds)
+        return Prepared(asked.work, tuple(graphs), seconds)
 
     async def _ensure(self, graph: TaskGraph) -> dict[DeviceId, ImbrexError]:
         """The devices that could not be prepared for a plan, and why."""

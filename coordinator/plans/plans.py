@@ -1,321 +1,382 @@
-"""The plans of every model: pure state, events in, actions out.
+"""The plans of the models that are served, and the turns of requests: executes what the plan book
+and groups decide.
 
-Every model has a plan in force. It is replaced when devices come or go, after measurements, and
-periodically if requests have shown something new, unless it is held. Beside it are the plans that
-requests chose: by a strategy or a number of devices (made again at the next use after devices or
-measurements changed), or sent by a client (never made again).
-
-The life of an entry:
-
-    idle --(a cause)--> settling --(SETTLE_S)--> proposing --(better)--> preparing --> idle
-                                                   |  ^                   |
-        idle <--(the old plan goes on, or none)----+  +--(not everywhere)-+
-
-Rules:
-
-* One plan at a time is made for an entry; causes that arrive meanwhile lead to another one.
-* A plan takes over when its programs are ready on every device. If a device can't be prepared, a
-  plan is made without it; the next planning includes it again.
-* If no better plan is found, the old one stays: the tasks of lost devices run elsewhere. Only
-  without any device, or without the memory for the weights of a lost one, is there no plan.
-* Whoever waits for a plan gets the first one, or the error once nothing is being made, or a
-  timeout. A lack of memory stays until devices or measurements change, or the period has passed.
+Here the clock is read and background work is started. The methods of the book and of groups are
+what happens; the steps that they return are executed in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from itertools import count
 from math import inf
 
-from coordinator.plans import actions, events
-from coordinator.plans.actions import Action
+import structlog
+
+from coordinator.answers import PlanNow
+from coordinator.costs.observed import Observed
+from coordinator.devices.announcements import Announcements
+from coordinator.devices.devices import Devices
+from coordinator.library.loaded import Library
+from coordinator.planning.simulate.simulator import simulate
+from coordinator.plans.book import NO_WORKER, PlanBook
 from coordinator.plans.choice import IN_FORCE, Choice
-from coordinator.plans.entries import CONSIDERED, DRIFT, PERIOD, Making, ModelPlan, are_alike
-from coordinator.plans.events import Event, Work
-from coordinator.plans.machine import ControlMachine
-from coordinator.plans.switching import Switching
-from coordinator.tasks.plan import MadeFor, Plan
-from coordinator.tasks.task_graph import TaskGraph
-from protos.errors import ImbrexError, NotFound, TooLittleMemory, Unavailable
-from protos.wire.facts import DeviceId
-
-# Chosen plans that are kept with their graphs: enough to benchmark every strategy over 1 to 7
-# devices.
-MOST_CHOSEN = 64
-# How long a request waits for its model's first plan, including the transfer of weights.
-FIRST_PLAN_S = 300.0
-
-NO_WORKER = Unavailable(
-    cause="no worker is ready",
-    cure="Start one with `imbrex worker` on a device of this network, or see `imbrex status`.",
+from coordinator.plans.grouping import Regrouping
+from coordinator.plans.plan_making import PlanMaker
+from coordinator.plans.sent_plan import adopt, plan_id
+from coordinator.plans.steps import (
+    Divide,
+    PlanStep,
+    Prepare,
+    Prepared,
+    Propose,
+    Refuse,
+    Regroup,
+    Start,
+    Stop,
+    Swap,
+    Ticket,
+    Unprepared,
+    Work,
+    WorkFailed,
+    WorkOutcome,
 )
+from coordinator.settings import CoordinatorSettings
+from coordinator.tasks.plan import Plan
+from coordinator.tasks.task_graph import TaskGraph
+from models.cut.units import Network
+from protos.errors import ImbrexError, NotFound, Unavailable
+
+log = structlog.get_logger(__name__)
+
+_TROUBLE = {
+    Propose: "no plan",
+    Divide: "groups cannot be planned",
+    Prepare: "plans cannot be prepared",
+}
 
 
-class Plans(ControlMachine):
-    """One plan in force per model, and the latest chosen ones. `works` numbers background work.
-    Every `period_s` (0: never), and when observations have drifted, another plan is looked for.
+@dataclass(frozen=True, slots=True)
+class TookOver:
+    """A plan is in force now."""
+
+    model: str
+    causes: Sequence[str]
+    graph: TaskGraph
+
+
+class Plans:
+    """Plans and turns of one coordinator, each by the source of its model. Announces each plan that
+    takes over.
     """
 
-    def __init__(self, works: Iterator[int], period_s: float = 0.0) -> None:
-        self._works = works
-        self._period_s = period_s
-        self._look_s = inf
-        self._entries: dict[tuple[str, Choice], ModelPlan] = {}
-        self._devices: frozenset[DeviceId] = frozenset()
-        self.switching = Switching()
+    def __init__(
+        self,
+        settings: CoordinatorSettings,
+        library: Library,
+        maker: PlanMaker,
+        devices: Devices,
+        announcements: Announcements,
+    ) -> None:
+        self._library = library
+        self._maker = maker
+        self._devices = devices
+        self._announcements = announcements
+        numbers = count(1)
+        self.book = PlanBook(numbers, settings.replan)
+        self.groups = Regrouping(self.book, numbers, settings.objective)
+        self._tickets = map(Ticket, count(1))
+        self._asked: dict[Ticket, asyncio.Future[TaskGraph]] = {}
+        self._works: dict[Work, asyncio.Task[None]] = {}
+        # Wakes the book when it is due, with that time: uvloop's handle of what is due already does
+        # not say.
+        self._timer: tuple[float, asyncio.Handle] | None = None
+        self._closed = False
+        # Notified after each change of the book, for tasks that wait for a state.
+        self._changed = asyncio.Event()
 
-    # ------------------------------------------------------------ what is known
+    # ------------------------------------------------------------ requests
 
-    def graph(self, model: str, choice: Choice = IN_FORCE) -> TaskGraph | None:
-        """The plan in force or chosen, unless it has to be made again."""
-        entry = self._entries.get((model, choice))
-        return entry.graph if entry and not entry.stale else None
+    @asynccontextmanager
+    async def turn(self, model: str, choice: Choice = IN_FORCE) -> AsyncIterator[TaskGraph]:
+        """Waits until the request may start, and gives the plan to execute.
 
-    def made_for(self, model: str, choice: Choice = IN_FORCE) -> tuple[MadeFor, ...]:
-        """The devices that this plan was made for, or last found good enough for."""
-        entry = self._entries.get((model, choice))
-        return entry.made_for if entry else ()
+        Raises:
+            NotFound, Unavailable, Infeasible: as `prepared`.
+        """
+        graph = await self.prepared(model, choice)
+        if choice != IN_FORCE:
+            yield graph
+            return
+        ticket, turn = self._ticket()
+        try:
+            self._do(self.groups.queue(ticket, model, graph, time.monotonic()))
+            yield await turn
+        finally:
+            del self._asked[ticket]
+            self._do(self.groups.leave(ticket, time.monotonic()))
 
-    def in_force(self) -> list[TaskGraph]:
-        """The plans in force of all models."""
-        entries = self._entries.values()
-        return [each.graph for each in entries if each.choice == IN_FORCE and each.graph]
+    async def prepared(self, model: str, choice: Choice = IN_FORCE) -> TaskGraph:
+        """The plan in force, or the chosen one, with its programs; waits if there is none yet.
 
-    def knows(self, model: str, choice: Choice) -> bool:
-        """Whether such a plan was requested before, or sent."""
-        return (model, choice) in self._entries
+        Raises:
+            NotFound: no such strategy, or no such plan was sent.
+            Unavailable: no worker is ready, or no plan in time.
+            Infeasible: no plan fits the devices.
+        """
+        graph = self.book.graph(model) if choice == IN_FORCE else None
+        if graph is not None:
+            return graph
+        if not self.book.knows(model, choice):
+            self._maker.planner(choice.strategy)  # an unknown name must not leave an entry
+        ticket, prepared = self._ticket()
+        try:
+            self._enter(self.book.ask(ticket, model, choice, time.monotonic()))
+            return await prepared
+        finally:
+            del self._asked[ticket]
+            self.book.leave(ticket)
+            self._enter(())
 
-    def held(self, model: str) -> bool:
-        """Whether the plan in force was sent by a client and is held."""
-        entry = self._entries.get((model, IN_FORCE))
-        return entry is not None and entry.held
+    def _ticket(self) -> tuple[Ticket, asyncio.Future[TaskGraph]]:
+        """A ticket, and what its holder waits for."""
+        ticket = next(self._tickets)
+        self._asked[ticket] = asyncio.get_running_loop().create_future()
+        return ticket, self._asked[ticket]
 
-    def state(self, model: str) -> str:
-        """For people: ready, planning, or the error."""
-        entry = self._entries.get((model, IN_FORCE))
-        if entry is None:
-            return "not loaded"
-        if entry.graph is not None:
-            return "ready"
-        return str(entry.error) if entry.error else "planning"
+    # ------------------------------------------------------------ plans as clients see them
+
+    async def current(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
+        """The plan in force for a model, or the chosen one, made if necessary, with the predictions
+        that it was made with.
+
+        Raises:
+            NotFound: no such strategy, or no such plan was sent.
+            Unavailable: no worker is ready.
+        """
+        network = (await self._library.get(model, keep=self.in_use)).network
+        graph = await self.prepared(model, choice)
+        return replace(graph.plan, made_for=self.book.made_for(model, choice)), network
+
+    async def made(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
+        """As `current`, but only if the plan exists: nothing is loaded, planned or sent.
+
+        Raises:
+            NotFound: there is no such plan now.
+        """
+        self._existing(model, choice)
+        return await self.current(model, choice)
+
+    async def now(self, model: str, choice: Choice = IN_FORCE) -> PlanNow:
+        """What an existing plan would be predicted to take at the present speeds of devices and
+        links, and as its own tasks ran.
+
+        Raises:
+            NotFound: there is no such plan now.
+            Unavailable: one of its devices is away.
+        """
+        graph = self._existing(model, choice)
+        network = (await self._library.get(model, keep=self.in_use)).network
+        plan, cluster = graph.plan, self._devices.cluster(graph)
+        gone = set(plan.devices) - {device.id for device in cluster.devices}
+        if gone:
+            raise Unavailable(
+                cause=f"plan {plan.version} needs {', '.join(sorted(gone))}, which is away",
+                cure="Wait until it is back, or for the next plan",
+            )
+        simulation = await asyncio.to_thread(simulate, plan, network, cluster)
+        name = self._library.names.public(model)[0]
+        return PlanNow(name, plan.version, plan.predicted_latency_s, simulation.latency_s)
+
+    def _existing(self, model: str, choice: Choice) -> TaskGraph:
+        graph = self.book.graph(model, choice)
+        if graph is None or not self._library.is_loaded(model):
+            name = self._library.names.public(model)[0]
+            query = "" if choice == IN_FORCE else " with the same query"
+            raise NotFound(
+                cause=f"{name} has no such plan now",
+                cure=f"Send it (again): POST /v1/plans/{name}"
+                if choice.plan
+                else f"Request it: POST /v1/models/{name}/plan{query}",
+            )
+        return graph
+
+    async def give(self, model: str, text: bytes, *, hold: bool) -> tuple[str, Plan, Network]:
+        """Accepts a plan as JSON and prepares it, for requests that choose it by the returned id,
+        or (`hold`) puts it in force until `release`.
+
+        Raises:
+            BadRequest, NotFound, IllegalPlan: it is not a plan, or not one for these devices.
+        """
+        network = (await self._library.get(model, keep=self.in_use)).network
+        plan = await asyncio.to_thread(adopt, text, network, self._devices.cluster())
+        put = self.hold if hold else self.keep
+        return plan_id(plan), (await put(model, plan)).plan, network
+
+    async def hold(self, model: str, plan: Plan) -> TaskGraph:
+        """Prepares a checked plan and puts it in force until `release`."""
+        graph = await self._prepare(model, plan)
+        self._enter(self.book.hold(model, graph, time.monotonic()))
+        return graph
+
+    async def keep(self, model: str, plan: Plan) -> TaskGraph:
+        """Prepares a checked plan for requests that choose it by its `plan_id`."""
+        choice = Choice(plan=plan_id(plan))
+        graph = self.book.graph(model, choice) or await self._prepare(model, plan)
+        self.book.keep(model, choice, graph)
+        return graph
+
+    async def _prepare(self, model: str, plan: Plan) -> TaskGraph:
+        # Nobody follows this work.
+        match await self._maker.prepare(Prepare(Work(0), model, (plan,))):
+            case Prepared(_, (graph,)):
+                return graph
+            case Unprepared(_, errors):
+                raise next(iter(errors.values()))
+        raise AssertionError("a plan is prepared, or it is not")
+
+    def release(self, model: str) -> None:
+        """Returns to automatic planning for a model.
+
+        Raises:
+            NotFound: no plan is held for it.
+        """
+        if not self.book.held(model):
+            raise NotFound(
+                cause=f"no plan is held for {self._library.names.public(model)[0]}",
+                cure="Nothing to do: imbrex plans for this model by itself",
+            )
+        self.book.release(model, time.monotonic())
+        self._enter(())
+
+    # ------------------------------------------------------------ what happens
+
+    def devices_changed(self, cause: str, now: float | None = None, model: str = "") -> None:
+        """Devices or their speeds have changed: plans again in the background, for one model or for
+        all that are loaded.
+        """
+        devices = frozenset(self._devices.plannable(now))
+        self.book.devices_changed(devices, cause, time.monotonic(), model)
+        self._enter(self.groups.devices_changed(devices))
+
+    def answered(self, model: str, observed: Mapping[str, Observed]) -> None:
+        """A request to a model was answered; `observed` are the present speeds of devices and
+        links.
+        """
+        self.book.answered(model, observed, time.monotonic())
+        self._enter(())
+
+    def forget(self, model: str) -> set[str]:
+        """Forgets a model's plans and groups, and returns the hashes of their programs. Requests in
+        flight finish on theirs.
+        """
+        programs = self.book.programs_of(model) | self.groups.programs(model)
+        self._enter([*self.book.forget(model, time.monotonic()), *self.groups.forget(model)])
+        return programs
 
     def programs(self) -> set[str]:
-        """Hashes of the programs that any plan needs."""
-        graphs = (entry.graph for entry in self._entries.values())
-        return {sha256 for graph in graphs if graph is not None for sha256 in graph.programs}
+        """Hashes of the programs that any plan or group needs."""
+        return self.book.programs() | self.groups.programs()
 
-    def programs_of(self, model: str) -> set[str]:
-        """Hashes of the programs that a model's plans need or needed until recently."""
-        found: set[str] = set()
-        for entry in self._entries.values():
-            if entry.model == model:
-                found |= entry.left.keys() | (entry.graph.programs.keys() if entry.graph else ())
-        return found
+    def in_use(self, model: str) -> bool:
+        """Whether a request to the model is in flight, a plan of it is being made, or is held."""
+        book = self.book
+        return self.groups.is_busy(model) or book.is_busy(model) or book.held(model)
 
-    def is_busy(self, model: str = "") -> bool:
-        """Whether a plan of a model, or of any, is being made."""
-        entries = self._entries.values()
-        return any(each.busy for each in entries if not model or each.model == model)
+    async def settled(self) -> None:
+        """Returns when no plan is being made."""
+        while self.book.is_busy():
+            await self._changed.wait()
 
-    @property
-    def due_s(self) -> float:
-        """When the next plan begins, or a wait times out."""
-        return min((self._look_s, *(entry.due_s for entry in self._entries.values())))
+    async def close(self) -> None:
+        """Stops all work."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer[1].cancel()
+        works = list(self._works.values())
+        for work in works:
+            work.cancel()
+        await asyncio.gather(*works, return_exceptions=True)
 
-    # ------------------------------------------------------------ events
+    # ------------------------------------------------------------ steps and works
 
-    def _react(self, event: Event, now: float) -> Iterator[Action]:
-        match event:
-            case events.PlanRequested():
-                yield from self._want(event, now)
-            case events.Left(ticket):
-                for entry in self._entries.values():
-                    entry.waiting.pop(ticket, None)
-            case events.Tick():
-                if self._look_s <= now:
-                    self._period_has_passed(now)
-                for entry in self._entries.values():
-                    yield from self._tick(entry, now)
-            case events.Changed(cause, devices, model):
-                self._devices = devices
-                self._change(cause, model, now)
-            case events.AnswerSeen(model, observed) if self._period_s:
-                if self.switching.is_due(model, observed, now):
-                    self._change(DRIFT, model, now)
-            case events.PlanGiven():
-                yield from self._given(event, now)
-            case events.WorkOutcome():
-                yield from self._outcome(event, now)
+    def _enter(self, steps: Iterable[PlanStep]) -> None:
+        """Executes the steps that a change of the book led to, and wakes it when it is next due."""
+        self._do(steps)
+        due_s = self.book.due_s
+        if self._timer is not None and self._timer[0] != due_s:
+            self._timer[1].cancel()
+            self._timer = None
+        if self._timer is None and due_s < inf and not self._closed:
+            self._timer = due_s, asyncio.get_running_loop().call_at(due_s, self._tick)
+        self._changed.set()
+        self._changed.clear()
 
-    def _change(self, cause: str, model: str, now: float) -> None:
-        if self._period_s and self._look_s == inf:
-            self._look_s = now + self._period_s
-        for entry in self._entries.values():
-            if not model or entry.model == model:
-                entry.change(cause, now)
+    def _tick(self) -> None:
+        self._timer = None
+        self._enter(self.book.tick(time.monotonic()))
 
-    def _period_has_passed(self, now: float) -> None:
-        self._look_s = now + self._period_s
-        for (model, choice), entry in self._entries.items():
-            if choice != IN_FORCE:
-                continue
-            if not entry.is_settled or self.switching.is_worth_a_look(model, now):
-                entry.want(PERIOD, now)
+    def _do(self, steps: Iterable[PlanStep]) -> None:
+        with self._announcements.held():
+            for step in steps:
+                match step:
+                    case Start(ticket, graph) if not self._asked[ticket].done():
+                        self._asked[ticket].set_result(graph)
+                    case Refuse(ticket, error) if not self._asked[ticket].done():
+                        self._asked[ticket].set_exception(error)
+                    case Start() | Refuse():
+                        pass  # its task was cancelled just now, and is about to leave
+                    case Propose() | Divide() | Prepare():
+                        self._works[step.work] = asyncio.create_task(self._make(step))
+                    case Stop(work):
+                        self._works.pop(work).cancel()
+                    case Swap():
+                        self._swapped(step)
+                    case Regroup(model, groups, outstanding):
+                        outstanding = round(outstanding, 1)
+                        log.info("groups", model=model, groups=groups, outstanding=outstanding)
 
-    def _given(self, event: events.PlanGiven, now: float) -> Iterator[Action]:
-        match event:
-            case events.Held(model, graph):
-                entry = self._entries.setdefault((model, IN_FORCE), ModelPlan(model, IN_FORCE))
-                yield from entry.stopped()
-                entry.held = True
-                entry.put(graph)
-                yield from entry.ended(now)
-            case events.PlanReleased(model):
-                entry = self._entries[model, IN_FORCE]
-                entry.held = False
-                entry.want("released", now)
-            case events.PlanKept(model, choice, graph):
-                if not self.knows(model, choice):
-                    self._make_room()
-                    self._entries[model, choice] = ModelPlan(model, choice)
-                    self._entries[model, choice].put(graph)
-                self._touch(self._entries[model, choice])
-            case events.Forgotten(model):
-                self.switching.forget(model)
-                for key in [key for key in self._entries if key[0] == model]:
-                    entry = self._entries.pop(key)
-                    yield from entry.stopped()
-                    gone = Unavailable(cause=f"{model} was unloaded", cure="Load it, and ask again")
-                    entry.put(None, gone)
-                    yield from entry.ended(now)
+    def _swapped(self, swap: Swap) -> None:
+        plan, causes = swap.graph.plan, list(swap.causes)
+        log.info(
+            "plan",
+            model=swap.model,
+            version=plan.version,
+            causes=causes,
+            strategy=plan.strategy,
+            wire=plan.wire,
+            devices=len(plan.devices),
+            blocks=len(plan.blocks),
+            predicted_ms=round(plan.predicted_latency_s * 1e3, 1),
+        )
+        if swap.choice == IN_FORCE:
+            self._announcements.announce(TookOver(swap.model, causes, swap.graph))
 
-    def _want(self, wanted: events.PlanRequested, now: float) -> Iterator[Action]:
-        model, choice = wanted.model, wanted.choice
-        if not self.knows(model, choice):
-            if choice.plan:
-                raise NotFound(
-                    cause=f"no plan {choice.plan!r} of this model is kept here",
-                    cure="Send it (again): POST /v1/plans/MODEL",
-                )
-            if choice != IN_FORCE:
-                self._make_room()
-            self._entries[model, choice] = ModelPlan(model, choice)
-        entry = self._entries[model, choice]
-        self._touch(entry)
-        if entry.stale:
-            entry.put(None)
-            entry.stale = False
-            entry.want("devices or measurements changed", now)
-        if entry.graph is not None:
-            self._require_devices(choice, entry.graph.plan)
-            yield actions.Start(wanted.ticket, entry.graph)
-            return
-        if isinstance(entry.error, TooLittleMemory) and not entry.busy:
-            yield actions.Refuse(wanted.ticket, entry.error)
-            return
-        entry.waiting[wanted.ticket] = now + FIRST_PLAN_S
-        if not entry.busy:
-            entry.want("asked for" if entry.error else "first use", now)
+    async def _make(self, asked: Propose | Divide | Prepare) -> None:
+        outcome = await self._outcome(asked)
+        del self._works[asked.work]
+        now = time.monotonic()
+        self._enter([*self.book.ended(outcome, now), *self.groups.ended(outcome, now)])
 
-    def _tick(self, entry: ModelPlan, now: float) -> Iterator[Action]:
-        if entry.begins_s <= now:
-            entry.making = Making(Work(next(self._works)), tuple(entry.causes))
-            entry.causes.clear()
-            entry.begins_s = inf
-            yield self._propose(entry, entry.making)
-        for ticket in [each for each, until_s in entry.waiting.items() if until_s <= now]:
-            del entry.waiting[ticket]
-            late = Unavailable(
-                cause=f"no plan for {entry.model} within {FIRST_PLAN_S:.0f} s",
-                cure="See the coordinator's log.",
-            )
-            yield actions.Refuse(ticket, late)
-
-    def _outcome(self, event: events.WorkOutcome, now: float) -> Iterator[Action]:
-        making = [
-            (entry, entry.making)
-            for entry in self._entries.values()
-            if entry.making is not None and entry.making.work == event.work
-        ]
-        if isinstance(event, events.Prepared) and all(_has_weights(*each) for each in making):
-            self.switching.prepared(event.seconds)
-        for entry, of_entry in making:
-            yield from self._made(entry, of_entry, event, now)
-
-    def _made(
-        self, entry: ModelPlan, making: Making, event: events.WorkOutcome, now: float
-    ) -> Iterator[Action]:
-        match event:
-            case events.Planned(work, plan, old_s):
-                if self._is_better(entry, plan, old_s):
-                    yield actions.Prepare(work, entry.model, (plan,))
-                    return
-                entry.error, entry.is_settled = None, not making.without
-                entry.made_for = plan.made_for
-            case events.Unprepared(_, errors):
-                making.without |= errors
-                yield self._propose(entry, making)
-                return
-            case events.Prepared(_, (graph,)):
-                entry.put(graph)
-                entry.is_settled = not making.without
-                yield actions.Swap(entry.model, entry.choice, graph, making.causes)
-            case events.WorkFailed(_, error, deserted):
-                goes_on = not deserted and self._goes_on(entry, error)
-                entry.put(entry.graph if goes_on else None, error)
-        yield from entry.ended(now)
-
-    def _propose(self, entry: ModelPlan, making: Making) -> Action:
-        considered = set(making.causes) <= set(CONSIDERED)
-        old = entry.graph.plan if entry.graph and considered else None
-        without = dict(making.without)
-        return actions.Propose(making.work, entry.model, entry.choice, making.causes, without, old)
-
-    def _is_better(self, entry: ModelPlan, new: Plan, old_s: float | None) -> bool:
-        """Whether to switch: never to the same plan, always if the old one cannot go on or
-        measurements were new, otherwise only if the gain at present costs is worth it.
-        """
-        if entry.graph is None:
-            return True
-        if are_alike(new, entry.graph.plan):
-            return False
-        return old_s is None or self.switching.accepts(entry.model, old_s, new.predicted_latency_s)
-
-    def _goes_on(self, entry: ModelPlan, error: ImbrexError) -> bool:
-        """Whether the old plan stays: not if devices are gone whose weights the others have no
-        memory for.
-        """
-        lost = entry.graph is not None and not self._devices.issuperset(entry.graph.plan.devices)
-        return not (lost and isinstance(error, TooLittleMemory))
-
-    def _require_devices(self, choice: Choice, plan: Plan) -> None:
-        gone = [device for device in plan.devices if device not in self._devices]
-        if choice.plan and gone:
-            raise Unavailable(
-                cause=f"the chosen plan needs {', '.join(gone)}, which is not ready",
-                cure="Wait until it is back, or make another plan.",
-            )
-
-    def _touch(self, entry: ModelPlan) -> None:
-        """Makes an entry the last to be dropped."""
-        key = (entry.model, entry.choice)
-        self._entries[key] = self._entries.pop(key)
-
-    def _make_room(self) -> None:
-        """Drops the chosen plan that has been unused for the longest time."""
-        chosen = [key for key in self._entries if key[1] != IN_FORCE]
-        if len(chosen) < MOST_CHOSEN:
-            return
-        idle = next((key for key in chosen if not self._entries[key].busy), None)
-        if idle is None:
-            raise Unavailable(
-                cause=f"{len(chosen)} plans are already being made", cure="Try again in a moment."
-            )
-        del self._entries[idle]
-
-
-def _has_weights(entry: ModelPlan, making: Making) -> bool:
-    """Whether devices have most weights of a plan that was prepared: it replaces another one on the
-    same devices. The first time that weights are sent says nothing of other times.
-    """
-    return entry.graph is not None and set(making.causes) <= set(CONSIDERED)
+    async def _outcome(self, asked: Propose | Divide | Prepare) -> WorkOutcome:
+        try:
+            match asked:
+                case Propose():
+                    return await self._maker.propose(asked, self._devices.cluster())
+                case Divide():
+                    return await self._maker.divide(asked, self._devices.cluster())
+                case Prepare():
+                    return await self._maker.prepare(asked)
+        except ImbrexError as refused:
+            why = {"causes": list(asked.causes)} if isinstance(asked, Propose) else {}
+            log.warning(_TROUBLE[type(asked)], model=asked.model, **why, error=str(refused))
+            return WorkFailed(asked.work, refused, deserted=refused is NO_WORKER)
+        except Exception as fault:
+            log.exception("planning failed", model=asked.model)
+            cause = f"planning failed inside imbrex ({type(fault).__name__})"
+            error = ImbrexError(cause=cause, cure="See the coordinator's log.")
+            return WorkFailed(asked.work, error)

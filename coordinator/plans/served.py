@@ -3,49 +3,27 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
 from coordinator.answers import ModelStatus, ServedModel
-from coordinator.devices.announcements import Announcements
 from coordinator.devices.devices import Devices
 from coordinator.library.loaded import Library, Loaded
-from coordinator.library.naming import Names
-from coordinator.plans.controller import Controller
-from coordinator.plans.plans import NO_WORKER
-from protos.errors import NotFound, Unavailable
+from coordinator.plans.book import NO_WORKER
+from coordinator.plans.plans import Plans
+from protos.errors import Unavailable
 
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelForgotten:
-    """A model was replaced or unloaded. These programs (hashes) were of its plans."""
-
-    model: str
-    programs: frozenset[str]
-
-
 class Served:
-    """The models of one coordinator. Announces those that are forgotten."""
+    """The models of one coordinator as clients see them: ready or not, with their load."""
 
-    def __init__(
-        self,
-        names: Names,
-        library: Library,
-        controller: Controller,
-        devices: Devices,
-        announcements: Announcements,
-    ) -> None:
-        self._names = names
+    def __init__(self, library: Library, plans: Plans, devices: Devices) -> None:
         self._library = library
-        self._controller = controller
-        self._plans = controller.plans
+        self._plans = plans
         self._devices = devices
-        self._announcements = announcements
-        self._unloaded: set[str] = set()
-        self._stamps: dict[str, tuple[int, int] | None] = {}
 
     async def get(self, model: str) -> ServedModel:
         """A model, loaded on first use.
@@ -53,21 +31,7 @@ class Served:
         Raises:
             NotFound, BadRequest: no such model, it was unloaded, or it cannot be used.
         """
-        if model in self._unloaded:
-            raise NotFound(
-                cause=f"the model {self._names.public(model)[0]} was unloaded",
-                cure="Load it again: POST /v2/repository/models/NAME/load",
-            )
-        stamp = self._names.stamp(model)
-        if self._stamps.setdefault(model, stamp) != stamp:
-            log.info("model replaced", model=model)
-            self._forget(model)
-            self._stamps[model] = stamp
-        return (await self._library.get(model)).served
-
-    def is_loaded(self, model: str) -> bool:
-        """Whether `get` would return without loading."""
-        return model not in self._unloaded and model in self._library.loaded()
+        return await self._library.get(model, keep=self._plans.in_use)
 
     async def load(self, model: str) -> None:
         """Loads a model, from its file as it is now, and makes it ready.
@@ -75,32 +39,17 @@ class Served:
         Raises:
             NotFound, BadRequest, Unavailable, Infeasible: as `get` and `Coordinator.infer`.
         """
-        self._forget(model, stays=True)
-        self._unloaded.discard(model)
-        await self._controller.current(model)
-
-    def unload(self, model: str) -> None:
-        """Unloads a model: requests to it are refused until `load`. Those in flight finish."""
-        self._unloaded.add(model)
-        self._forget(model)
-
-    def let_go(self, model: str) -> bool:
-        """Unloads a model until the next request to it, unless it is configured, in use, or has a
-        plan that is held. Returns whether it was unloaded.
-        """
-        is_kept = model in self._names.configured or self._plans.held(model)
-        if is_kept or self._controller.is_busy(model):
-            return False
-        self._forget(model)
-        return True
+        self._library.reload(model)
+        await self.get(model)
+        await self._plans.prepared(model)
 
     async def load_configured(self) -> None:
         """Makes every configured model ready; failures are logged."""
-        for model in self._names.configured:
-            if model in self._unloaded:
+        for model in self._library.names.configured:
+            if self._library.is_unloaded(model):
                 continue
             try:
-                await self._controller.current(model)
+                await self._plans.prepared(model)
             except Unavailable:
                 continue  # no worker yet: planned when the first one joins
             except Exception as error:
@@ -110,60 +59,47 @@ class Served:
         """Whether every configured model could answer a request now; if not, why."""
         if not self._devices.plannable():
             return False, str(NO_WORKER)
-        for model in self._names.configured:
+        for model in self._library.names.configured:
             ready, reason = self.readiness_of(model)
-            if not ready and model not in self._unloaded:
+            if not ready and not self._library.is_unloaded(model):
                 return False, f"{model}: {reason}"
         return True, ""
 
     def readiness_of(self, model: str) -> tuple[bool, str]:
         """Whether this model could answer a request now; if not, why."""
-        if model in self._unloaded:
+        if self._library.is_unloaded(model):
             return False, "unloaded"
         if not self._devices.plannable():
             return False, str(NO_WORKER)
-        state = self._plans.state(model)
+        state = self._plans.book.state(model)
         return state == "ready", "" if state == "ready" else state
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the weights of all loaded models."""
-        return self._library.weight_bytes
 
     def statuses(self, *, public: bool = False) -> list[ModelStatus]:
         """Every model that was requested or configured, by its source or its public name."""
         loaded = self._library.loaded()
         statuses = [
             self._status(model, loaded.get(model))
-            for model in dict.fromkeys((*self._names.configured, *loaded))
+            for model in dict.fromkeys((*self._library.names.configured, *loaded))
         ]
         if public:
-            return [replace(each, name=self._names.public(each.name)[0]) for each in statuses]
+            return [
+                replace(each, name=self._library.names.public(each.name)[0]) for each in statuses
+            ]
         return statuses
 
-    def _forget(self, model: str, *, stays: bool = False) -> None:
-        """Drops a model's plans, since it is replaced or unloaded. One that `stays` is loaded again
-        at once, and its programs may still be of use.
-        """
-        self._library.forget(model)
-        self._stamps.pop(model, None)
-        programs = self._controller.forget(model)
-        needless = frozenset() if stays else frozenset(programs)
-        self._announcements.announce(ModelForgotten(model, needless))
-
     def _status(self, model: str, loaded: Loaded | None) -> ModelStatus:
-        graph = self._plans.graph(model)
+        graph = self._plans.book.graph(model)
         served = loaded.served if loaded else None
         sidecar = served.sidecar if served else None
         return ModelStatus(
             name=model,
             ready=graph is not None,
-            state=self._plans.state(model),
+            state=self._plans.book.state(model),
             task=sidecar.task if sidecar else "tensor",
             trained=served.trained if served else False,
             plan_version=graph.plan.version if graph else 0,
-            held=self._plans.held(model),
-            load=self._controller.regrouping.status(model, time.monotonic()),
+            held=self._plans.book.held(model),
+            load=self._plans.groups.status(model, time.monotonic()),
             weight_bytes=loaded.weight_bytes if loaded else 0,
             precision=sidecar.precision if sidecar else "exact",
             assumed=served.assumed if served else {},

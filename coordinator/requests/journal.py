@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from coordinator.answers import Answer
-from coordinator.plans.controller import TookOver
+from coordinator.plans.plans import TookOver
 from coordinator.requests.trace import Lived
 from coordinator.tasks.timeline import Sketch, TaskTimes
 from protos.errors import ImbrexError, NotFound

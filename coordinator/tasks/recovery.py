@@ -22,6 +22,7 @@ def recover(request: RequestId, run: RequestRun, now: float) -> Iterator[Action]
         for task in run.tasks:
             for attempt in list(task.attempts.values()):
                 yield Cancel(request, task.spec.id, attempt.number, attempt.device)
+                run.cancelled[attempt.device] = now
                 task.give_up(attempt)
     for task in survivors(run):
         kept = task.resend(now)

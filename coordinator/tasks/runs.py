@@ -12,6 +12,9 @@ from coordinator.tasks.task_graph import TaskGraph, TaskInput, TaskOutput, TaskS
 from models.tensors.boxes import Box
 from protos.wire.facts import DeviceId
 
+# A device that is told to stop a task may go on computing it for a while.
+LINGERS_S = 2.0
+
 
 class RunPhase(Enum):
     """The state of a task. DONE: it is computed, and merged if the host needs it; or it is no
@@ -129,6 +132,7 @@ class RequestRun:
     `progress_s` is the time of its last event. `is_as_planned` until a task is tried again, or on
     another device than planned. `refusals` counts devices that refused what was sent for it,
     `crashes` those that ended while they computed for it; one that `is_suspect` is computed alone.
+    `cancelled` is when attempts that a device may still be computing were last cancelled there.
     """
 
     graph: TaskGraph
@@ -136,6 +140,7 @@ class RequestRun:
     direct: bool
     progress_s: float
     touched: dict[DeviceId, None] = field(default_factory=dict)
+    cancelled: dict[DeviceId, float] = field(default_factory=dict)
     unusual: bool = False
     is_as_planned: bool = True
     refusals: int = 0
@@ -146,6 +151,18 @@ class RequestRun:
     def computing(self) -> set[DeviceId]:
         """The devices with active attempts."""
         return {each.device for task in self.tasks for each in task.attempts.values()}
+
+    @property
+    def occupied(self) -> set[DeviceId]:
+        """The devices that may be computing for it: those with active attempts, and those where
+        attempts were cancelled just now.
+        """
+        return self.computing | self.cancelled.keys()
+
+    def forget_cancelled(self, now: float) -> None:
+        """Forgets what was cancelled so long ago that it has ended."""
+        lately = {each: at_s for each, at_s in self.cancelled.items() if now - at_s < LINGERS_S}
+        self.cancelled = lately
 
     @property
     def is_complete(self) -> bool:

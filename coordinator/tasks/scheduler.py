@@ -194,6 +194,7 @@ class Scheduler:
         task.doubted.clear()
         for other in task.finish(attempt):
             yield Cancel(request, task.spec.id, other.number, other.device)
+            run.cancelled[other.device] = self._now
         if run.is_complete:
             yield Complete(request)
             yield from self._end(request)
@@ -250,6 +251,7 @@ class Scheduler:
         for request, run in list(self.requests.items()):
             if not is_connected:
                 run.touched.pop(device, None)
+                run.cancelled.pop(device, None)
             broken = []
             for task in run.tasks:
                 if task.kept is not None and task.kept.device == device:
@@ -272,7 +274,7 @@ class Scheduler:
             present = {
                 request: run
                 for request, run in self.requests.items()
-                if event.device in run.computing
+                if event.device in run.occupied
             }
             if (guilty := self._suspicion.crashed(present, self._now)) is not None:
                 yield from self._abort(*guilty)
@@ -290,6 +292,7 @@ class Scheduler:
 
     def _help_overdue(self, request: RequestId, run: RequestRun) -> Iterator[Action]:
         """Acts on everything that is overdue."""
+        run.forget_cancelled(self._now)
         if not self.devices:
             if self._now - self._empty_s >= STRANDED_S:
                 yield from self._abort(request, _no_device())

@@ -52,9 +52,9 @@ def _apart(
 ) -> Collection[DeviceId]:
     others = [each for each in requests if each is not run and (run.is_suspect or each.is_suspect)]
     if run.is_suspect:
-        own, used = run.computing, {device for each in others for device in each.computing}
+        own, used = run.computing, {device for each in others for device in each.occupied}
         return [each for each in devices if each not in used and (not own or each in own)]
-    avoided = {device for each in others for device in each.computing}
+    avoided = {device for each in others for device in each.occupied}
     return [each for each in devices if each not in avoided] or devices if avoided else devices
 
 

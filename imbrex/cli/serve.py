@@ -9,7 +9,7 @@ from typing import Any
 
 import uvloop
 
-from coordinator.daemon import run
+from coordinator.serving.daemon import run
 from coordinator.settings import CoordinatorSettings
 from imbrex.described import find_planners_here
 from protos.daemon.files import alone_in

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 MOST_S = 120.0
 # Processes start and find each other, and the first plan is made.
-_START_S = 20.0
+_START_S = 30.0
 # Devices are measured one at a time.
 _PROFILE_S, _MOST_OF_ONE_S = 30.0, 10.0
 # The device alone: runs, and the seconds after which no further one begins

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Literal
 
 import numpy as np
@@ -125,7 +125,7 @@ def check(  # noqa: PLR0913 - options of one command
     progress("whole model", 0.0)
     total_flop = sum(work.flop for _, works in _works(network) for work in works)
     judge = _Judge(model, network.graph, as_values(network.graph, feeds), total_flop)
-    split = _Split(network, feeds, fault, grid_shape, progress)
+    split = _Split(network, feeds, fault, grid_shape)
     alone = [(i, i + 1) for i in range(len(network.units))]
     worst = Judgement()
     for label, blocking in (
@@ -133,15 +133,16 @@ def check(  # noqa: PLR0913 - options of one command
         ("planned blocks", planned),
         ("one fused block", fused(network)),
     ):
-        worst = worst.worse(judge.of(split.run(label, blocking)))
+        worst = worst.worse(judge.of(split.run(blocking, partial(progress, label))))
     noticed, inside = True, 0
     if plants and worst.excess <= 1.0:
         planted = _fault(FAULT * max(judge.tolerance, step_of(network.graph)))
-        spoilt = split.run("a planted fault", fused(network), planted)
+        planting = partial(progress, "a planted fault")
+        spoilt = split.run(fused(network), planting, planted)
         noticed = judge.of(spoilt).excess > 1.0
         if not noticed:
-            clean = split.run("maps inside", alone)
-            spoilt = split.run("a planted fault", alone, planted)
+            clean = split.run(alone, partial(progress, "maps inside"))
+            spoilt = split.run(alone, planting, planted)
             judgement, noticed, inside = judge.inside(clean, spoilt)
             worst = worst.worse(judgement)
     return CheckReport(
@@ -189,22 +190,23 @@ class _Split:
         feeds: Mapping[str, np.ndarray],
         fault: TileFault,
         grid_shape: tuple[int, int],
-        progress: Callable[[str, float], None],
     ) -> None:
         self._network, self._feeds, self._fault = network, feeds, fault
-        self._grid, self._progress = grid_shape, progress
+        self._grid = grid_shape
         self._blobs = BlobSource()
 
-    def run(self, label: str, blocking: Blocking, planted: Planted | None = None) -> TileRun:
+    def run(
+        self, blocking: Blocking, progress: Callable[[float], None], planted: Planted | None = None
+    ) -> TileRun:
         """One pass; with a fault in one tile of the first block that has several, or a single one
-        that is whole.
+        that is whole. `progress` hears the share of the blocks that is done.
         """
         network = self._network
         run = TileRun(network, self._blobs, self._feeds, self._fault)
         divided = [k for k, block in enumerate(blocking) if network.is_divisible(*block)]
         spoilt = divided[0] if divided else 0
         for index, (start, stop) in enumerate(blocking):
-            self._progress(label, index / len(blocking))
+            progress(index / len(blocking))
             tiles = grid(network, start, stop, *self._grid)
             run.block(start, stop, tiles, planted if index == spoilt else None)
         return run

@@ -192,7 +192,7 @@ async def test_pings_at_the_same_time_do_not_disturb_each_other(tmp_path):
 
 
 async def test_another_protocol_version_is_refused_with_both_versions(tmp_path, monkeypatch):
-    monkeypatch.setattr("worker.service.versions", SimpleNamespace(SPOKEN=Spoken(99)))
+    monkeypatch.setattr("worker.exchange.service.versions", SimpleNamespace(SPOKEN=Spoken(99)))
     async with in_process(tmp_path) as running, watched_pool(running.address) as watched:
         await until(lambda: watched.peer(running.address).state is PeerState.REFUSED)
         peer = watched.peer(running.address)
@@ -243,7 +243,7 @@ async def test_a_malformed_frame_ends_the_connection_and_is_counted(tmp_path, mo
     async def garbage(_service, _outbox, _context, stream):
         await (await stream).write([b"\xff\xff\xff\xffnot a frame"])
 
-    monkeypatch.setattr("worker.service.GrpcService._write", garbage)
+    monkeypatch.setattr("worker.exchange.service.GrpcService._write", garbage)
     async with in_process(tmp_path) as running, watched_pool(running.address) as watched:
         await until(lambda: watched.pool.losses["peer_violation"])
         assert "truncated frame" in watched.peer(running.address).reason
@@ -257,7 +257,7 @@ async def test_frames_go_past_grpc_or_over_it_where_the_port_cannot_be_reached(
         assert watched.connection(running)._stream.is_direct
     with socket.create_server(("127.0.0.1", 0)) as server:
         nowhere = server.getsockname()[1]
-    monkeypatch.setattr("worker.service.offer", lambda _port, token: offer(nowhere, token))
+    monkeypatch.setattr("worker.exchange.service.offer", lambda _port, token: offer(nowhere, token))
     async with in_process(tmp_path / "a") as running, watched_pool(running.address) as watched:
         await watched.joined(running)
         assert not watched.connection(running)._stream.is_direct

@@ -46,9 +46,9 @@ async def made(tmp_path, monkeypatch):
         pool=SimpleNamespace(find=find),
     )
     driver = SimpleNamespace(distrust=lambda _: None, devices=lambda _: None)
-    controller = SimpleNamespace(changed=lambda *_, **__: None)
+    plans = SimpleNamespace(devices_changed=lambda *_, **__: None)
     after = SimpleNamespace(settle=lambda: None)
-    found = Withdrawal(devices, controller, driver, after, Journal())
+    found = Withdrawal(devices, plans, driver, after, Journal())
     yield found, devices
     await found.close()
 

@@ -4,19 +4,10 @@ from dataclasses import replace
 from itertools import count
 
 from coordinator.planning.groups import Grouping, ServiceTimes
-from coordinator.plans.actions import Action, Prepare, Propose
+from coordinator.plans.book import PlanBook
 from coordinator.plans.choice import IN_FORCE, Choice
 from coordinator.plans.entries import SETTLE_S
-from coordinator.plans.events import (
-    Changed,
-    Event,
-    Planned,
-    PlanRequested,
-    Prepared,
-    Tick,
-    Ticket,
-)
-from coordinator.plans.plans import Plans
+from coordinator.plans.steps import Planned, Prepare, Prepared, Propose, Ticket
 from coordinator.tasks.plan import Block, Plan, Tile
 from coordinator.tasks.task_graph import TaskGraph
 from models.cut.program import Program
@@ -46,28 +37,16 @@ def grouping(*groups: str, latency_s: float, period_s: float | None = None) -> G
     return Grouping(tuple(map(plan, groups)), (service,) * len(groups))
 
 
-def changed(cause: str, devices: frozenset[DeviceId] = ALL, model: str = "") -> Changed:
-    return Changed(cause, devices, model)
+def plans() -> PlanBook:
+    return PlanBook(count(1))
 
 
-def plans() -> Plans:
-    return Plans(count(1))
-
-
-def steps(machine: Plans, *events: Event, now: float = 0.0) -> list[Action]:
-    """The last event's actions."""
-    found: list[Action] = []
-    for event in events:
-        found = machine.step(event, now)
-    return found
-
-
-def in_force(machine: Plans, made: TaskGraph, choice: Choice = IN_FORCE) -> float:
+def in_force(machine: PlanBook, made: TaskGraph, choice: Choice = IN_FORCE) -> float:
     """A model's first plan is this one; the time then."""
-    machine.step(PlanRequested(Ticket(999), M, choice), 0.0)
-    (proposed,) = machine.step(Tick(), SETTLE_S)
+    machine.ask(Ticket(999), M, choice, 0.0)
+    (proposed,) = machine.tick(SETTLE_S)
     assert isinstance(proposed, Propose)
-    (prepare,) = machine.step(Planned(proposed.work, made.plan), SETTLE_S)
+    (prepare,) = machine.ended(Planned(proposed.work, made.plan), SETTLE_S)
     assert isinstance(prepare, Prepare)
-    machine.step(Prepared(prepare.work, (made,)), SETTLE_S)
+    machine.ended(Prepared(prepare.work, (made,)), SETTLE_S)
     return SETTLE_S

@@ -18,47 +18,39 @@ from hypothesis.stateful import (
 )
 
 from coordinator.plans import grouping as grouping_module
-from coordinator.plans.actions import (
-    Action,
+from coordinator.plans.book import NO_WORKER, PlanBook
+from coordinator.plans.choice import IN_FORCE, Choice
+from coordinator.plans.entries import CONSIDERED, ModelPlan
+from coordinator.plans.grouping import Regrouping
+from coordinator.plans.steps import (
     Divide,
+    Divided,
+    Planned,
+    PlanStep,
     Prepare,
+    Prepared,
     Propose,
     Refuse,
     Start,
     Stop,
     Swap,
-)
-from coordinator.plans.choice import IN_FORCE
-from coordinator.plans.entries import CONSIDERED, ModelPlan
-from coordinator.plans.events import (
-    Divided,
-    Event,
-    Forgotten,
-    Held,
-    Left,
-    Planned,
-    PlanReleased,
-    PlanRequested,
-    Prepared,
-    Queued,
-    Tick,
     Ticket,
     Unprepared,
     Work,
     WorkFailed,
+    WorkOutcome,
 )
-from coordinator.plans.grouping import Regrouping
-from coordinator.plans.plans import NO_WORKER, Plans
 from coordinator.requests.admission import AdmissionQueue
+from coordinator.tasks.task_graph import TaskGraph
 from protos.errors import ImbrexError, LostWorker, Overloaded
 from protos.wire.facts import DeviceId
 from tests.plans.any_order import run_in_any_order
-from tests.plans.support import LW, changed, graph, grouping, plan
+from tests.plans.support import LW, graph, grouping, plan
 
 MODELS = st.sampled_from(["m", "n"])
 GONE = LostWorker(cause="it is gone", cure="none")
 IN_FLIGHT, QUEUE, MOST_WAIT_S = 3, 4, 500.0
-Machine = AdmissionQueue | Plans | Regrouping
+Machine = AdmissionQueue | PlanBook | Regrouping
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -68,7 +60,7 @@ class AnyOrder(RuleBasedStateMachine):
         super().__init__()
         numbers = count(1)
         self.admission = AdmissionQueue(IN_FLIGHT, QUEUE, MOST_WAIT_S)
-        self.plans = Plans(numbers)
+        self.plans = PlanBook(numbers)
         self.regrouping = Regrouping(self.plans, numbers, "auto")
         self.now = 0.0
         self.tickets = map(Ticket, count(1))
@@ -80,27 +72,26 @@ class AnyOrder(RuleBasedStateMachine):
         self.turns: set[Ticket] = set()
         self.works: dict[Work, Propose | Divide | Prepare] = {}
         self.of: dict[Work, tuple[object, ...]] = {}
-        self.held: dict[str, object] = {}
+        self.held: dict[str, TaskGraph] = {}
         self.devices = frozenset(map(DeviceId, "abc"))
-        self.step(changed("joined", self.devices), self.regrouping)
+        self.step(self.regrouping, self.regrouping.devices_changed(self.devices))
 
     # ------------------------------------------------------------ what the machines say
 
-    def step(self, event: Event, *machines: Plans | Regrouping) -> None:
-        self.take(event, *machines)
+    def step(self, machine: Machine, actions: list[PlanStep]) -> None:
+        self.take(machine, actions)
         self.tell()
 
     def tell(self) -> None:
         while self.news:
             self.told(self.news.popleft())
 
-    def take(self, event: Event, *machines: Plans | Regrouping) -> None:
+    def take(self, machine: Machine, actions: list[PlanStep]) -> None:
         """Whoever is told something goes on after this."""
-        for machine in machines:
-            for action in machine.step(event, self.now):
-                self.act(action, machine)
+        for action in actions:
+            self.act(action, machine)
 
-    def act(self, action: Action, machine: Machine) -> None:
+    def act(self, action: PlanStep, machine: Machine) -> None:
         match action:
             case Start(ticket) | Refuse(ticket):
                 assert self.asked.pop(ticket) is machine, "told without having asked"
@@ -130,7 +121,7 @@ class AnyOrder(RuleBasedStateMachine):
                 self.places.add(ticket)
                 if ticket not in self.alone:
                     assert not self.alone & self.places
-                    self.ask(PlanRequested(ticket, self.model[ticket], IN_FORCE), self.plans)
+                    self.ask(ticket, self.model[ticket], IN_FORCE)
                 else:
                     assert self.places == {ticket}
             case Start() if ticket in self.turns:
@@ -139,19 +130,21 @@ class AnyOrder(RuleBasedStateMachine):
                 assert group.in_flight <= ceil(service.latency_s / service.period_s) + 1
             case Start(_, made) if ticket in self.places:
                 self.turns.add(ticket)
-                self.ask(Queued(ticket, self.model[ticket], made), self.regrouping)
+                self.asked[ticket] = self.regrouping
+                actions = self.regrouping.queue(ticket, self.model[ticket], made, self.now)
+                self.step(self.regrouping, actions)
 
     def admit(self, tickets: list[Ticket]) -> None:
         for ticket in tickets:
             self.act(Start(ticket, None), self.admission)
         self.tell()
 
-    def ask(self, event: PlanRequested | Queued, machine: Plans | Regrouping) -> None:
-        self.asked[event.ticket] = machine
+    def ask(self, ticket: Ticket, model: str, choice: Choice) -> None:
+        self.asked[ticket] = self.plans
         try:
-            self.step(event, machine)
+            self.step(self.plans, self.plans.ask(ticket, model, choice, self.now))
         except ImbrexError:
-            del self.asked[event.ticket]
+            del self.asked[ticket]
             raise
 
     def end(self, ticket: Ticket) -> None:
@@ -160,7 +153,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.turns.discard(ticket)
         was_in = ticket in self.places
         self.places.discard(ticket)
-        self.take(Left(ticket), self.regrouping, self.plans)
+        self.take(self.regrouping, self.regrouping.leave(ticket, self.now))
+        self.plans.leave(ticket)
         self.admit(self.admission.leave(ticket, self.now, answered=was_in))
         self.model.pop(ticket, None)
 
@@ -181,7 +175,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(model=MODELS)
     def choose(self, model: str) -> None:
         """Who only wants to see a plan needs no place."""
-        self.ask(PlanRequested(next(self.tickets), model, LW), self.plans)
+        self.ask(next(self.tickets), model, LW)
 
     @precondition(lambda self: self.model)
     @rule(data=st.data())
@@ -200,22 +194,23 @@ class AnyOrder(RuleBasedStateMachine):
 
     def outcome(self, work: Work, how: str, names: str) -> None:
         action = self.works.pop(work)
-        event: Event
+        outcome: WorkOutcome
         match action:
             case Propose() if how == "deserted":
-                event = WorkFailed(work, NO_WORKER, deserted=True)
+                outcome = WorkFailed(work, NO_WORKER, deserted=True)
             case Propose() if how == "well":
-                event = Planned(work, plan(names), 2.0 if action.old else None)
+                outcome = Planned(work, plan(names), 2.0 if action.old else None)
             case Divide() if how == "well":
                 halves = grouping("a", "bc", latency_s=1.3, period_s=1.1)
-                event = Divided(work, {1: grouping(names, latency_s=1.0), 2: halves})
+                outcome = Divided(work, {1: grouping(names, latency_s=1.0), 2: halves})
             case Prepare(_, _, wanted) if how == "well":
-                event = Prepared(work, tuple(map(graph, wanted)))
+                outcome = Prepared(work, tuple(map(graph, wanted)))
             case Prepare():
-                event = Unprepared(work, {DeviceId("a"): GONE})
+                outcome = Unprepared(work, {DeviceId("a"): GONE})
             case _:
-                event = WorkFailed(work, GONE)
-        self.step(event, self.plans, self.regrouping)
+                outcome = WorkFailed(work, GONE)
+        self.take(self.plans, self.plans.ended(outcome, self.now))
+        self.step(self.regrouping, self.regrouping.ended(outcome, self.now))
 
     @rule(seconds=st.sampled_from([0.1, 0.3, 5.0, 100.0, 400.0]))
     def wait(self, seconds: float) -> None:
@@ -226,30 +221,32 @@ class AnyOrder(RuleBasedStateMachine):
             if until_s <= self.now:
                 self.act(Refuse(ticket, self.admission.expire(ticket, self.now)), self.admission)
         self.tell()
-        self.step(Tick(), self.plans)
+        self.step(self.plans, self.plans.tick(self.now))
 
     # ------------------------------------------------------------ what happens to plans
 
     @rule(devices=st.sets(st.sampled_from("abc")), cause=st.sampled_from(["joined", *CONSIDERED]))
     def change(self, devices: set[str], cause: str) -> None:
         self.devices = frozenset(map(DeviceId, devices))
-        self.step(changed(cause, self.devices), self.plans, self.regrouping)
+        self.plans.devices_changed(self.devices, cause, self.now)
+        self.step(self.regrouping, self.regrouping.devices_changed(self.devices))
 
     @rule(model=MODELS)
     def hold(self, model: str) -> None:
         self.held[model] = made = graph("bc")
-        self.step(Held(model, made), self.plans)
+        self.step(self.plans, self.plans.hold(model, made, self.now))
 
     @precondition(lambda self: self.held)
     @rule()
     def release(self) -> None:
         model, _ = self.held.popitem()
-        self.step(PlanReleased(model), self.plans)
+        self.plans.release(model, self.now)
 
     @rule(model=MODELS)
     def forget(self, model: str) -> None:
         self.held.pop(model, None)
-        self.take(Forgotten(model), self.plans, self.regrouping)
+        self.take(self.plans, self.plans.forget(model, self.now))
+        self.take(self.regrouping, self.regrouping.forget(model))
         assert not self.plans.knows(model, IN_FORCE)
         assert not self.plans.knows(model, LW)
         assert not self.plans.programs_of(model) | self.regrouping.programs(model)
@@ -311,7 +308,7 @@ TestAnyOrder = AnyOrder.TestCase
 # ---------------------------------------------------------------- it can fail
 
 
-def goes_on_making(entry: ModelPlan) -> Iterator[Action]:
+def goes_on_making(entry: ModelPlan) -> Iterator[PlanStep]:
     """A plan that is held, or a model that is forgotten, does not stop what is being made."""
     entry.causes.clear()
     entry.making = None
@@ -325,19 +322,19 @@ def begins_another(entry: ModelPlan, cause: str, now: float) -> None:
         entry.begins_s = now
 
 
-def tells_nobody(entry: ModelPlan, now: float) -> Iterator[Action]:
+def tells_nobody(entry: ModelPlan, now: float) -> Iterator[PlanStep]:
     """Who waits is forgotten when a plan is there."""
     entry.making = None
     return iter(())
 
 
-def takes_what_is_late(plans: Plans, event: Event, now: float) -> Iterator[Action]:
+def takes_what_is_late(plans: PlanBook, model: str, made: TaskGraph, now: float) -> list[PlanStep]:
     """A plan that was made before another was held takes over."""
     for entry in plans._entries.values():
-        if isinstance(event, Held) and entry.model == event.model:
+        if entry.model == model:
             entry.held, entry.graph = True, graph("a")
-            return iter(())
-    return GIVEN(plans, event, now)
+            return []
+    return HOLD(plans, model, made, now)
 
 
 def starts_everybody(groups, waiting: int):
@@ -360,12 +357,12 @@ def never_alone(state: AdmissionQueue, now: float) -> list[Ticket]:
     return admitted
 
 
-GIVEN = Plans._given
+HOLD = PlanBook.hold
 FAULTS: list[tuple[object, str, Callable[..., object]]] = [
     (ModelPlan, "stopped", goes_on_making),
     (ModelPlan, "want", begins_another),
     (ModelPlan, "ended", tells_nobody),
-    (Plans, "_given", takes_what_is_late),
+    (PlanBook, "hold", takes_what_is_late),
     (grouping_module, "starts", starts_everybody),
     (AdmissionQueue, "_let_in", never_alone),
     (grouping_module._Line, "leave", keeps_its_turn),

@@ -6,27 +6,26 @@ from itertools import count
 import pytest
 
 from coordinator.costs.observed import Observed
-from coordinator.plans.actions import Divide, Prepare, Regroup, Start, Stop
-from coordinator.plans.events import (
-    AnswerSeen,
+from coordinator.plans.book import PlanBook
+from coordinator.plans.grouping import KEEP_S, Regrouping
+from coordinator.plans.steps import (
+    Divide,
     Divided,
-    Forgotten,
-    Held,
-    Left,
+    Prepare,
     Prepared,
-    Queued,
+    Regroup,
+    Start,
+    Stop,
     Ticket,
     Unprepared,
     Work,
     WorkFailed,
 )
-from coordinator.plans.grouping import KEEP_S, Regrouping
-from coordinator.plans.plans import Plans
 from coordinator.plans.switching import HEARD_S
 from coordinator.settings import Objective
 from protos.errors import LostWorker
 from protos.wire.facts import DeviceId
-from tests.plans.support import ALL, M, changed, graph, grouping, plan
+from tests.plans.support import ALL, M, graph, grouping, plan
 
 W1, W2 = Work(1), Work(2)
 TOGETHER = graph(plan("abcd", latency_s=1.0))
@@ -39,41 +38,41 @@ class Crowd:
     """Requests that come and go; a line of them, seen from outside."""
 
     def __init__(self, objective: Objective = "auto") -> None:
-        self.plans = Plans(count(100), period_s=600.0)
+        self.plans = PlanBook(count(100), period_s=600.0)
         self.state = Regrouping(self.plans, count(1), objective)
-        self.state.step(changed("joined"), 0.0)
+        self.state.devices_changed(ALL)
         self.numbers = map(Ticket, count(1))
         self.here: list[Ticket] = []
         self.slower = 0.0
-        self.plans.step(AnswerSeen(M, {"a": Observed(0.0)}), 0.0)
+        self.plans.answered(M, {"a": Observed(0.0)}, 0.0)
 
     def come(self, now: float, many: int = 1, on=TOGETHER):
         found = []
         for _ in range(many):
             ticket = next(self.numbers)
             self.here.append(ticket)
-            found += self.state.step(Queued(ticket, M, on), now)
+            found += self.state.queue(ticket, M, on, now)
         return found
 
     def go(self, now: float, many: int = 1):
         found = []
         for _ in range(many):
-            found += self.state.step(Left(self.here.pop(0)), now)
+            found += self.state.leave(self.here.pop(0), now)
         return found
 
     def drifts(self, now: float) -> None:
         """A device is found to be slower, until another plan is looked for."""
         self.slower += 1.0
         for seconds in (0.0, HEARD_S):
-            self.plans.step(AnswerSeen(M, {"a": Observed(self.slower)}), now - HEARD_S + seconds)
+            self.plans.answered(M, {"a": Observed(self.slower)}, now - HEARD_S + seconds)
 
     def divided(self) -> float:
         """Two groups are ready, and take whoever comes; the time then."""
         self.come(0.0, many=9)
         assert self.go(2.0) == [Divide(W1, M, TOGETHER.plan), Start(Ticket(3), TOGETHER)]
-        assert self.state.step(Divided(W1, {1: ALL_ONE, 2: HALVES}), 3.0) == []
+        assert self.state.ended(Divided(W1, {1: ALL_ONE, 2: HALVES}), 3.0) == []
         assert self.go(4.0)[0] == Prepare(W2, M, HALVES.plans)
-        actions = self.state.step(Prepared(W2, (graph("ab"), graph("cd"))), 5.0)
+        actions = self.state.ended(Prepared(W2, (graph("ab"), graph("cd"))), 5.0)
         assert isinstance(actions[0], Regroup)
         assert (actions[0].model, actions[0].groups) == (M, 2)
         on = [each.graph.plan.devices for each in actions[1:] if isinstance(each, Start)]
@@ -94,9 +93,9 @@ def test_a_lone_request_starts_at_once_on_all_devices() -> None:
 def test_one_more_is_on_its_way_and_the_others_wait_in_order() -> None:
     crowd = Crowd("latency")
     assert crowd.come(0.0, many=4) == [Start(Ticket(1), TOGETHER), Start(Ticket(2), TOGETHER)]
-    assert crowd.state.step(Left(Ticket(3)), 0.1) == []  # it does not wait any longer
-    assert crowd.state.step(Left(Ticket(2)), 0.2) == [Start(Ticket(4), TOGETHER)]
-    assert crowd.state.step(Left(Ticket(2)), 0.2) == []
+    assert crowd.state.leave(Ticket(3), 0.1) == []  # it does not wait any longer
+    assert crowd.state.leave(Ticket(2), 0.2) == [Start(Ticket(4), TOGETHER)]
+    assert crowd.state.leave(Ticket(2), 0.2) == []
 
 
 def test_a_crowd_gets_groups_and_whoever_is_alone_gets_all_devices_again() -> None:
@@ -130,7 +129,7 @@ def test_groups_are_planned_anew_beside_another_plan_in_force() -> None:
     latest = graph(plan("abcd", latency_s=0.8))
     assert not any(isinstance(each, Divide) for each in crowd.come(now + 2, on=latest))
     # What was found for the plan before is not taken.
-    assert crowd.state.step(Divided(Work(3), {1: ALL_ONE}), now + 3) == []
+    assert crowd.state.ended(Divided(Work(3), {1: ALL_ONE}), now + 3) == []
     assert Divide(Work(4), M, latest.plan, (HALVES,)) in crowd.come(now + 4, on=latest)
 
 
@@ -148,20 +147,20 @@ def test_groups_whose_plans_stay_are_not_prepared_again() -> None:
     crowd.drifts(70.0)
     crowd.come(71.0)
     slower = replace(HALVES, services=(replace(HALVES.services[0], latency_s=2.0),) * 2)
-    told = crowd.state.step(Divided(Work(3), {1: ALL_ONE, 2: slower}), 72.0) + crowd.go(73.0)
+    told = crowd.state.ended(Divided(Work(3), {1: ALL_ONE, 2: slower}), 72.0) + crowd.go(73.0)
     assert not any(isinstance(each, Prepare | Regroup) for each in told)
     (line,) = crowd.state._lines.values()
     assert [each.service.latency_s for each in line.groups] == [2.0, 2.0]
     others = replace(slower, plans=(plan("ac"), plan("bd")))
     crowd.drifts(150.0)
     crowd.come(151.0)
-    told = crowd.state.step(Divided(Work(4), {1: ALL_ONE, 2: others}), 152.0) + crowd.go(153.0)
+    told = crowd.state.ended(Divided(Work(4), {1: ALL_ONE, 2: others}), 152.0) + crowd.go(153.0)
     assert Prepare(Work(5), M, others.plans) in told
 
 
 def test_a_plan_that_is_held_is_not_divided() -> None:
     crowd = Crowd()
-    crowd.plans.step(Held(M, TOGETHER), 0.0)
+    crowd.plans.hold(M, TOGETHER, 0.0)
     crowd.come(0.0, many=9)
     assert crowd.go(2.0) == [Start(Ticket(3), TOGETHER)]
 
@@ -171,7 +170,7 @@ def test_groups_of_a_plan_that_is_not_in_force_any_more_are_not_prepared() -> No
     crowd.come(0.0, many=9)
     crowd.go(2.0)
     crowd.come(2.1, on=graph("abc"))
-    assert crowd.state.step(Divided(W1, {1: ALL_ONE, 2: HALVES}), 3.0) == []
+    assert crowd.state.ended(Divided(W1, {1: ALL_ONE, 2: HALVES}), 3.0) == []
     assert not any(isinstance(each, Prepare) for each in crowd.go(4.0))
 
 
@@ -180,9 +179,9 @@ def test_groups_that_cannot_be_prepared_are_not_tried_again(event) -> None:
     crowd = Crowd()
     crowd.come(0.0, many=9)
     crowd.go(2.0)
-    crowd.state.step(Divided(W1, {1: ALL_ONE, 2: HALVES}), 3.0)
+    crowd.state.ended(Divided(W1, {1: ALL_ONE, 2: HALVES}), 3.0)
     assert crowd.go(4.0)[0] == Prepare(W2, M, HALVES.plans)
-    assert crowd.state.step(event, 5.0) == []
+    assert crowd.state.ended(event, 5.0) == []
     assert crowd.go(6.0) == [Start(Ticket(5), TOGETHER)]
 
 
@@ -190,7 +189,7 @@ def test_groups_that_cannot_be_planned_are_planned_after_a_while() -> None:
     crowd = Crowd()
     crowd.come(0.0, many=9)
     crowd.go(2.0)
-    assert crowd.state.step(WorkFailed(W1, GONE), 3.0) == []
+    assert crowd.state.ended(WorkFailed(W1, GONE), 3.0) == []
     assert not any(isinstance(each, Divide) for each in crowd.go(4.0))
     assert crowd.go(3.0 + KEEP_S + 1)[0] == Divide(W2, M, TOGETHER.plan)
 
@@ -200,7 +199,7 @@ def test_a_device_that_is_gone_takes_its_groups_with_it() -> None:
     now = crowd.divided()
     waiting = crowd.here[-1:]
     assert crowd.state.status(M, now).groups == 2
-    assert crowd.state.step(changed("d left", ALL - {DeviceId("d")}), now) == []
+    assert crowd.state.devices_changed(ALL - {DeviceId("d")}) == []
     assert crowd.state.status(M, now).groups == 1
     started = [each for each in crowd.go(now + 1, many=5) if isinstance(each, Start)]
     assert {each.ticket for each in started} >= set(waiting)
@@ -211,8 +210,8 @@ def test_devices_that_left_while_groups_were_planned() -> None:
     crowd = Crowd()
     crowd.come(0.0, many=9)
     crowd.go(2.0)
-    crowd.state.step(changed("d left", ALL - {DeviceId("d")}), 2.5)
-    crowd.state.step(Divided(W1, {1: ALL_ONE, 2: HALVES}), 3.0)
+    crowd.state.devices_changed(ALL - {DeviceId("d")})
+    crowd.state.ended(Divided(W1, {1: ALL_ONE, 2: HALVES}), 3.0)
     assert crowd.go(4.0) == [Start(Ticket(4), TOGETHER)]
 
 
@@ -220,7 +219,7 @@ def test_who_waits_for_a_model_that_is_forgotten_is_answered_by_its_groups() -> 
     crowd = Crowd()
     crowd.come(0.0, many=4)
     assert crowd.go(2.0) == [Divide(W1, M, TOGETHER.plan), Start(Ticket(3), TOGETHER)]
-    assert crowd.state.step(Forgotten(M), 2.5) == [Stop(W1)]
+    assert crowd.state.forget(M) == [Stop(W1)]
     assert crowd.state.programs() == set()
     assert not crowd.state.is_busy(M)
     assert crowd.go(9.0) == [Start(Ticket(4), TOGETHER)]
@@ -237,10 +236,10 @@ def test_the_objective_decides_for_a_lone_request(objective: Objective, groups: 
         each for each in crowd.go(2.0) + crowd.come(3.0, many=2) if isinstance(each, Divide)
     ]
     found = {1: ALL_ONE} if objective == "latency" else {1: ALL_ONE, 2: HALVES}
-    crowd.state.step(Divided(divide.work, found), 4.0)
+    crowd.state.ended(Divided(divide.work, found), 4.0)
     for each in crowd.go(30.0, many=len(crowd.here)) + crowd.come(60.0):
         if isinstance(each, Prepare):
-            crowd.state.step(Prepared(each.work, tuple(map(graph, each.plans))), 61.0)
+            crowd.state.ended(Prepared(each.work, tuple(map(graph, each.plans))), 61.0)
     assert crowd.state.status(M, 61.0).groups == groups
 
 
@@ -249,5 +248,5 @@ def test_what_is_alike_in_time_is_told_apart_by_capacity() -> None:
     crowd.come(0.0, many=4)
     crowd.go(2.0)
     same = replace(HALVES, services=(replace(ALL_ONE.services[0], period_s=2.0),) * 2)
-    crowd.state.step(Divided(W1, {1: ALL_ONE, 2: same}), 3.0)
+    crowd.state.ended(Divided(W1, {1: ALL_ONE, 2: same}), 3.0)
     assert not any(isinstance(each, Prepare) for each in crowd.go(4.0, many=2))

@@ -3,12 +3,12 @@
 import pytest
 
 from coordinator.costs.cluster import Cluster
+from coordinator.devices.announcements import Announcements
 from coordinator.library.loaded import Library
 from coordinator.library.naming import Names
 from coordinator.planning.groups import Grouping
-from coordinator.plans import actions
-from coordinator.plans.events import Work
 from coordinator.plans.plan_making import PlanMaker
+from coordinator.plans.steps import Divide, Work
 from coordinator.settings import CoordinatorSettings
 from tests.planning.support import cluster
 
@@ -17,16 +17,16 @@ MODEL = "squeezenet"
 
 @pytest.fixture
 def maker(tmp_path) -> PlanMaker:
-    library = Library(Names(()), tmp_path, 10**9, lambda _: False)
+    library = Library(Names(()), tmp_path, 10**9, Announcements())
     return PlanMaker(library, ("ofl",), None, CoordinatorSettings().objective)
 
 
 async def divided(
     maker: PlanMaker, devices: Cluster, ready: tuple[Grouping, ...] = ()
 ) -> dict[int, Grouping]:
-    network = (await maker._library.get(MODEL)).served.network
+    network = (await maker._library.load(MODEL)).served.network
     plan = maker.planner("")(network, devices)
-    asked = actions.Divide(Work(1), MODEL, plan, ready)
+    asked = Divide(Work(1), MODEL, plan, ready)
     return dict((await maker.divide(asked, devices)).groupings)
 
 

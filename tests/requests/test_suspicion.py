@@ -12,6 +12,7 @@ from coordinator.tasks.events import (
     Submitted,
     Tick,
 )
+from coordinator.tasks.runs import LINGERS_S
 from coordinator.tasks.scheduler import STRANDED_S, Scheduler
 from coordinator.tasks.suspicion import REMEMBERED_S
 from protos.errors import RequestAtFault
@@ -20,6 +21,7 @@ from tests.requests.sketches import A, B, C, chain, device, direct_chain, schedu
 POISON, OTHER = RequestId("poison"), RequestId("other")
 WHOLE = [[(0, 12)]]
 THIRDS = [(0, 4), (4, 8), (8, 12)]
+QUARTERS = [(0, 3), (3, 6), (6, 9), (9, 12)]
 
 
 def lost(
@@ -132,3 +134,40 @@ def test_without_a_name_whoever_was_there_is_suspected() -> None:
     (second,) = devices_of(state, POISON)
     assert second in (B, C)
     assert lost(state, second, "refused") == [POISON]
+
+
+def test_what_was_cancelled_may_still_end_its_device() -> None:
+    """The first loss ends all exchange: devices are told to stop, and may not be in time."""
+    state = scheduler(*"abcd")
+    state.step(Submitted(POISON, direct_chain([[(0, 12)], QUARTERS])))
+    assert lost(state, "a") == []
+    assert lost(state, cancelled_on(state)[0]) == [POISON]
+
+
+def test_nobody_else_is_at_fault_for_what_was_cancelled() -> None:
+    state = scheduler(*"abcd")
+    state.step(Submitted(POISON, direct_chain([[(0, 12)], QUARTERS])))
+    state.step(Submitted(OTHER, chain(WHOLE)))
+    assert lost(state, "a") == []
+    (where,) = devices_of(state, OTHER)
+    assert where in cancelled_on(state)
+    assert lost(state, where) == []
+    # Each is a suspect, and is computed where nothing of the other can be left.
+    clean, where = cancelled_on(state), devices_of(state, POISON)
+    assert not set(clean) & set(devices_of(state, OTHER))
+    assert lost(state, where[0]) == [POISON]
+
+
+def test_what_was_cancelled_is_over_in_a_while() -> None:
+    state = scheduler(*"abcd")
+    state.step(Submitted(POISON, direct_chain([[(0, 12)], QUARTERS])))
+    assert lost(state, "a") == []
+    idle = cancelled_on(state)[0]
+    state.step(Tick(), LINGERS_S)
+    assert lost(state, idle, now=LINGERS_S) == []
+    assert not state.requests[POISON].is_suspect
+
+
+def cancelled_on(state: Scheduler) -> list[str]:
+    """Devices that compute nothing of the poison request now, and did."""
+    return sorted(state.devices.keys() - state.requests[POISON].computing)

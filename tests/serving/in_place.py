@@ -90,7 +90,9 @@ class InPlace:
         proto = tiny_model()
         self.names = Names(self.settings.models)
         self.journal = Journal()
-        self.served = self.plans = self.doctor = self.measuring = self.devices = self.pool = self
+        self.library = self.served = self.plans = self.doctor = self.measuring = self.devices = (
+            self.pool
+        ) = self
         graph = load_graph(proto, "tiny")
         self.network, self.bare = divide(with_pixels(graph, SIDECAR)), divide(graph)
         self.whole = WholeModel(proto, threads=1)

@@ -59,8 +59,8 @@ def _settled(coordinator: Coordinator) -> bool:
     """Links are measured and the first plan is there: no plan changes by itself any more."""
     return (
         not coordinator.measuring._probing.busy
-        and bool(coordinator.controller.plans._entries)
-        and not coordinator.controller.plans.is_busy()
+        and bool(coordinator.plans.book._entries)
+        and not coordinator.plans.book.is_busy()
     )
 
 

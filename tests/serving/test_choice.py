@@ -14,7 +14,7 @@ import pytest
 
 from coordinator.costs.cluster import Cluster
 from coordinator.devices import children
-from coordinator.plans import plans
+from coordinator.plans import book
 from coordinator.serving.common import names
 from coordinator.serving.common.tensors import load_tensors, write_tensors
 from coordinator.tasks.plan import Plan
@@ -110,13 +110,13 @@ async def test_a_plan_is_held_until_it_is_released(real: Real, model: Path) -> N
     held = await real.http.put(PLAN, json=other)
     assert held.status_code == 200, held.text
     assert held.json()["blocks"] == other["blocks"]
-    real.coordinator.controller.changed("worker-9 joined")
-    real.coordinator.controller.changed("period")
+    real.coordinator.plans.devices_changed("worker-9 joined")
+    real.coordinator.plans.devices_changed("period")
     assert (await planned(real))["version"] == held.json()["version"]
     assert real.coordinator.served.statuses()[0].held
     await right(real, model)
     assert (await real.http.delete(PLAN)).status_code == 200
-    await until(lambda: real.coordinator.controller.plans.graph(str(model)).plan.strategy == "ofl")
+    await until(lambda: real.coordinator.plans.book.graph(str(model)).plan.strategy == "ofl")
     assert not real.coordinator.served.statuses()[0].held
     await refused(await real.http.delete(PLAN), 404)
 
@@ -214,17 +214,17 @@ async def test_bodies_that_are_no_plan(real: Real, body: bytes) -> None:
 async def test_chosen_plans_are_capped(
     real: Real, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plans, "MOST_CHOSEN", 2)
+    monkeypatch.setattr(book, "MOST_CHOSEN", 2)
     for strategy in ("lw", "efl", "single", "lw"):
         await planned(real, strategy=strategy)
-    kept = [choice.strategy for _, choice in real.coordinator.controller.plans._entries]
+    kept = [choice.strategy for _, choice in real.coordinator.plans.book._entries]
     assert sorted(kept) == ["", "lw", "single"]
 
 
 async def test_chosen_plans_follow_the_devices(real: Real) -> None:
     before = await planned(real, strategy="lw")
-    real.coordinator.controller.changed("period")
+    real.coordinator.plans.devices_changed("period")
     assert (await planned(real, strategy="lw"))["version"] == before["version"]
-    real.coordinator.controller.changed("somebody joined")
+    real.coordinator.plans.devices_changed("somebody joined")
     after = await planned(real, strategy="lw")
     assert after["version"] > before["version"]

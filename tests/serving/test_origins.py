@@ -87,7 +87,7 @@ async def test_no_get_loads_plans_or_sends_anything(
 
         def state() -> tuple[object, ...]:
             models = [(each.name, each.state, each.plan_version) for each in host.served.statuses()]
-            return models, set(host.library._models), set(host.controller.plans._entries)
+            return models, set(host.library._models), set(host.plans.book._entries)
 
         before, asked = state(), 0
         for method, path in every_route():

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from coordinator.devices import children
+from coordinator.devices.announcements import Announcements
 from coordinator.library import loaded
 from coordinator.library.naming import Names
 from models.run.reference import WholeModel, compare
@@ -46,7 +47,7 @@ async def test_what_sessions_held_is_freed_and_made_again(
     expected = WholeModel(onnx.load(model), threads=1).run(FEEDS)
     await coordinator.infer(name, FEEDS)
     assert mapped(workers) > 0
-    coordinator.served.unload(name)
+    coordinator.library.unload(name)
     with pytest.raises(NotFound, match="unloaded"):
         await coordinator.infer(name, FEEDS)
     await until(lambda: mapped(workers) == 0)
@@ -82,17 +83,14 @@ async def test_of_the_sizes_of_one_model_the_latest_stay(monkeypatch: pytest.Mon
     """Clients may ask for any number of them."""
     gone: list[str] = []
 
-    def let_go(name: str) -> bool:
-        gone.append(name)
-        library.forget(name)
-        return True
-
     def load(name: str, *_: object) -> Any:
-        return SimpleNamespace(weight_bytes=1)
+        return SimpleNamespace(weight_bytes=1, served=None)
 
     monkeypatch.setattr(loaded, "load", load)
-    library = loaded.Library(Names(()), Path(), 1000, let_go)
+    news = Announcements()
+    news.on(loaded.ModelForgotten, lambda forgotten: gone.append(forgotten.model))
+    library = loaded.Library(Names(()), Path(), 1000, news)
     names = ["net", "other@8x8", *(f"net@{8 * k}x8" for k in range(1, loaded.MOST_SIZES + 4))]
     for name in names:
-        await library.get(name)
+        await library.get(name, keep=lambda _: False)
     assert gone == ["net@8x8", "net@16x8", "net@24x8"]

@@ -80,5 +80,5 @@ def running(of: Coordinator) -> set[str]:
 
 
 def plan_devices(of: Coordinator, model: str) -> tuple[str, ...]:
-    graph = of.controller.plans.graph(model)
+    graph = of.plans.book.graph(model)
     return graph.plan.devices if graph else ()

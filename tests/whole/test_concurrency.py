@@ -30,7 +30,7 @@ async def test_two_at_once_answer_right(tmp_path) -> None:
 
 def computes_two_at_once(host: Coordinator, device: str) -> bool:
     """The plan in force gives this device more than one tile of a block."""
-    graph = host.controller.plans.graph(MODEL)
+    graph = host.plans.book.graph(MODEL)
     return graph is not None and any(
         sum(tile.device == device for tile in block.tiles) > 1 for block in graph.plan.blocks
     )

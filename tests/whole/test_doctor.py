@@ -72,7 +72,9 @@ async def test_versions_and_identities(tmp_path, monkeypatch) -> None:
 
 @pytest.mark.slow
 async def test_another_protocol_is_told_as_a_version(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("worker.service.versions", SimpleNamespace(SPOKEN=Spoken(PROTOCOL + 3)))
+    monkeypatch.setattr(
+        "worker.exchange.service.versions", SimpleNamespace(SPOKEN=Spoken(PROTOCOL + 3))
+    )
     async with worker_process(tmp_path / "a") as good, in_process(tmp_path / "b") as other:
         addresses = [good.address, other.address]
         async with coordinator(tmp_path / "host", addresses, at_least=1) as host:

@@ -67,7 +67,7 @@ async def test_a_held_plan_goes_on_elsewhere(tmp_path, monkeypatch) -> None:
         coordinator(tmp_path / "host", [stays.address, goes.address]) as host,
     ):
         await host.infer(MODEL, feeds)
-        await host.controller.hold(MODEL, host.controller.plans.graph(MODEL).plan)
+        await host.plans.hold(MODEL, host.plans.book.graph(MODEL).plan)
         asked = asyncio.create_task(host.infer(MODEL, feeds))
         await until(lambda: goes.id in running(host))
         await host.drain(goes.id)

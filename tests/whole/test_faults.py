@@ -114,7 +114,7 @@ async def test_a_worker_with_a_full_disk_is_left_out(tmp_path) -> None:
         assert plan_devices(host, MODEL) == (good.id,)
         # Once there is room, the next plan has it again.
         resource.prlimit(full.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-        host.controller.changed("room on a disk")
+        host.plans.devices_changed("room on a disk")
         await until(lambda: len(plan_devices(host, MODEL)) == 2)
         assert_right(await host.infer(MODEL, feeds), whole)
 
@@ -214,7 +214,7 @@ async def test_a_worker_that_slows_to_a_third_gets_less_to_do(tmp_path, monkeypa
         for _ in range(8):  # corrections settle, and the plan with them
             await host.infer(MODEL, feeds)
 
-        plans = host.controller.plans
+        plans = host.plans.book
 
         def share() -> float:
             blocks = plans.graph(MODEL).plan.blocks

@@ -79,7 +79,7 @@ async def test_a_model_that_is_loaded_anew_has_no_groups_of_the_old_one() -> Non
     async with local_cluster(2, pace=0.1, strategy="efl", profile=False) as cluster:
         await cluster.coordinator.infer(MODEL, feeds)
         await crowd(cluster, feeds, 6, lambda _: groups(cluster) > 1)
-        cluster.coordinator.served.unload(MODEL)
+        cluster.coordinator.library.unload(MODEL)
         await cluster.coordinator.served.load(MODEL)
         assert groups(cluster) == 1
         answer = await cluster.coordinator.infer(MODEL, feeds)

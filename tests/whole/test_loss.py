@@ -34,7 +34,7 @@ async def test_a_worker_killed_in_mid_request_costs_no_request(question, strateg
         assert compare(first.outputs, whole).max_rel_error <= 1e-5
         assert len(first.devices) == 3
         assert (first.traffic.halo > 0) == (strategy == "halo")
-        assert first.traffic == cluster.coordinator.controller.plans.graph(MODEL).plan.traffic
+        assert first.traffic == cluster.coordinator.plans.book.graph(MODEL).plan.traffic
         victim = cluster.workers[1].process
         request = asyncio.create_task(coordinator.infer(MODEL, feeds))
         await until(lambda: len(running(cluster.coordinator)) >= 2)
@@ -51,7 +51,7 @@ async def test_a_worker_killed_in_mid_request_costs_no_request(question, strateg
 
 
 def _plan_devices(cluster: LocalCluster) -> int:
-    graph = cluster.coordinator.controller.plans.graph(MODEL)
+    graph = cluster.coordinator.plans.book.graph(MODEL)
     return len(graph.plan.devices) if graph else 0
 
 

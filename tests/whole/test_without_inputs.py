@@ -36,7 +36,7 @@ async def test_they_start_though_nothing_is_sent_to_them(tmp_path: Path, strateg
             answer = await host.infer(model, feeds)
             assert_right(answer, whole)
             assert not answer.retried_tasks
-        graph = host.controller.plans.graph(model)
+        graph = host.plans.book.graph(model)
         assert graph is not None
         assert any(not task.inputs for task in graph.tasks)
         assert graph.is_direct == (strategy != "lw")

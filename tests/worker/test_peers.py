@@ -23,9 +23,9 @@ from tests.worker.support import (
     whole,
 )
 from tests.worker.test_service import same
+from worker.exchange.service import GrpcService
 from worker.peers.listener import DataListener
 from worker.peers.neighbours import Neighbours
-from worker.service import GrpcService
 from worker.tasks import state
 from worker.tasks.actions import SendToPeer, TaskKey, TensorPiece
 

@@ -10,7 +10,6 @@ import socket
 import ssl
 import stat
 from codecs import BOM_UTF8
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -41,11 +40,11 @@ class Pair:
 
 
 class WebTls:
-    """`context` is for HTTP, `of_grpc` for gRPC; `read` returns the pair that should be in use."""
+    """`context` is for HTTP, `of_grpc` for gRPC; `source` has the pair that should be in use."""
 
-    def __init__(self, read: Callable[[], Pair]) -> None:
-        self._read = read
-        self._pair = read()
+    def __init__(self, source: _Files | _Signed) -> None:
+        self._source = source
+        self._pair = source.read()
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.context.set_alpn_protocols(["http/1.1"])
@@ -60,8 +59,7 @@ class WebTls:
             BadConfiguration: the files or the authority cannot be used.
         """
         if settings.tls_cert is not None and settings.tls_key is not None:
-            files = settings.tls_cert, settings.tls_key
-            return cls(lambda: _pair_in(*files))
+            return cls(_Files(settings.tls_cert, settings.tls_key))
         return cls(_Signed(settings)) if settings.tls else None
 
     def refresh(self) -> None:
@@ -70,7 +68,7 @@ class WebTls:
         Raises:
             BadConfiguration: it cannot be used; the old one stays in use.
         """
-        pair = self._read()
+        pair = self._source.read()
         if pair != self._pair:
             # Tried in another context first: a context that refuses a pair has half of it.
             _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pair)
@@ -98,6 +96,35 @@ def _configuration(pair: Pair) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([(pair.key_pem, pair.certificate_pem)])
 
 
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """A pair that somebody else makes."""
+
+    certificate: Path
+    key: Path
+
+    def read(self) -> Pair:
+        """The pair as the files have it now.
+
+        Raises:
+            BadConfiguration: they cannot be read, or everybody can read the key.
+        """
+        key = self.key
+        try:
+            if key.stat().st_mode & stat.S_IRWXO:
+                raise BadConfiguration(
+                    cause=f"{key} is a private key, and everybody may read it",
+                    cure=f"chmod o= {key}; if somebody has read it, have a new certificate made",
+                )
+            files = (key, self.certificate)
+            return Pair(*(file.read_bytes().removeprefix(BOM_UTF8) for file in files))
+        except OSError as error:
+            raise BadConfiguration(
+                cause=f"{error.filename} cannot be read: {error.strerror}",
+                cure="Name files in tls_cert and tls_key that the coordinator's user can read",
+            ) from error
+
+
 class _Signed:
     """A pair signed by the authority for this device's names and addresses, made again when these
     change and before it expires. Its key is never written to disk.
@@ -115,7 +142,8 @@ class _Signed:
         self._more = settings.tls_names
         self._made: tuple[tuple[str, ...], Pair] | None = None
 
-    def __call__(self) -> Pair:
+    def read(self) -> Pair:
+        """The pair for the names and addresses of now."""
         names = (*own_names(), *self._more)
         now = now_utc()
         if self._made is not None:
@@ -138,21 +166,6 @@ def own_names() -> tuple[str, ...]:
         if each.family in families
     }
     return (host, f"{host}.local", "localhost", *sorted(addresses))
-
-
-def _pair_in(certificate: Path, key: Path) -> Pair:
-    try:
-        if key.stat().st_mode & stat.S_IRWXO:
-            raise BadConfiguration(
-                cause=f"{key} is a private key, and everybody may read it",
-                cure=f"chmod o= {key}; if somebody has read it, have a new certificate made",
-            )
-        return Pair(*(file.read_bytes().removeprefix(BOM_UTF8) for file in (key, certificate)))
-    except OSError as error:
-        raise BadConfiguration(
-            cause=f"{error.filename} cannot be read: {error.strerror}",
-            cure="Name files in tls_cert and tls_key that the coordinator's user can read",
-        ) from error
 
 
 def _load(context: ssl.SSLContext, pair: Pair) -> None:

@@ -35,7 +35,7 @@ class Gauges(Collector):
         yield GaugeMetricFamily(
             "imbrex_models_weight_bytes",
             "Bytes of the weights of all loaded models.",
-            self._coordinator.served.weight_bytes,
+            self._coordinator.library.weight_bytes,
         )
         yield GaugeMetricFamily(
             "imbrex_models_max_bytes",

@@ -69,7 +69,7 @@ class InferenceService:
         Raises:
             NotFound: no such model or version, or it is not loaded.
         """
-        if not self.coordinator.served.is_loaded(self.coordinator.names.source(name, version)):
+        if not self.coordinator.library.is_loaded(self.coordinator.names.source(name, version)):
             raise NotFound(
                 cause=f"the model {name} is not loaded",
                 cure=f"Load it: POST /v2/repository/models/{name}/load, or send it a request",
@@ -92,7 +92,10 @@ class InferenceService:
         one.
         """
         served = await self.model(name, version)
-        graph, number = served.network.graph, int(self.coordinator.names.public(served.source)[1])
+        graph, number = (
+            served.network.graph,
+            int(self.coordinator.names.public(served.source)[1]),
+        )
         return {
             "name": name,
             "platform": "onnxruntime_onnx",
@@ -184,7 +187,7 @@ class InferenceService:
             await self.coordinator.served.load(self.coordinator.names.source(name, version))
         for status in self.coordinator.served.statuses():
             if self.coordinator.names.is_replaced(status.name):
-                self.coordinator.served.let_go(status.name)
+                self.coordinator.library.let_go(status.name, keep=self.coordinator.plans.in_use)
 
     def unload(self, name: str) -> None:
         """Unloads every version of a model.
@@ -194,7 +197,7 @@ class InferenceService:
         """
         self.coordinator.names.source(name)
         for version in self.coordinator.names.versions(name):
-            self.coordinator.served.unload(self.coordinator.names.source(name, version))
+            self.coordinator.library.unload(self.coordinator.names.source(name, version))
 
     def counts(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
         """Statistics of one model, or of every loaded one.

@@ -27,7 +27,7 @@ async def models(coordinator: TheCoordinator) -> Models:
 
     return Models(
         models=[public(each) for each in coordinator.served.statuses()],
-        weight_bytes=coordinator.served.weight_bytes,
+        weight_bytes=coordinator.library.weight_bytes,
         max_models_bytes=coordinator.settings.max_models_bytes,
     )
 

@@ -117,5 +117,5 @@ async def hold_plan(
 @orders
 async def release_plan(model: ModelName, coordinator: TheCoordinator) -> Released:
     """Releases a held plan: the coordinator plans for this model automatically again."""
-    await coordinator.plans.release(coordinator.names.source(model))
+    coordinator.plans.release(coordinator.names.source(model))
     return Released(model=model)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import uvloop
 
-from coordinator.daemon import run as run_coordinator
 from coordinator.devices.children import follow_parent
 from coordinator.devices.host_worker import WORKER, HostHardware
+from coordinator.serving.daemon import run as run_coordinator
 from coordinator.settings import CoordinatorSettings
 from imbrex.demo.emulation.emulated_link import SlowEndpoint
 from imbrex.demo.emulation.runtime import EmulatedRuntime

@@ -1,4 +1,4 @@
-"""Events: what happens to models, requests and devices.
+"""What plans and groups ask to be done, and what comes of the work that they ask for.
 
 Whoever waits holds a *ticket*; background work has a *work* number. Both are used once, so that the
 outcome of work that was stopped can be recognised and dropped.
@@ -6,11 +6,11 @@ outcome of work that was stopped can be recognised and dropped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NewType
+from functools import wraps
+from typing import NewType, ParamSpec
 
-from coordinator.costs.observed import Observed
 from coordinator.planning.groups import Grouping
 from coordinator.plans.choice import Choice
 from coordinator.tasks.plan import Plan
@@ -22,109 +22,105 @@ Ticket = NewType("Ticket", int)
 Work = NewType("Work", int)
 
 
-class Event:
-    """What a machine of this package takes."""
-
-    __slots__ = ()
-
-
-# ---------------------------------------------------------------- who comes and goes
-
-
 @dataclass(frozen=True, slots=True)
-class TicketEvent(Event):
-    """Somebody waits for an answer to this ticket."""
+class Start:
+    """The holder of this ticket goes on, by this plan."""
 
     ticket: Ticket
-
-
-@dataclass(frozen=True, slots=True)
-class PlanRequested(TicketEvent):
-    """Somebody wants a plan of a model."""
-
-    model: str
-    choice: Choice
-
-
-@dataclass(frozen=True, slots=True)
-class Queued(TicketEvent):
-    """A request wants its turn on the groups of a model, whose plan in force is `graph`."""
-
-    model: str
     graph: TaskGraph
 
 
 @dataclass(frozen=True, slots=True)
-class Left(Event):
-    """The holder of this ticket leaves: it was answered, refused, or stopped waiting."""
+class Refuse:
+    """The holder of this ticket gets this error."""
 
     ticket: Ticket
+    error: ImbrexError
 
 
 @dataclass(frozen=True, slots=True)
-class Tick(Event):
-    """Time has passed."""
+class Make:
+    """Background work for a model, which ends in an `WorkOutcome`."""
 
-
-# ---------------------------------------------------------------- plans
+    work: Work
+    model: str
 
 
 @dataclass(frozen=True, slots=True)
-class Changed(Event):
-    """A reason to plan again, for one model or (empty) for all. `devices` are those that can be
-    used now.
+class Propose(Make):
+    """Find a plan that avoids the devices in `without`, which could not be prepared. `old` is a
+    plan that stays unless the new one is much better; its latency is then predicted for now, too.
     """
 
-    cause: str
-    devices: frozenset[DeviceId]
-    model: str = ""
+    choice: Choice
+    causes: tuple[str, ...]
+    without: Mapping[DeviceId, ImbrexError]
+    old: Plan | None
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerSeen(Event):
-    """How fast devices and links were when a request to a model was answered."""
+class Divide(Make):
+    """Find a plan for each group of devices, for every number of groups. Those that are `ready`
+    stay unless others are clearly better.
+    """
+
+    plan: Plan
+    ready: tuple[Grouping, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare(Make):
+    """Prepare the programs of these plans on their devices."""
+
+    plans: tuple[Plan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Stop this work: its result is no longer wanted."""
+
+    work: Work
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """A plan took over, in force or as a chosen one; to be logged and published."""
 
     model: str
-    observed: Mapping[str, Observed]
-
-
-@dataclass(frozen=True, slots=True)
-class PlanGiven(Event):
-    """A person's decision about a model."""
-
-    model: str
-
-
-@dataclass(frozen=True, slots=True)
-class Held(PlanGiven):
-    """Somebody sent a plan, and it is prepared: it stays in force until `PlanReleased`."""
-
-    graph: TaskGraph
-
-
-@dataclass(frozen=True, slots=True)
-class PlanReleased(PlanGiven):
-    """The plan that was held may be replaced again."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlanKept(PlanGiven):
-    """Somebody sent a plan for requests to choose, and it is prepared."""
-
     choice: Choice
     graph: TaskGraph
+    causes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten(PlanGiven):
-    """The model was replaced or unloaded."""
+class Regroup:
+    """This many groups take the requests of a model from now on; to be logged."""
+
+    model: str
+    groups: int
+    outstanding: float
+
+
+PlanStep = Start | Refuse | Propose | Divide | Prepare | Stop | Swap | Regroup
+
+_Given = ParamSpec("_Given")
+
+
+def completed(method: Callable[_Given, Iterator[PlanStep]]) -> Callable[_Given, list[PlanStep]]:
+    """Has a method complete its change before anybody sees the steps that it yields."""
+
+    @wraps(method)
+    def at_once(*args: _Given.args, **kwargs: _Given.kwargs) -> list[PlanStep]:
+        return list(method(*args, **kwargs))
+
+    return at_once
 
 
 # ---------------------------------------------------------------- what came of a work
 
 
 @dataclass(frozen=True, slots=True)
-class WorkOutcome(Event):
+class WorkOutcome:
     """How a work ended."""
 
     work: Work

@@ -9,31 +9,32 @@ from coordinator.devices.announcements import Announcements
 from coordinator.library.loaded import Library
 from coordinator.library.naming import Names
 from coordinator.plans.choice import Choice
-from coordinator.plans.controller import Controller
 from coordinator.plans.plan_making import PlanMaker
+from coordinator.plans.plans import Plans
 from coordinator.settings import CoordinatorSettings
 from protos.errors import NotFound, Unavailable
 
 
 @pytest.fixture
-async def controller(tmp_path):
+async def plans(tmp_path):
     """Without any device."""
     settings = CoordinatorSettings()
-    library = Library(Names(()), tmp_path, 10**9, lambda _: False)
+    news = Announcements()
+    library = Library(Names(()), tmp_path, 10**9, news)
     maker = PlanMaker(library, ("ofl",), None, settings.objective)
     devices = SimpleNamespace(cluster=lambda: Cluster(()), plannable=dict)
-    made = Controller(settings, maker, devices, Announcements())
+    made = Plans(settings, library, maker, devices, news)
     yield made
     await made.close()
 
 
-async def test_without_any_device_who_wants_a_plan_is_told_so(controller) -> None:
+async def test_without_any_device_who_wants_a_plan_is_told_so(plans) -> None:
     with pytest.raises(Unavailable, match="no worker is ready"):
-        await controller.current("lenet5")
-    assert not controller.is_busy("lenet5")
-    assert not controller._works
-    assert not controller._asked
-    await controller.settled()
+        await plans.prepared("lenet5")
+    assert not plans.in_use("lenet5")
+    assert not plans._works
+    assert not plans._asked
+    await plans.settled()
     with pytest.raises(NotFound):
-        await controller.current("lenet5", Choice("no such strategy"))
-    assert not controller.plans.knows("lenet5", Choice("no such strategy"))
+        await plans.prepared("lenet5", Choice("no such strategy"))
+    assert not plans.book.knows("lenet5", Choice("no such strategy"))
