@@ -16,7 +16,14 @@ from pathlib import Path
 
 from benchmarks.lab.guard import guarded
 from benchmarks.lab.namespace import inside
-from benchmarks.lab.network import HOST, Network, Wiring, remove_leftovers, require_tools
+from benchmarks.lab.network import (
+    HOST,
+    QUEUE_BYTES,
+    Network,
+    Wiring,
+    remove_leftovers,
+    require_tools,
+)
 from benchmarks.members import make_members
 from coordinator.devices import children
 from imbrex.client import ANSWER_TIMEOUT_S, Client
@@ -63,20 +70,24 @@ class Lab:
 
 @contextmanager
 def lab(
-    preset: Preset, computers: Sequence[Computer], say: Say, **settings: object
+    preset: Preset,
+    computers: Sequence[Computer],
+    say: Say,
+    queue_bytes: int = QUEUE_BYTES,
+    **settings: object,
 ) -> Iterator[Lab]:
     """Builds the network, starts every process and waits until each worker has joined; this
     thread is at the host meanwhile. The context removes everything; so does a guard, if this
     process is killed.
 
-    `preset` is scaled; `computers` are what to tell the daemons, the host's first; `settings` are
-    further ones of the coordinator.
+    `preset` is scaled; `computers` are what to tell the daemons, the host's first; a port of the
+    switch holds `queue_bytes` back; `settings` are further ones of the coordinator.
     """
     devices = len(computers)
     require_tools()
     if gone := remove_leftovers():
         say(f"removed what a killed lab left: {', '.join(gone)}")
-    network = Network(Wiring(devices - 1, preset.medium, preset.mbps))
+    network = Network(Wiring(devices - 1, preset.medium, preset.mbps, queue_bytes))
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
         stack.enter_context(guarded(os.getpid(), folder))
