@@ -44,6 +44,7 @@ EXAMPLES = {
     "pi5-three-pi4": {"pi5-gbe": 1, "pi4-gbe": 3},
     "two-pi5-two-pi3bplus": {"pi5-gbe": 2, "pi3bplus": 2},
 }
+ANCHORS = ROOT / "benchmarks" / "anchors.json"
 RESULT = ROOT / "benchmarks" / "results" / "hardware.json"
 IMAGES = ROOT / "docs" / "images"
 CLUSTERS = ROOT / "docs" / "clusters"
@@ -109,15 +110,33 @@ def _rate(seconds: float) -> str:
 
 
 def summary(rows: dict[str, Any]) -> str:
-    """Markdown: for each kind and network one alone, four together, and the gain."""
+    """Markdown: for each kind and network one alone, what a real one was measured to take, four
+    together, and the gain.
+    """
     lines = [f"| network | {' | '.join(KINDS.values())} |", "|---" * (1 + len(KINDS)) + "|"]
     for model in MODELS:
-        pairs = ((rows[kind][model]["1"], rows[kind][model]["4"]) for kind in KINDS)
-        cells = (
-            f"{duration(alone)}, {duration(four)}: {alone / four:.1f}x" for alone, four in pairs
-        )
+        cells = (_cell(rows[kind][model], published_s(kind, model)) for kind in KINDS)
         lines.append(f"| `{model}` | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _cell(found: Mapping[str, float], published: float | None) -> str:
+    alone, four = found["1"], found["4"]
+    real = f" ({duration(published)})" if published else ""
+    return f"{duration(alone)}{real}, {duration(four)}: {alone / four:.1f}x"
+
+
+def published_s(kind: str, model: str) -> float | None:
+    """What one real device of a preset was measured to take, by onnxruntime or, failing that,
+    OpenCV; None if nobody has published it.
+    """
+    device, rows = kind.partition("-")[0], json.loads(ANCHORS.read_text())["rows"]
+    found = {
+        row["engine"]: row["ms"] / 1e3
+        for row in rows
+        if (row["device"], row["network"], row["precision"]) == (device, model, "f32")
+    }
+    return found.get("onnxruntime", found.get("opencv"))
 
 
 def charts(rows: dict[str, Any]) -> dict[Path, str]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.hardware import CLUSTERS, EXAMPLES, example
+from benchmarks.hardware import CLUSTERS, EXAMPLES, example, published_s
 from coordinator.planning.planners.auto import auto
 from coordinator.planning.planners.single import single
 from coordinator.planning.simulate.simulator import simulate
@@ -24,6 +24,19 @@ def test_example_files_are_those_of_the_presets(stem):
     assert devices[0].host
     if stem.startswith("four"):
         assert [device.name for device in devices] == ["host", "pi-1", "pi-2", "pi-3"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "seconds"),
+    [
+        ("pi4-gbe", "resnet50", 0.46393),  # OpenCV
+        ("pi4-gbe", "vgg16", None),
+        ("pi4-gbe", "yolov8n", 0.56004),
+        ("pi5-wifi", "yolov8n", 0.19869),
+    ],
+)
+def test_what_real_devices_take_is_what_was_published(kind, model, seconds):
+    assert published_s(kind, model) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("stem", MIXED)
