@@ -176,16 +176,6 @@ class Coordinator:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    @property
-    def queue_depth(self) -> int:
-        """Requests that wait to be computed."""
-        return self.admission.waiting
-
-    @property
-    def in_flight(self) -> int:
-        """Requests that are computed now."""
-        return self.admission.running
-
     # ------------------------------------------------------------ devices
 
     def device_statuses(self) -> list[DeviceStatus]:

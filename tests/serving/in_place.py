@@ -81,8 +81,8 @@ class InPlace:
         )
     )
     no_workers: bool = False
-    queue_depth: int = 0
-    in_flight: int = 0
+    waiting: int = 0
+    running: int = 0
     frigate: None = None
     fails_with: Exception | None = None
 
@@ -90,9 +90,8 @@ class InPlace:
         proto = tiny_model()
         self.names = Names(self.settings.models)
         self.journal = Journal()
-        self.library = self.served = self.plans = self.doctor = self.measuring = self.devices = (
-            self.pool
-        ) = self
+        self.library = self.served = self.plans = self.doctor = self.admission = self
+        self.measuring = self.devices = self.pool = self
         graph = load_graph(proto, "tiny")
         self.network, self.bare = divide(with_pixels(graph, SIDECAR)), divide(graph)
         self.whole = WholeModel(proto, threads=1)

@@ -36,7 +36,7 @@ async def test_a_plain_route(http: httpx.AsyncClient, coordinator: InPlace) -> N
     modern = await http.get("/metrics", headers={"Accept": "application/openmetrics-text"})
     assert modern.headers["Content-Type"].startswith("application/openmetrics-text")
     assert modern.text.endswith("# EOF\n")
-    coordinator.queue_depth = 7
+    coordinator.waiting = 7
     assert read((await http.get("/metrics")).text)["imbrex_queue_depth", ()] == 7
 
 

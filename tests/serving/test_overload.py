@@ -72,7 +72,7 @@ async def test_a_picture_takes_its_place_before_it_is_decoded(tmp_path, workers,
     async with running_coordinator(tmp_path, workers, model, **settings) as real:
         source = real.coordinator.names.source("tiny")
         asked = [asyncio.create_task(real.coordinator.infer(source, feeds)) for _ in range(3)]
-        await until(lambda: decoding and real.coordinator.queue_depth == 2)
+        await until(lambda: decoding and real.coordinator.admission.waiting == 2)
         with pytest.raises(Overloaded):
             await real.coordinator.infer(source, feeds)
         assert len(decoding) == 1

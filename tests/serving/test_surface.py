@@ -23,15 +23,16 @@ from tests.serving.routes import READING, every_route, filled
 
 # What the coordinator does for who only looks. A route that calls anything else is no GET.
 LOOKING = {
+    "admission",
     "described",
     "device_statuses",
     "devices",
     "doctor",
     "examine",
     "get",
-    "in_flight",
     "is_loaded",
     "journal",
+    "library",
     "losses",
     "made",
     "measuring",
@@ -41,14 +42,15 @@ LOOKING = {
     "plans",
     "pool",
     "profile_of",
-    "queue_depth",
     "readiness",
     "readiness_of",
+    "running",
     "served",
     "settings",
     "settle",
     "statuses",
     "trace",
+    "waiting",
     "weight_bytes",
 }
 
@@ -69,6 +71,8 @@ class Watched:
             "measuring",
             "devices",
             "pool",
+            "library",
+            "admission",
         ):  # what is asked of them is noted too
             return self
         if hasattr(self._inner, name):

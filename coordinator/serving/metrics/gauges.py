@@ -27,10 +27,10 @@ class Gauges(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Every gauge with its present value."""
         yield GaugeMetricFamily(
-            "imbrex_queue_depth", "Requests waiting.", self._coordinator.queue_depth
+            "imbrex_queue_depth", "Requests waiting.", self._coordinator.admission.waiting
         )
         yield GaugeMetricFamily(
-            "imbrex_in_flight", "Requests being computed.", self._coordinator.in_flight
+            "imbrex_in_flight", "Requests being computed.", self._coordinator.admission.running
         )
         yield GaugeMetricFamily(
             "imbrex_models_weight_bytes",

@@ -100,8 +100,8 @@ class Hub:
         return {
             "ready": ready,
             "reason": reason,
-            "queue": self._coordinator.queue_depth,
-            "in_flight": self._coordinator.in_flight,
+            "queue": self._coordinator.admission.waiting,
+            "in_flight": self._coordinator.admission.running,
             "devices": [
                 self._device(each, load)
                 for each in self._coordinator.device_statuses()
