@@ -21,6 +21,8 @@ _ENOUGH = 25
 # The share of a kernel's paced time that measuring it may take: four workers that meet it at once
 # measure it in turns. Its first task measures it in any case.
 _SPARE = 0.25
+# The whole map of a tile is measured once for so many times that the tile is.
+_TILES = 5
 # A kernel much shorter than the reference is timed more often at once: up to so often, for the
 # time of so many references.
 _SHORT, _SHORT_TIME = 9, 4
@@ -72,14 +74,17 @@ class EmulatedThrottle(Throttle):
         if whole.kernels == ready.kernels:
             return value, whole.seconds
         kept = self._kept(whole.kernels)
-        if self._may_measure(kept):
+        is_due = len(kept) * _TILES < len(self._kept(ready.kernels))
+        if not kept or (is_due and self._may_measure(kept, core_s)):
             self._measured(whole.run(ready), kept)
         return value, core_s / self._undisturbed_s(kept) * whole.seconds
 
     def _core_s(self, ready: Ready[T]) -> tuple[T, float]:
         """The result, and the seconds of a core that nothing disturbs."""
         kept = self._kept(ready.kernels)
-        value = self._measured(ready, kept) if self._may_measure(kept) else ready.compute()
+        core_s = self._undisturbed_s(kept) if kept else 0.0
+        measures = self._may_measure(kept, core_s)
+        value = self._measured(ready, kept) if measures else ready.compute()
         return value, self._undisturbed_s(kept)
 
     def _undisturbed_s(self, kept: Sequence[float]) -> float:
@@ -88,14 +93,14 @@ class EmulatedThrottle(Throttle):
     def _kept(self, kernels: tuple[object, ...]) -> list[float]:
         return self._turns.kept(kernels) if self._turns else []
 
-    def _may_measure(self, kept: Sequence[float]) -> bool:
-        """Whether kernels are unknown, or worth another measurement that no task has to wait
-        for.
+    def _may_measure(self, kept: Sequence[float], core_s: float) -> bool:
+        """Whether kernels are unknown, or worth another measurement that no task has to wait for
+        while one that takes a core `core_s` is charged.
         """
         if not kept:
             return True
-        shares = statistics.median(kept)
-        return len(kept) < _ENOUGH and _WARM * (shares + 2) <= _SPARE * shares / self._pace
+        needed_s = _WARM * (statistics.median(kept) + 2) * self._emulation.reference_s
+        return len(kept) < _ENOUGH and needed_s <= _SPARE * core_s / self._pace
 
     def _measured(self, ready: Ready[T], kept: list[float]) -> T:
         """The result; `kept` gets its time as a multiple of the reference's."""
