@@ -9,6 +9,7 @@ Every kind is a preset of the lab: its numbers, and where they come from, are in
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,13 @@ from benchmarks.report import ROOT, provenance
 from coordinator.planning.planners.auto import auto
 from coordinator.planning.single_device import whole_works
 from imbrex.cli.chart import speedup_svg
-from imbrex.kinds.clusters import cluster_of, cluster_text
+from imbrex.kinds.clusters import cluster_of, mixed_text
 from imbrex.kinds.presets import load_kind
 from models.catalogue.catalogue import load
 from models.catalogue.loading import network_of
 
 KINDS = {
-    "pi3b-ort": "Raspberry Pi 3, 100 Mbit/s Ethernet",
+    "pi3bplus": "Raspberry Pi 3B+, estimated, 250 Mbit/s Ethernet",
     "pi4-gbe": "Raspberry Pi 4, Gigabit Ethernet",
     "pi5-gbe": "Raspberry Pi 5, Gigabit Ethernet",
     "pi5-wifi": "Raspberry Pi 5, Wi-Fi",
@@ -34,18 +35,33 @@ MODELS = ("digits", "mobilenetv2", "resnet50", "yolov8n", "yolov2", "vgg16")
 # The network that people count on for cameras.
 DETECTOR = "yolov8n"
 COUNTS = (1, 2, 3, 4, 6, 8)
-# Files of docs/clusters, by their kind.
-EXAMPLES = {"four-pi3": "pi3b-ort", "four-pi4": "pi4-gbe", "four-pi5": "pi5-gbe"}
+# Files of docs/clusters: how many of which presets, the host's first.
+EXAMPLES = {
+    "four-pi3": {"pi3b-ort": 4},
+    "four-pi4": {"pi4-gbe": 4},
+    "four-pi5": {"pi5-gbe": 4},
+    "n100-three-pi4": {"n100": 1, "pi4-gbe": 3},
+    "pi5-three-pi4": {"pi5-gbe": 1, "pi4-gbe": 3},
+    "two-pi5-two-pi3bplus": {"pi5-gbe": 2, "pi3bplus": 2},
+}
+ANCHORS = ROOT / "benchmarks" / "anchors.json"
 RESULT = ROOT / "benchmarks" / "results" / "hardware.json"
 IMAGES = ROOT / "docs" / "images"
 CLUSTERS = ROOT / "docs" / "clusters"
 
 
-def example(kind: str) -> str:
-    """A cluster file of four such devices, for `plan` and `simulate`."""
-    source = f"the preset `{kind}`, which says where each number comes from"
-    head = f"# Four of: {KINDS[kind]}. From {source}.\n"
-    return head + cluster_text(load_kind(kind).preset, 4)
+def example(counts: Mapping[str, int]) -> str:
+    """A cluster file of so many devices of each preset, for `plan` and `simulate`."""
+    presets = {kind: load_kind(kind).preset for kind in counts}
+    (host, *_) = counts
+    source = "that preset says" if len(counts) == 1 else "these presets say"
+    head = f"# {', '.join(f'{count} x {kind}' for kind, count in counts.items())}: "
+    alike = len(counts) == 1
+    others = {
+        "pi" if alike else f"{kind.removesuffix('-gbe')}-1": (presets[kind], count - (kind == host))
+        for kind, count in counts.items()
+    }
+    return f"{head}{source} where each number comes from.\n" + mixed_text(presets[host], others)
 
 
 def simulated() -> dict[str, Any]:
@@ -94,15 +110,33 @@ def _rate(seconds: float) -> str:
 
 
 def summary(rows: dict[str, Any]) -> str:
-    """Markdown: for each kind and network one alone, four together, and the gain."""
+    """Markdown: for each kind and network one alone, what a real one was measured to take, four
+    together, and the gain.
+    """
     lines = [f"| network | {' | '.join(KINDS.values())} |", "|---" * (1 + len(KINDS)) + "|"]
     for model in MODELS:
-        pairs = ((rows[kind][model]["1"], rows[kind][model]["4"]) for kind in KINDS)
-        cells = (
-            f"{duration(alone)}, {duration(four)}: {alone / four:.1f}x" for alone, four in pairs
-        )
+        cells = (_cell(rows[kind][model], published_s(kind, model)) for kind in KINDS)
         lines.append(f"| `{model}` | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _cell(found: Mapping[str, float], published: float | None) -> str:
+    alone, four = found["1"], found["4"]
+    real = f" ({duration(published)})" if published else ""
+    return f"{duration(alone)}{real}, {duration(four)}: {alone / four:.1f}x"
+
+
+def published_s(kind: str, model: str) -> float | None:
+    """What one real device of a preset was measured to take, by onnxruntime or, failing that,
+    OpenCV; None if nobody has published it.
+    """
+    device, rows = kind.partition("-")[0], json.loads(ANCHORS.read_text())["rows"]
+    found = {
+        row["engine"]: row["ms"] / 1e3
+        for row in rows
+        if (row["device"], row["network"], row["precision"]) == (device, model, "f32")
+    }
+    return found.get("onnxruntime", found.get("opencv"))
 
 
 def charts(rows: dict[str, Any]) -> dict[Path, str]:
@@ -126,8 +160,8 @@ def main() -> None:
     """Simulates, and writes everything."""
     document = {"seconds": simulated(), "provenance": provenance()}
     RESULT.write_text(json.dumps(document, indent=1) + "\n")
-    for stem, kind in EXAMPLES.items():
-        (CLUSTERS / f"{stem}.toml").write_text(example(kind))
+    for stem, counts in EXAMPLES.items():
+        (CLUSTERS / f"{stem}.toml").write_text(example(counts))
 
 
 if __name__ == "__main__":

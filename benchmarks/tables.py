@@ -114,6 +114,13 @@ def of_papers(result: Mapping[str, Any]) -> str:
 
 
 SECTIONS = (
+    Section(
+        "alone.json",
+        "One emulated device alone",
+        "What its preset says, and how far the lab's device is from that: the whole network as one "
+        "program, and unit by unit.",
+        columns("networks"),
+    ),
     Section("first-screen.json", "`make demo`", "Ten runs.", columns("runs")),
     *(Section(path.name, "", "", lab.document) for path in sorted(RESULTS.glob("speedup-*.json"))),
     Section(

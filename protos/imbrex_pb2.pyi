@@ -145,7 +145,7 @@ class ExamineReply(_message.Message):
     def __init__(self, condition: _Optional[_Union[Condition, _Mapping]] = ..., reached: _Optional[_Iterable[_Union[ExamineReply.Reached, _Mapping]]] = ...) -> None: ...
 
 class Condition(_message.Message):
-    __slots__ = ("clock_s", "memory_bytes", "memory_available_bytes", "disk_bytes", "disk_free_bytes", "power_flags", "governor", "governor_driver", "interfaces", "announced")
+    __slots__ = ("clock_s", "memory_bytes", "memory_available_bytes", "disk_bytes", "disk_free_bytes", "power_flags", "governor", "governor_driver", "interfaces", "announced", "up_s", "segments_sent", "segments_resent")
     CLOCK_S_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_AVAILABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +156,9 @@ class Condition(_message.Message):
     GOVERNOR_DRIVER_FIELD_NUMBER: _ClassVar[int]
     INTERFACES_FIELD_NUMBER: _ClassVar[int]
     ANNOUNCED_FIELD_NUMBER: _ClassVar[int]
+    UP_S_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_SENT_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_RESENT_FIELD_NUMBER: _ClassVar[int]
     clock_s: float
     memory_bytes: int
     memory_available_bytes: int
@@ -166,10 +169,13 @@ class Condition(_message.Message):
     governor_driver: str
     interfaces: _containers.RepeatedCompositeFieldContainer[Interface]
     announced: bool
-    def __init__(self, clock_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., memory_available_bytes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., power_flags: _Optional[int] = ..., governor: _Optional[str] = ..., governor_driver: _Optional[str] = ..., interfaces: _Optional[_Iterable[_Union[Interface, _Mapping]]] = ..., announced: _Optional[bool] = ...) -> None: ...
+    up_s: float
+    segments_sent: int
+    segments_resent: int
+    def __init__(self, clock_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., memory_available_bytes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., power_flags: _Optional[int] = ..., governor: _Optional[str] = ..., governor_driver: _Optional[str] = ..., interfaces: _Optional[_Iterable[_Union[Interface, _Mapping]]] = ..., announced: _Optional[bool] = ..., up_s: _Optional[float] = ..., segments_sent: _Optional[int] = ..., segments_resent: _Optional[int] = ...) -> None: ...
 
 class Interface(_message.Message):
-    __slots__ = ("name", "addresses", "wireless", "connected", "mbps", "port_mbps", "saves_power")
+    __slots__ = ("name", "addresses", "wireless", "connected", "mbps", "port_mbps", "saves_power", "carrier_changes", "saves_energy")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     WIRELESS_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +183,8 @@ class Interface(_message.Message):
     MBPS_FIELD_NUMBER: _ClassVar[int]
     PORT_MBPS_FIELD_NUMBER: _ClassVar[int]
     SAVES_POWER_FIELD_NUMBER: _ClassVar[int]
+    CARRIER_CHANGES_FIELD_NUMBER: _ClassVar[int]
+    SAVES_ENERGY_FIELD_NUMBER: _ClassVar[int]
     name: str
     addresses: _containers.RepeatedScalarFieldContainer[str]
     wireless: bool
@@ -184,7 +192,9 @@ class Interface(_message.Message):
     mbps: int
     port_mbps: int
     saves_power: bool
-    def __init__(self, name: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., wireless: _Optional[bool] = ..., connected: _Optional[bool] = ..., mbps: _Optional[int] = ..., port_mbps: _Optional[int] = ..., saves_power: _Optional[bool] = ...) -> None: ...
+    carrier_changes: int
+    saves_energy: bool
+    def __init__(self, name: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., wireless: _Optional[bool] = ..., connected: _Optional[bool] = ..., mbps: _Optional[int] = ..., port_mbps: _Optional[int] = ..., saves_power: _Optional[bool] = ..., carrier_changes: _Optional[int] = ..., saves_energy: _Optional[bool] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
     __slots__ = ("certificate",)

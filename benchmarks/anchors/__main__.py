@@ -1,14 +1,13 @@
 """Published times of single devices, beside what presets predict.
 
     python -m benchmarks.anchors [--json] [-o FILE]
-    python -m benchmarks.anchors --write    writes pi4-gbe.toml and pi5-gbe.toml beside this file
+    python -m benchmarks.anchors --write    writes the rates of the presets pi4-gbe and pi5-gbe
     python -m benchmarks.anchors --count    writes work.json beside this file
 
 Times of onnxruntime in 32 bits are predicted, and OpenCV's on a Pi 4, as the simulator predicts one
-device alone: by the shipped preset, by rates that were fitted to a Pi 5's times, and by rates that
-were fitted without that network. Other engines' times are listed. A source that does not state the
-precision counts as 16 bits. `--count` exports networks: the first time, it makes an environment
-with PyTorch.
+device alone: by the preset, whose rates are fitted to a Pi 5's times, and by rates that were fitted
+without that network. Other engines' times are listed. A source that does not state the precision
+counts as 16 bits. `--count` exports networks: the first time, it makes an environment with PyTorch.
 """
 
 from __future__ import annotations
@@ -20,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.anchors.fit import FORMS, PEAK_GFLOPS, Row, Time, fit, held_out, slower, untested
-from benchmarks.anchors.work import Work, count, kept
+from benchmarks.anchors.work import count, kept
 from benchmarks.report import ROOT, command_line, emit
 from coordinator.costs.rates import RateCosts
 from imbrex.kinds.clusters import cluster_of
 from imbrex.kinds.presets import FOLDER, KINDS, load_kind
 
 FILE = ROOT / "benchmarks" / "anchors.json"
-PRESETS = Path(__file__).parent
 PREDICTED = (("pi5", "onnxruntime"), ("pi4", "onnxruntime"), ("pi4", "opencv"))
 # The form of the presets.
 FORM = "one rate"
@@ -75,24 +73,19 @@ def fitted() -> tuple[dict[str, RateCosts], float]:
 
 def predictions() -> list[dict[str, Any]]:
     """Every time that is predicted with its errors, and the others with the reason."""
-    costs, _ = fitted()
     learned = times("pi5", "onnxruntime")
     unseen = held_out(learned, FORM, shipped("pi5"), lambda time: time.network)
     without = {time.network: error for time, error in zip(learned, unseen, strict=True)}
     work, found = kept(), []
     for row in filter(is_predicted, rows()):
         if row["network"] in work:
-            found.append(dict(row) | _errors(row, work[row["network"]], costs[row["device"]]))
+            error = Time(row, work[row["network"]]).error(shipped(row["device"]))
+            found.append(dict(row) | {"preset": error})
             if row["device"] == "pi5":
                 found[-1]["held_out"] = without[row["network"]]
         else:
             found.append(dict(row) | {"skipped": _SKIPPED})
     return found
-
-
-def _errors(row: Row, work: Work, costs: RateCosts) -> dict[str, float]:
-    time = Time(row, work)
-    return {"preset": time.error(shipped(row["device"])), "fitted": time.error(costs)}
 
 
 def forms() -> list[dict[str, Any]]:
@@ -131,7 +124,7 @@ def summary(errors: Sequence[float]) -> dict[str, float]:
 
 
 def preset_texts() -> dict[Path, str]:
-    """The shipped presets' files with fitted rates."""
+    """The presets' files with fitted rates."""
     costs, factor = fitted()
     learned = {device: len(times(device, "onnxruntime")) for device in costs}
     sources = {
@@ -139,31 +132,30 @@ def preset_texts() -> dict[Path, str]:
         "pi4": f"a Pi 5's / {factor:.2f}, fitted to {learned['pi4']} times [benchmarks.anchors]",
     }
     return {
-        PRESETS / f"{KINDS[device].preset}.toml": _with_rates(device, costs[device], source)
+        FOLDER / f"{KINDS[device].preset}.toml": _with_rates(device, costs[device], source)
         for device, source in sources.items()
     }
 
 
 def _with_rates(device: str, costs: RateCosts, source: str) -> str:
+    rates = {"gflops": f"{costs.gflops:.1f}", "map_byte_ns": f"{costs.map_byte_ns:.4f}"}
     lines = (FOLDER / f"{KINDS[device].preset}.toml").read_text().splitlines()
-    (place,) = (index for index, line in enumerate(lines) if line.startswith("gflops"))
-    lines[place : place + 1] = [
-        f"gflops = {costs.gflops:.1f}    # {source}",
-        f"map_byte_ns = {costs.map_byte_ns:.4f} # {source}",
-    ]
-    return "\n".join(lines) + "\n"
+    rest = [line for line in lines if line.partition(" = ")[0] not in rates]
+    place = next(index for index, line in enumerate(rest) if not line.startswith("#"))
+    rest[place:place] = [f"{key} = {rate} # {source}" for key, rate in rates.items()]
+    return "\n".join(rest) + "\n"
 
 
 def _text(result: Mapping[str, Any]) -> str:
     lines = [
-        "device  network          engine       published         preset       fitted   without it",
+        "device  network          engine       published         preset   without it",
     ]
     for row in result["predicted"]:
         start = f"{row['device']:7} {row['network']:16} {row['engine']:12} {_published(row)}"
         if "skipped" in row:
             lines.append(f"{start}  skipped: {row['skipped']}")
             continue
-        cells = (_predicted(row, key) for key in ("preset", "fitted", "held_out"))
+        cells = (_predicted(row, key) for key in ("preset", "held_out"))
         lines.append(f"{start}  {'  '.join(cells)}".rstrip())
     for form in result["forms"]:
         rates = ", ".join(_rate(name, rate) for name, rate in form["gflops"].items())

@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.lab.calibrate import Emulated, emulated, machine
 from benchmarks.lab.cluster import Lab, Say, lab, wait_until_measured
+from benchmarks.lab.network import QUEUE_BYTES
 from benchmarks.published import Case
 from coordinator.costs import Medium
 from imbrex.demo.emulation.computer import Computer
@@ -30,7 +31,8 @@ _MOST_SCALE = 1.0
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What to emulate; without a medium the preset's, without a scale the one that fits. A `case`
-    gives the devices clocks of their own, as in AOFL's Table 2.
+    gives the devices clocks of their own, as in AOFL's Table 2. A port of the switch drops what
+    does not fit into `queue_bytes`.
     """
 
     preset: str
@@ -38,6 +40,7 @@ class Setting:
     medium: Medium | None = None
     scale: float | None = None
     case: Case | None = None
+    queue_bytes: int = QUEUE_BYTES
 
     @property
     def name(self) -> str:
@@ -103,7 +106,7 @@ def bench(setting: Setting, say: Say) -> Iterator[Bench]:
     wanted = preset.scaled(scale)
     usual = machine(core, wanted).computer(wanted)
     computers = [_clocked(usual, clock) for clock in setting.clocks]
-    with lab(wanted, computers, say) as running:
+    with lab(wanted, computers, say, setting.queue_bytes) as running:
         # The coordinator's own measurements would share the wires with ours.
         wait_until_measured(running, say)
         say("calibrating")
@@ -127,10 +130,12 @@ def _clocked(computer: Computer, clock: float) -> Computer:
     return replace(
         computer,
         pace=computer.pace * clock,
+        gflops=computer.gflops * clock,
         message_ms=computer.message_ms / clock,
         byte_ns=computer.byte_ns / clock,
         task_ms=computer.task_ms / clock,
         weight_ns=computer.weight_ns / max(1.0, clock),
+        map_byte_ns=computer.map_byte_ns / max(1.0, clock),
         peer_message_ms=computer.peer_message_ms / clock,
         peer_byte_ns=computer.peer_byte_ns / clock,
         describe_ms=computer.describe_ms / clock,

@@ -74,6 +74,7 @@ class Machine:
             peer_message_ms=round(max(0.0, preset.peer_message_ms - own.peer_message_ms), 4),
             peer_byte_ns=round(max(0.0, preset.peer_byte_ns - own.peer_byte_ns), 4),
             describe_ms=round(max(0.0, preset.describe_ms - own.describe_ms), 4),
+            **preset.rates,
         )
 
 
@@ -129,7 +130,11 @@ class Emulated:
     def _rows(self) -> list[tuple[str, tuple[float, ...], float]]:
         wanted = self.wanted
         return [
-            ("GFLOP/s per device, all at once", self.gflops, wanted.gflops),
+            (
+                "GFLOP/s per device, all at once",
+                self.gflops,
+                probes.preset_gflops(wanted),
+            ),
             ("Mbps from the host", self.down_mbps, wanted.mbps),
             ("Mbps to the host", self.up_mbps, wanted.mbps),
             ("Mbps of 64 KB alone", self.alone_mbps, wanted.mbps),

@@ -16,7 +16,14 @@ from pathlib import Path
 
 from benchmarks.lab.guard import guarded
 from benchmarks.lab.namespace import inside
-from benchmarks.lab.network import HOST, Network, Wiring, remove_leftovers, require_tools
+from benchmarks.lab.network import (
+    HOST,
+    QUEUE_BYTES,
+    Network,
+    Wiring,
+    remove_leftovers,
+    require_tools,
+)
 from benchmarks.members import make_members
 from coordinator.devices import children
 from imbrex.client import ANSWER_TIMEOUT_S, Client
@@ -42,12 +49,14 @@ Say = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class Lab:
     """A running lab of `devices` computers, the host's among them. `addresses` are the workers',
-    the host's first; `caller` is how its coordinator calls them, `models` the folder of its models.
+    the host's first; `caller` is how its coordinator calls them, `models` the folder of its models,
+    `turns` that of its emulated devices.
     """
 
     network: Network
     client: Client
     models: Store
+    turns: Path
     addresses: tuple[str, ...]
     caller: Caller
     coordinator: children.Child
@@ -61,20 +70,24 @@ class Lab:
 
 @contextmanager
 def lab(
-    preset: Preset, computers: Sequence[Computer], say: Say, **settings: object
+    preset: Preset,
+    computers: Sequence[Computer],
+    say: Say,
+    queue_bytes: int = QUEUE_BYTES,
+    **settings: object,
 ) -> Iterator[Lab]:
     """Builds the network, starts every process and waits until each worker has joined; this
     thread is at the host meanwhile. The context removes everything; so does a guard, if this
     process is killed.
 
-    `preset` is scaled; `computers` are what to tell the daemons, the host's first; `settings` are
-    further ones of the coordinator.
+    `preset` is scaled; `computers` are what to tell the daemons, the host's first; a port of the
+    switch holds `queue_bytes` back; `settings` are further ones of the coordinator.
     """
     devices = len(computers)
     require_tools()
     if gone := remove_leftovers():
         say(f"removed what a killed lab left: {', '.join(gone)}")
-    network = Network(Wiring(devices - 1, preset.medium, preset.mbps))
+    network = Network(Wiring(devices - 1, preset.medium, preset.mbps, queue_bytes))
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
         stack.enter_context(guarded(os.getpid(), folder))
@@ -104,8 +117,16 @@ def lab(
             return len(found) == devices
 
         children.wait_until(joined, "not every worker has joined", everybody, _START_S)
-        models = _models(folder)
-        yield Lab(network, client, models, tuple(found), caller, coordinator, tuple(workers))
+        yield Lab(
+            network=network,
+            client=client,
+            models=_models(folder),
+            turns=_turns(folder),
+            addresses=tuple(found),
+            caller=caller,
+            coordinator=coordinator,
+            workers=tuple(workers),
+        )
 
 
 def wait_until_measured(running: Lab, say: Say) -> None:
@@ -137,7 +158,7 @@ def _worker(network: Network, number: int, computer: Computer, folder: Path) -> 
         "pace": computer.pace,
     }
     file = settings_file(folder / f"{name}.toml", told)
-    emulation = computer.write(folder / f"{name}-emulation.toml", folder / "turns")
+    emulation = computer.write(folder / f"{name}-emulation.toml", _turns(folder))
     within = (*network.inside(network.device(number)), *command(emulation))
     state = folder / name
     return children.start(
@@ -172,7 +193,7 @@ def _coordinator(
     }
     file = settings_file(folder / "coordinator.toml", told)
     models = ("env", f"{VARIABLE}={_models(folder).root}")
-    emulation = computer.write(folder / "coordinator-emulation.toml", folder / "turns")
+    emulation = computer.write(folder / "coordinator-emulation.toml", _turns(folder))
     within = (*network.inside(network.host), *models, *command(emulation))
     arguments = ["coordinator", "--config", str(file)]
     return children.start(COORDINATOR, arguments, state, state / "ready.json", within)
@@ -184,3 +205,7 @@ def _name(number: int) -> str:
 
 def _models(folder: Path) -> Store:
     return Store(folder / "models")
+
+
+def _turns(folder: Path) -> Path:
+    return folder / "turns"

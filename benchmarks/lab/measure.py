@@ -22,6 +22,7 @@ from coordinator.plans.named import strategy
 from coordinator.serving.common.tensors import write_tensors
 from imbrex.calls import plain
 from imbrex.cli.rounds import WARM_UP, PlanSamples, Rounds, RoundSample
+from imbrex.demo.emulation.whole_maps import maps_of, write_maps
 from models.catalogue import catalogue
 from models.run.reference import WholeModel, random_inputs
 from models.vision.pixels import as_values
@@ -64,6 +65,7 @@ def ask(lab: Lab, model: str) -> Question:
     path = installed(model, lab.models)
     loaded = load_whole(path, name)
     graph = loaded.served.network.graph
+    write_maps(lab.turns, name, maps_of(graph))
     feeds = random_inputs(graph)
     expected = WholeModel(catalogue.load(path).proto).run(as_values(graph, feeds))
     return Question(name, loaded, write_tensors(feeds), expected)

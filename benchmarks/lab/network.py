@@ -41,7 +41,7 @@ _WIRE_PER_PAYLOAD = 1514 / 1448
 # make all smaller messages free).
 _SEGMENT_BYTES, _BURST_BYTES = 3000, 4000
 # What a port holds back before it drops: about what a home's switch has.
-_QUEUE_BYTES = 512 * 1024
+QUEUE_BYTES = 512 * 1024
 _RUN = Path("/run/netns")
 _END_S = 3.0
 
@@ -61,11 +61,14 @@ _SYSCTL = (
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """What to build: devices beside the host, and the bandwidth of each link in Mbps."""
+    """What to build: devices beside the host, the bandwidth of each link in Mbps, and what a port
+    holds back before it drops.
+    """
 
     devices: int
     medium: Medium
     mbps: float
+    queue_bytes: int = QUEUE_BYTES
 
 
 class Network:
@@ -149,17 +152,17 @@ class Network:
             _run("ip", "-n", name, "route", "add", f"{SUBNET}.0/24", "via", HOST)
 
     def _shape(self, hub: str) -> None:
-        mbps = self.wiring.mbps
+        mbps, queue_bytes = self.wiring.mbps, self.wiring.queue_bytes
         match self.wiring.medium:
             case "star":
                 limit(self.host, "eth0", mbps)
-                limit(hub, "port0", mbps)
+                limit(hub, "port0", mbps, queue_bytes)
             case "switch":
                 limit(self.host, "eth0", mbps)
-                limit(hub, "port0", mbps)
+                limit(hub, "port0", mbps, queue_bytes)
                 for number in range(1, self.wiring.devices + 1):
                     limit(self.device(number), "eth0", mbps)
-                    limit(hub, f"port{number}", mbps)
+                    limit(hub, f"port{number}", mbps, queue_bytes)
             case "air":
                 _run("ip", "-n", self.host, "link", "add", "air", "type", "ifb")
                 _run("ip", "-n", self.host, "link", "set", "air", "up")
@@ -194,10 +197,12 @@ def remove_leftovers() -> list[str]:
     return found
 
 
-def limit(namespace: str, device: str, mbps: float) -> None:
-    """Limits what leaves through a device of a namespace, from now on."""
+def limit(namespace: str, device: str, mbps: float, queue_bytes: int = QUEUE_BYTES) -> None:
+    """Limits what leaves through a device of a namespace, from now on; what waits for it is dropped
+    beyond a queue of so many bytes.
+    """
     rate = round(mbps * 1e6 * _WIRE_PER_PAYLOAD)
-    shaper = ("tbf", "rate", f"{rate}bit", "burst", str(_BURST_BYTES), "limit", str(_QUEUE_BYTES))
+    shaper = ("tbf", "rate", f"{rate}bit", "burst", str(_BURST_BYTES), "limit", str(queue_bytes))
     _run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *shaper)
 
 

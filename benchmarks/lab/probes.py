@@ -14,10 +14,15 @@ from functools import cache
 from benchmarks.lab.namespace import inside
 from coordinator.devices.pings import Pinger
 from coordinator.devices.programs import program_message
+from coordinator.planning.single_device import unsplit_works
 from imbrex.demo.emulation.rate import GFLOP, SIDE
+from imbrex.kinds.clusters import cluster_of
+from imbrex.kinds.presets import Preset
 from models.catalogue.vgg import vgg16
 from models.cut.cutter import cut
 from models.cut.program import BlobSource, Program
+from models.cut.units import divide
+from models.graph.graph import Graph
 from models.onnx_file.importer import load_graph
 from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
@@ -130,11 +135,22 @@ def _connection(
                 yield here, there
 
 
+def preset_gflops(preset: Preset) -> float:
+    """The rate that a preset says of what `device_gflops` measures."""
+    (device,) = cluster_of(preset, 1).devices
+    return GFLOP / device.costs.block_s(unsplit_works(divide(_vgg())))
+
+
+@cache
+def _vgg() -> Graph:
+    model = vgg16(SIDE, classifier=False).complete()
+    return load_graph(model, model.graph.name)
+
+
 @cache
 def _convolutions() -> tuple[Program, list[pb.TensorSpec]]:
     """VGG-16's convolutions as a program whose weights each device makes up."""
-    model = vgg16(SIDE, classifier=False).complete()
-    graph = load_graph(model, model.graph.name)
+    graph = _vgg()
     everything = {name: Box.whole(graph.shape(name)) for name in graph.results}
     made = cut(graph, graph.nodes, everything, BlobSource(), static=True).program
     made_up = tuple(type(ref)(ref.name, "", ref.data_type, ref.dims) for ref in made.weights)

@@ -69,6 +69,7 @@ def _looked_at(examined: Examined, patient: Patient) -> Iterator[_Row]:
     yield _Row("clock", ("clock_skew",), f"{patient.ahead_s:+.1f} s")
     cable = ("wifi_power_saving", "slow_cable", "wrong_interface")
     yield _Row("network", cable, _interface(patient))
+    yield _Row("packets", ("packet_loss", "link_flaps"), _packets(patient))
     yield _neighbours(examined, patient)
     if examined.listened and condition.announced and patient.source != "host":
         heard = "heard" if patient.heard else "not heard"
@@ -110,4 +111,9 @@ def _interface(patient: Patient) -> str:
     if used is None:
         return "this machine" if patient.is_loopback else "not reported"
     speed = "Wi-Fi" if used.wireless else f"{used.mbps} Mbit/s" if used.mbps else "cable"
-    return f"{used.name}, {speed}"
+    return f"{used.name}, {speed}{', Energy-Efficient Ethernet' if used.saves_energy else ''}"
+
+
+def _packets(patient: Patient) -> str:
+    sent, resent = patient.condition.segments_sent, patient.condition.segments_resent
+    return f"{resent} of {sent} were sent again since it started" if sent else "not reported"

@@ -32,6 +32,9 @@ from protos.wire.facts import DeviceId, Facts
 LISTEN_S = 2.5
 # Devices try to reach each other for two seconds; reading their state takes milliseconds.
 EXAMINE_TIMEOUT_S = 10.0
+# What a device receives and sends, so that a packet in a hundred would be seen to be lost: some 360
+# packets each way, a tenth of a second of Fast Ethernet.
+_LOAD_BYTES = 1 << 19
 _ORDER = ("error", "warning", "note")
 
 Networks = tuple[ipaddress.IPv4Network, ...]
@@ -119,6 +122,8 @@ async def _patient(
         trip = await connection.ping()
         asked_s = time.time()
         reply = await connection.examine(neighbours, EXAMINE_TIMEOUT_S)
+        await connection.ping(_LOAD_BYTES, _LOAD_BYTES)
+        loaded = await connection.examine({}, EXAMINE_TIMEOUT_S)
     except ImbrexError as error:
         return error
     return Patient(
@@ -127,7 +132,8 @@ async def _patient(
         address=connection.address,
         source=source,
         version=connection.version,
-        condition=reply.condition,
+        condition=loaded.condition,
+        before=reply.condition,
         ahead_s=reply.condition.clock_s - asked_s,
         round_trip_s=trip.seconds,
         unreached={DeviceId(each.device): each.error for each in reply.reached if each.error},

@@ -87,7 +87,8 @@ def of_heads(statuses: Iterable[ModelStatus]) -> list[Finding]:
 class Patient:
     """A connected device, as it was examined.
 
-    `address` is where the coordinator reached it. `ahead_s`: how far its clock is ahead of the
+    `address` is where the coordinator reached it. `before` was its condition before it
+    received and sent a little. `ahead_s`: how far its clock is ahead of the
     coordinator's, plus or minus half of `round_trip_s`. `unreached`: the other devices that it
     cannot reach, and why. `heard`: whether its mDNS announcements arrive. `coordinators`: others
     that it works for. `newer_members`: the generation of its list of members, if newer than the
@@ -102,6 +103,7 @@ class Patient:
     source: AddressSource
     version: str
     condition: pb.Condition
+    before: pb.Condition | None = None
     ahead_s: float = 0.0
     round_trip_s: float = 0.0
     unreached: Mapping[DeviceId, str] = field(default_factory=dict)

@@ -23,6 +23,15 @@ MEMORY_WARNING_BYTES = 192_000_000
 # Weights of a large network are hundreds of megabytes; logs and updates need some too.
 DISK_ERROR_BYTES = 64_000_000
 DISK_WARNING_BYTES = 512_000_000
+# The share of packets that are lost without harm, as on Wi-Fi or when a switch's queue is full; and
+# so many that connections stall.
+LOSS_WARNING, LOSS_ERROR = 0.01, 0.05
+# Fewer lost ones, or fewer sent since the start, say nothing.
+LEAST_LOST, LEAST_SENT = 3, 10_000
+# A link comes and goes a few times while a machine starts. Of what happened more often, so many
+# changes a day.
+LEAST_CHANGES, CHANGES_PER_DAY = 12, 12
+_DAY_S = 86_400.0
 # Drivers whose `powersave` follows the load, unlike that of all others.
 FOLLOWING_DRIVERS = ("intel_pstate", "intel_cpufreq", "amd-pstate", "amd-pstate-epp")
 
@@ -34,6 +43,8 @@ def findings(patient: Patient, version: str) -> Iterator[Finding]:
     yield from _room(patient)
     yield from _clock(patient)
     yield from _network(patient)
+    yield from _packets(patient)
+    yield from _links(patient)
     if patient.refused_engines:
         yield Finding(
             "engine_refused",
@@ -152,6 +163,52 @@ def _network(patient: Patient) -> Iterator[Finding]:
             f"{other.name} ({other.addresses[0]})",
             f"Have its worker listen there: host = {other.addresses[0]} in its settings",
         )
+
+
+def _packets(patient: Patient) -> Iterator[Finding]:
+    """Packets that it sent and that were lost: during the examination, or since its start."""
+    now, before = patient.condition, patient.before
+    if before is not None:
+        share = _lost(
+            now.segments_sent - before.segments_sent, now.segments_resent - before.segments_resent
+        )
+        if share >= LOSS_WARNING:
+            severity: Severity = "error" if share >= LOSS_ERROR else "warning"
+            cause = f"{share:.0%} of the packets that it sends are lost"
+            yield Finding("packet_loss", severity, patient.name, cause, _cable_cure(patient))
+            return
+    share = _lost(now.segments_sent, now.segments_resent)
+    if now.segments_sent >= LEAST_SENT and share >= LOSS_WARNING:
+        cause = f"{share:.0%} of the packets that it has sent since it started were lost"
+        yield Finding("packet_loss", "note", patient.name, cause, _cable_cure(patient))
+
+
+def _lost(sent: int, resent: int) -> float:
+    """The share of lost packets; 0 if that says nothing, as counters that went back."""
+    return min(1.0, resent / sent) if sent > 0 and resent >= LEAST_LOST else 0.0
+
+
+def _links(patient: Patient) -> Iterator[Finding]:
+    days = max(1.0, patient.condition.up_s / _DAY_S)
+    for link in filter(_is_wired, patient.condition.interfaces):
+        changes = link.carrier_changes
+        if changes >= max(LEAST_CHANGES, CHANGES_PER_DAY * days):
+            cause = f"since it started, {link.name} has come and gone {changes // 2} times"
+            yield Finding("link_flaps", "warning", patient.name, cause, _cable_cure(patient, link))
+
+
+def _cable_cure(patient: Patient, link: pb.Interface | None = None) -> str:
+    """What to do about a link that loses packets or itself."""
+    used = link or patient.interface
+    if used is not None and used.wireless:
+        return "Move it closer to the access point, use its other band (2.4 or 5 GHz), or a cable"
+    name = used.name if used is not None else "eth0"
+    saving = f"sudo ethtool --set-eee {name} eee off; on a Raspberry Pi, dtparam=eee=off in "
+    saving += "/boot/firmware/config.txt does so at every start"
+    cable = "another cable, and another port of the switch"
+    if used is not None and used.saves_energy:
+        return f"Switch Energy-Efficient Ethernet off, which is active: {saving}. Else try {cable}"
+    return f"Try {cable}; then switch Energy-Efficient Ethernet off: {saving}"
 
 
 def _is_wired(interface: pb.Interface) -> bool:

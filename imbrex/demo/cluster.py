@@ -17,6 +17,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from coordinator.devices import children
 from imbrex.client import Client
+from imbrex.demo.duration import USUAL, Requests
 from imbrex.demo.emulation.computer import Computer, settings_file
 from imbrex.demo.emulation.settings import command
 from imbrex.demo.likeness import Likeness, turns_in
@@ -28,8 +29,6 @@ LOOPBACK = "127.0.0.1"
 WORKER = "worker"
 # All processes start Python, gRPC and onnxruntime on one machine.
 START_TIMEOUT_S = 90.0
-# What a short measurement leaves unknown, requests show.
-_PROFILE_S = 10.0
 # The folder for profiles in a coordinator's state directory.
 PROFILES = "profiles"
 # A demo's folder is named after its process id: a killed demo leaves weights behind.
@@ -40,8 +39,8 @@ PREFIX = "imbrex-demo-"
 class ClusterForm:
     """What to start. `like` is what the computers are like, None for this machine as it is. With
     `profile`, devices are measured before planning; profiles are kept in `cache` for the next
-    time. The coordinator listens on `port`, or on any free one if that is taken; `settings` are
-    further ones of the coordinator.
+    time. What `profile_s` per device leaves unknown, `requests` show. The coordinator listens on
+    `port`, or on any free one if that is taken; `settings` are further ones of the coordinator.
     """
 
     model: str
@@ -50,6 +49,8 @@ class ClusterForm:
     like: Likeness | None
     profile: bool
     cache: Path
+    profile_s: float = 10.0
+    requests: Requests = USUAL
     wire: str = ""
     port: int = 0
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -160,7 +161,7 @@ class DemoCluster:
             "models": [form.model],
             "strategy": form.strategy,
             "profile": form.profile,
-            **({"profile_s": _PROFILE_S} if form.like else {}),
+            **({"profile_s": form.profile_s} if form.like else {}),
             **({"wire": form.wire} if form.wire else {}),
             **form.settings,
         }
@@ -183,7 +184,11 @@ class DemoCluster:
     def _share_profiles(self, folder: Path) -> None:
         """Keeps profiles beyond a demo. If they cannot be stored, every demo measures again."""
         like = self.form.like
-        kept = self.form.cache / PROFILES / (f"{like.name}-{like.scale:g}" if like else "native")
+        kept = (
+            self.form.cache
+            / PROFILES
+            / (f"{like.name}-{like.gflops:g}-{like.scale:g}" if like else "native")
+        )
         with suppress(OSError):
             kept.mkdir(parents=True, exist_ok=True)
             folder.mkdir(parents=True, exist_ok=True)

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnxruntime
 
+from imbrex.demo.duration import FEWER, MOST_S, Length, Requests
 from imbrex.demo.emulation.computer import Computer
 from imbrex.demo.emulation.rate import Core, measured_core
 from imbrex.kinds.presets import KINDS, DeviceKind, Preset, load_kind
@@ -22,8 +24,9 @@ from imbrex.kinds.software import SERVER
 from models.cut.program import sha256_of
 from worker.engines.processor import cpu_fingerprint
 
-# What all devices together may take of one core: other programs run beside a demo.
-_MOST_OF_A_CORE = 0.4
+# What all devices together may take of one core: other programs run beside a demo. If it would take
+# too long otherwise, more.
+_SHARE_OF_A_CORE, _MOST_OF_A_CORE = 0.4, 0.8
 # Beside busy programs, what waits for a core gets it a millisecond or two late.
 _LEAST_MESSAGE_MS = 5.0
 # Of a fifth of a second.
@@ -53,8 +56,13 @@ def likeness(name: str, devices: int, scale: float | None = None) -> Likeness:
     """So many devices of a kind on this machine, whose rate is measured; at `scale`, or as fast as
     goes beside other programs.
     """
-    preset, core = load_kind(KINDS[name].preset).preset, measured_core(_RUNS)
-    return told(name, preset, scale or scale_of(preset, devices, core.gflops), core)
+    preset, core = load_kind(KINDS[name].preset).preset, own_core()
+    return told(name, preset, scale or scales(preset, devices, core.gflops)[0], core)
+
+
+def own_core() -> Core:
+    """A core of this machine, which is measured."""
+    return measured_core(_RUNS)
 
 
 def turns_in(cache: Path) -> Path:
@@ -81,6 +89,7 @@ def told(name: str, preset: Preset, scale: float, core: Core) -> Likeness:
         peer_message_ms=round(max(0.0, wanted.peer_message_ms - SERVER.peer_message_ms), 4),
         peer_byte_ns=round(wanted.peer_byte_ns + wire_ns / 2, 4),
         reference_s=core.reference_s,
+        **wanted.rates,
     )
     host = Computer(
         pace=1.0,
@@ -92,11 +101,25 @@ def told(name: str, preset: Preset, scale: float, core: Core) -> Likeness:
     return Likeness(name, scale, preset.gflops, worker, host)
 
 
-def scale_of(preset: Preset, devices: int, core_gflops: float) -> float:
-    """The largest power of two at which other programs do not disturb so many devices."""
-    most = min(
-        1.0,
-        _MOST_OF_A_CORE * core_gflops / (devices * preset.gflops),
-        preset.message_ms / _LEAST_MESSAGE_MS,
+def scales(preset: Preset, devices: int, core_gflops: float) -> Sequence[float]:
+    """Powers of two: the largest at which other programs do not disturb so many devices, and those
+    above it at which this machine keeps up with them.
+    """
+    share = core_gflops / (devices * preset.gflops)
+    least = min(1.0, _SHARE_OF_A_CORE * share, preset.message_ms / _LEAST_MESSAGE_MS)
+    first, last = (
+        math.floor(math.log2(each)) for each in (least, min(1.0, _MOST_OF_A_CORE * share))
     )
-    return float(2.0 ** math.floor(math.log2(most)))
+    return [2.0**power for power in range(first, max(first, last) + 1)]
+
+
+def suited(preset: Preset, core_gflops: float, length: Length) -> tuple[float, Requests]:
+    """The scale and the requests of a demo: those that leave most room to other programs of all by
+    which it takes `MOST_S` at most, or the quickest.
+    """
+    possible = scales(preset, length.workers, core_gflops)
+    for requests in FEWER:
+        for scale in possible:
+            if length.expected_s(scale, requests) <= MOST_S:
+                return scale, requests
+    return possible[-1], FEWER[-1]

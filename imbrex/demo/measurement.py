@@ -17,11 +17,6 @@ from models.run.reference import Comparison
 from models.vision.quality import EvaluatedPicture, GroundTruth, exactly_right
 from protos.errors import Unavailable
 
-# What requests show of messages and tasks: estimates settle within ten.
-LEARNING_REQUESTS = 6
-# The first request of a plan loads sessions; others show how its tasks compare with the profile.
-FIRST_REQUESTS = 4
-WARM_REQUESTS = 7
 # Devices are measured one at a time, each for a bounded time.
 PROFILE_TIMEOUT_S = 300.0
 # A plan that is replaced while requests are timed makes their median meaningless.
@@ -93,23 +88,23 @@ def measure(
     With `chosen`, that plan is made after requests under the plan in force have shown what messages
     and tasks cost.
     """
-    client, model = cluster.client, question.model
+    client, model, requests = cluster.client, question.model, cluster.form.requests
     progress("planning, sending weights, first request")
     cold = plain(client.infer(model, question.body, question.media_type))
-    for number in range(LEARNING_REQUESTS if chosen != IN_FORCE else 0):
-        progress(f"learning what messages cost: request {number + 1} of {LEARNING_REQUESTS}")
+    for number in range(requests.learning if chosen != IN_FORCE else 0):
+        progress(f"learning what messages cost: request {number + 1} of {requests.learning}")
         client.outputs(model, question.body, question.media_type)
     progress("planning for all devices")
     if chosen != IN_FORCE:
         _wait_until_planned(cluster, model, chosen)
     for _ in range(MOST_ROUNDS):
         first = plain(client.infer(model, question.body, question.media_type, chosen))
-        for _ in range(1, FIRST_REQUESTS):
+        for _ in range(1, requests.first):
             client.outputs(model, question.body, question.media_type, chosen)
         plan = plain(client.plan(model, chosen))
         answers, judgement = [], Judgement()
-        for number in range(1, WARM_REQUESTS + 1):
-            progress(f"request {number} of {WARM_REQUESTS}")
+        for number in range(1, requests.warm + 1):
+            progress(f"request {number} of {requests.warm}")
             found = client.outputs(model, question.body, question.media_type, chosen)
             judgement = judgement.worse(question.whole.judge(found.arrays))
             answers.append(plain(found.origin))
@@ -134,15 +129,16 @@ def curve(
     """(devices, seconds) from one device behind the coordinator to all of them but one, and then
     what `measured` says of all.
     """
-    client, model, found = cluster.client, question.model, []
+    client, model, requests = cluster.client, question.model, cluster.form.requests
+    found = []
     for count in range(1, cluster.form.workers):
         progress(f"{count} of {cluster.form.workers} devices")
         chosen = Choice(cluster.form.strategy, devices=count)
         answers = [
             plain(client.outputs(model, question.body, question.media_type, chosen).origin)
-            for _ in range(FIRST_REQUESTS + WARM_REQUESTS)
+            for _ in range(requests.first + requests.warm)
         ]
-        found.append((count, measured.scale * _median_s(answers[FIRST_REQUESTS:])))
+        found.append((count, measured.scale * _median_s(answers[requests.first :])))
     return [*found, (cluster.form.workers, measured.latency_s)]
 
 

@@ -17,12 +17,14 @@ _USUAL_LINES = 40
 
 @contextmanager
 def shown_progress() -> Iterator[Progress]:
-    """Reports on standard error; an empty text ends the bar, so that results can be printed."""
+    """Reports on standard error; a text with a line break stays, an empty one ends the bar, so that
+    results can be printed.
+    """
     console, last = terminal.err(), [""]
 
     def line(text: str) -> None:
         if text and text != last[0]:
-            console.print(text)
+            console.print(text.rstrip())
         last[0] = text
 
     if not console.is_terminal:
@@ -35,6 +37,8 @@ def shown_progress() -> Iterator[Progress]:
         def move(text: str) -> None:
             if not text:
                 bar.stop()
+            elif text.endswith("\n"):
+                bar.console.print(text.rstrip())
             elif text != last[0]:
                 # It never seems to be done before it is.
                 bar.update(task, description=text)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from coordinator.planning.single_device import unsplit_works
 from coordinator.serving.common import names
 from coordinator.serving.common.tensors import write_tensors
 from imbrex.calls import media_type, read_file
+from imbrex.demo.emulation.whole_maps import Shapes, maps_of
 from models.catalogue import catalogue
 from models.check import agreement
+from models.cut.units import divide
 from models.digits.examples import examples
 from models.graph.graph import Graph
 from models.onnx_file.importer import graph_of
+from models.operators.work import NodeWork
 from models.run.reference import random_inputs
 from models.vision.quality import GroundTruth
 from models.vision.sidecar import Sidecar
@@ -26,7 +31,8 @@ class Question:
     """A request body, and what is known about the right answer.
 
     `argument` names the model to `imbrex coordinator`, `model` is its name there. `whole` judges
-    raw outputs by the whole model's, `truth` are the objects in the picture, if known.
+    raw outputs by the whole model's, `truth` are the objects in the picture, if known. `maps` are
+    the shapes of its tensors, `works` what its nodes compute.
     """
 
     argument: str
@@ -36,6 +42,8 @@ class Question:
     media_type: str
     shown_as: str
     whole: agreement.Reference = field(repr=False)
+    maps: Shapes = field(repr=False)
+    works: Sequence[NodeWork] = field(repr=False)
     truth: tuple[GroundTruth, ...] | None = None
 
 
@@ -69,6 +77,8 @@ def prepare(model: str, image: Path | None) -> Question:
         media_type=kind,
         shown_as=shown,
         whole=agreement.reference_of(loaded.proto, graph, feeds),
+        maps=maps_of(graph),
+        works=unsplit_works(divide(graph)),
         truth=_truth(body) if loaded.sidecar and loaded.name == "digits" else None,
     )
 

@@ -149,8 +149,7 @@ def _what(outcome: DemoResult) -> str:
         return f"{count} workers on this machine as it is, found over mDNS; a coordinator"
     speed = f", at 1/{1 / like.scale:g} speed" if like.scale < 1 else ""
     return (
-        f"{count} emulated {like.kind.title}s (assumed: {like.gflops:g} GFLOP/s, "
-        f"{like.kind.network}){speed}"
+        f"{count} emulated {like.kind.title}s ({like.gflops:g} GFLOP/s, {like.kind.network}){speed}"
     )
 
 

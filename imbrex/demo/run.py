@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
@@ -20,12 +20,16 @@ from coordinator.settings import HTTP_PORT
 from imbrex import terminal
 from imbrex.calls import plain, read_file
 from imbrex.demo.cluster import WORKER, ClusterForm, DemoCluster
-from imbrex.demo.likeness import Likeness, likeness
+from imbrex.demo.duration import Length
+from imbrex.demo.emulation.whole_maps import write_maps
+from imbrex.demo.likeness import Likeness, own_core, suited, told, turns_in
 from imbrex.demo.measurement import curve, measure, wait_until_profiled
 from imbrex.demo.progress import Progress, shown_progress
 from imbrex.demo.question import Question, prepare
 from imbrex.demo.report import DemoResult, show
 from imbrex.described import find_planners_here, network_of
+from imbrex.kinds.clusters import cluster_of
+from imbrex.kinds.presets import KINDS, load_kind
 from imbrex.pictures import save_annotated
 from protos.daemon.files import own_folder
 
@@ -57,18 +61,19 @@ def run(demo: Demo, *, as_json: bool) -> int:
         question = prepare(demo.model, demo.image)
         given = read_plan(demo) if demo.plan is not None else None
         cache = own_folder("cache", "XDG_CACHE_HOME") / "demo"
-        if demo.like:
-            progress("measuring this machine's cores")
         form = ClusterForm(
             model=question.argument,
             workers=demo.workers,
             strategy=demo.strategy,
-            like=likeness(demo.like, demo.workers) if demo.like else None,
+            like=None,
             profile=demo.profile,
             cache=cache,
             wire=demo.wire,
             port=HTTP_PORT if demo.keep else 0,
         )
+        if demo.like:
+            write_maps(turns_in(cache), question.model, question.maps)
+            form = _emulating(demo, form, question, progress)
         progress(f"starting {demo.workers} workers and a coordinator")
         with DemoCluster(form) as cluster:
             cluster.wait_until_listening()
@@ -88,6 +93,21 @@ def run(demo: Demo, *, as_json: bool) -> int:
             if demo.keep:
                 _keep(cluster.client.url, question, form.like)
     return 0 if outcome.ok else 1
+
+
+def _emulating(
+    demo: Demo, form: ClusterForm, question: Question, progress: Progress
+) -> ClusterForm:
+    """The form for emulated devices; says how long that takes."""
+    progress("measuring this machine's cores")
+    core, preset = own_core(), load_kind(KINDS[demo.like].preset).preset
+    (device,) = cluster_of(preset, 1).devices
+    length = Length(device.costs.block_s(question.works), demo.workers, demo.profile, demo.curve)
+    scale, requests = suited(preset, core.gflops, length)
+    about_s = length.expected_s(scale, requests)
+    progress(f"this takes about {about_s:.0f} s, at 1/{1 / scale:g} of the devices' speed\n")
+    like = told(demo.like, preset, scale, core)
+    return replace(form, like=like, profile_s=length.profile_s, requests=requests)
 
 
 def _outcome(

@@ -1,6 +1,8 @@
-"""Clusters of one kind of device, as their preset describes it, for planners and the simulator."""
+"""Clusters of devices as their presets describe them, for planners and the simulator."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from coordinator.costs.cluster import Cluster
 from coordinator.planning.cluster_file import parse_cluster
@@ -8,8 +10,6 @@ from imbrex.kinds.presets import Preset
 
 # Cluster files say what a weight costs, presets what a byte does.
 _WEIGHT_BYTES = 4
-# Keys of layers other than dense convolutions, the same in both.
-_CLASSES = ("rate_1x1", "rate_depthwise", "rate_product", "map_byte_ns")
 
 
 def cluster_of(preset: Preset, count: int) -> Cluster:
@@ -19,24 +19,43 @@ def cluster_of(preset: Preset, count: int) -> Cluster:
 
 def cluster_text(preset: Preset, count: int) -> str:
     """The cluster file of `cluster_of`."""
-    end = (
+    return mixed_text(preset, {"pi": (preset, count - 1)})
+
+
+def mixed_text(host: Preset, others: Mapping[str, tuple[Preset, int]]) -> str:
+    """The cluster file of a host, whose worker computes, and so many devices of other kinds, by the
+    first one's name. The network is the host's; a device whose own is slower has its bandwidth.
+    """
+    text = (
+        f"[host]\n{_computes(host)}{_end(host)}endpoint_ms_per_task = {host.describe_ms}\n\n"
+        f"[host.worker]\n{_worker(host)}\n"
+        f'[network]\nmedium = "{host.medium}"\n'
+        f"mbps = {host.mbps}\nlatency_ms = {host.latency_ms}\n"
+    )
+    for name, (preset, count) in others.items():
+        if count:
+            own = f"mbps = {preset.mbps}\n" if preset.mbps != host.mbps else ""
+            text += f'\n[[device]]\nname = "{name}"\ncount = {count}\n{own}'
+            text += _computes(preset) + _worker(preset)
+    return text
+
+
+def _computes(preset: Preset) -> str:
+    default = {key: field.default for key, field in Preset.model_fields.items()}
+    rates = {key: rate for key, rate in preset.rates.items() if rate != default[key]}
+    rates["weight_ns"] = round(preset.weight_ns * _WEIGHT_BYTES, 6)
+    return "".join(f"{key} = {rate}\n" for key, rate in rates.items())
+
+
+def _end(preset: Preset) -> str:
+    return (
         f"endpoint_ms_per_message = {preset.message_ms}\nendpoint_ns_per_byte = {preset.byte_ns}\n"
     )
-    worker = (
-        f"{end}endpoint_ms_per_task = {preset.task_ms}\n"
+
+
+def _worker(preset: Preset) -> str:
+    return (
+        f"{_end(preset)}endpoint_ms_per_task = {preset.task_ms}\n"
         f"endpoint_ms_per_peer_message = {preset.peer_message_ms}\n"
         f"endpoint_ns_per_peer_byte = {preset.peer_byte_ns}\n"
     )
-    computes = f"gflops = {preset.gflops}\nweight_ns = {preset.weight_ns * _WEIGHT_BYTES}\n"
-    for key in _CLASSES:
-        if (rate := getattr(preset, key)) != Preset.model_fields[key].default:
-            computes += f"{key} = {rate}\n"
-    text = (
-        f"[host]\n{computes}{end}endpoint_ms_per_task = {preset.describe_ms}\n\n"
-        f"[host.worker]\n{worker}\n"
-        f'[network]\nmedium = "{preset.medium}"\n'
-        f"mbps = {preset.mbps}\nlatency_ms = {preset.latency_ms}\n"
-    )
-    if count > 1:
-        text += f'\n[[device]]\nname = "pi"\ncount = {count - 1}\n{computes}{worker}'
-    return text

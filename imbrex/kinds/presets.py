@@ -27,10 +27,13 @@ _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+_RATES = ("gflops", "rate_1x1", "rate_depthwise", "rate_product", "map_byte_ns")
+
+
 class Preset(BaseModel):
     """One kind of device, and how they are connected. `gflops` is what a convolution gets;
     `rate_1x1`, `rate_depthwise`, `rate_product` and `map_byte_ns` mean what they mean in a cluster
-    file, and emulated devices ignore them. `mbps` is what a TCP stream gets, `message_ms` and
+    file. `mbps` is what a TCP stream gets, `message_ms` and
     `byte_ns` what messages cost at each side, `peer_message_ms` and `peer_byte_ns` those between
     workers, `task_ms` what a task costs beside its kernels, `describe_ms` what it costs the host,
     `weight_ns` what reading a byte of weights does. `latency_ms` is the wire's one way; the lab's,
@@ -68,6 +71,11 @@ class Preset(BaseModel):
             tls = TypeAdapter(bool).validate_python(values.get("tls", False))
             return {**server(tls=tls).slower(times), **rest}
         return values
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """What computing takes by class of layer, but for reading weights, by its keys."""
+        return {key: getattr(self, key) for key in _RATES}
 
     def scaled(self, scale: float) -> Preset:
         """The same devices in a world that runs `scale` times as fast."""

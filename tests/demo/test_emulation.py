@@ -6,12 +6,14 @@ import time
 import numpy as np
 import pytest
 
+from coordinator.costs.rates import RateCosts
 from coordinator.devices import children
 from imbrex.demo.emulation import throttle as throttles
 from imbrex.demo.emulation.core_turns import Turns
 from imbrex.demo.emulation.rate import measured_core
 from imbrex.demo.emulation.settings import Emulation, command, load_emulation
 from imbrex.demo.emulation.throttle import EmulatedThrottle
+from imbrex.demo.emulation.whole_maps import works_of
 from models.tensors.boxes import Box
 from protos.errors import BadConfiguration
 from protos.rpc.channels import Caller
@@ -191,11 +193,42 @@ def test_an_emulation_file_that_is_wrong_is_named(tmp_path, text, named):
         load_emulation(tmp_path / "nothing.toml")
 
 
+async def test_a_task_of_an_emulated_worker_takes_what_its_preset_says(tmp_path):
+    (tmp_path / "worker.toml").write_text(
+        "host = '127.0.0.1'\nport = 0\nmdns = false\nthreads = 1\npace = 0.5\n"
+        f"state_dir = '{tmp_path}'\n"
+    )
+    # A hundred times slower than the pace: half a megaFLOP takes half a second.
+    (tmp_path / "emulation.toml").write_text("gflops = 1e-3\nreference_s = 1e-3\n")
+    child = children.start(
+        "worker",
+        ["worker", "--config", str(tmp_path / "worker.toml")],
+        tmp_path,
+        tmp_path / "ready.json",
+        command(tmp_path / "emulation.toml"),
+    )
+    try:
+        children.wait_until(lambda: child.ready() is not None, "not started", [child], 30)
+        program, blobs = conv_program()
+        costs_s = RateCosts(1e-3).block_s(works_of(program, {"x": (1, 16, 12, 10)}))
+        async with WorkerClient(child.ready()["address"], Caller("host")) as client:
+            await install(client, program, blobs)
+            stream = client.exchange()
+            box = Box.whole((1, 16, 12, 10))
+            output = {"tensor": "y", "box": box, "yields": box}
+            await stream.write([task_item(program, {"x": box}, [output])])
+            await send(stream, "x", box, picture())
+            _, (done,) = await until_done(stream)
+            assert done.stop_s - done.start_s >= 0.99 * costs_s > 0.5
+    finally:
+        children.stop([child])
+
+
 async def test_an_emulated_worker_charges_messages_tasks_and_weights(tmp_path):
     (tmp_path / "worker.toml").write_text(
         f"host = '127.0.0.1'\nport = 0\nmdns = false\nstate_dir = '{tmp_path}'\nthreads = 1\n"
     )
-    (tmp_path / "emulation.toml").write_text("task_ms = 200\nmessage_ms = 30\nas_on_arm = true\n")
+    (tmp_path / "emulation.toml").write_text("task_ms = 200\nmessage_ms = 30\n")
     child = children.start(
         "worker",
         ["worker", "--config", str(tmp_path / "worker.toml")],

@@ -20,7 +20,7 @@ from models.run.reference import Comparison
 LIKE = told("pi4", load_kind(KINDS["pi4"].preset).preset, scale=0.25, core=Core(100.0, 1e-3))
 SAME = Judgement()
 QUESTION = Question(
-    "digits", "digits", True, b"", "image/png", "sheet-1.png", Reference({}, None, 1e-5)
+    "digits", "digits", True, b"", "image/png", "sheet-1.png", Reference({}, None, 1e-5), {}, ()
 )
 
 

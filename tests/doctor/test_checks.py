@@ -20,7 +20,7 @@ from tests.doctor.patients import GIB, VERSION, cable, patient, wifi
 
 EVERYTHING = {
     *("connection", "results", "power", "temperature", "governor", "memory", "disk", "clock"),
-    *("network", "neighbours", "announcements", "engine", "version", "coordinators"),
+    *("network", "packets", "neighbours", "announcements", "engine", "version", "coordinators"),
 }
 
 
@@ -114,7 +114,7 @@ def test_what_could_not_be_looked_at() -> None:
     assert "last seen" not in told(unseen)
     unknown = patient("a", memory_bytes=0, disk_bytes=0, governor="", interfaces=[])
     text = told(examined(unknown))
-    assert text.count("not reported") == 5
+    assert text.count("not reported") == 6
     assert states(examined(), "") == {}
 
 

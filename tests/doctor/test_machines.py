@@ -3,9 +3,16 @@
 import pytest
 
 from coordinator.doctor.machines import findings
-from tests.doctor.patients import GIB, VERSION, cable, patient, wifi
+from tests.doctor.patients import GIB, VERSION, cable, condition, patient, wifi
 
 MB = 1_000_000
+
+
+def counted(sent: int, resent: int):
+    """A condition with such counters of packets."""
+    return condition(segments_sent=sent, segments_resent=resent)
+
+
 REACHED_BY_WIFI = {"address": "192.168.1.30:8470"}
 
 
@@ -46,6 +53,31 @@ REACHED_BY_WIFI = {"address": "192.168.1.30:8470"}
             "wlan0",
         ),
         (
+            {"segments_sent": 1400, "segments_resent": 20, "before": counted(1000, 10)},
+            *("packet_loss", "warning", "2% of the packets that it sends"),
+        ),
+        (
+            {"segments_sent": 1400, "segments_resent": 50, "before": counted(1000, 10)},
+            *("packet_loss", "error", "10% of the packets that it sends"),
+        ),
+        (
+            {"segments_sent": 10_000, "segments_resent": 300, "before": counted(9_000, 300)},
+            *("packet_loss", "note", "3% of the packets that it has sent since"),
+        ),
+        # What no kernel says.
+        (
+            {"segments_sent": 10_000, "segments_resent": 2**64 - 1},
+            *("packet_loss", "note", "100% of"),
+        ),
+        (
+            {"interfaces": [cable(carrier_changes=12)]},
+            *("link_flaps", "warning", "eth0 has come and gone 6 times"),
+        ),
+        (
+            {"interfaces": [cable(carrier_changes=2**32 - 1)], "up_s": 1e6},
+            *("link_flaps", "warning", "eth0 has come and gone 2147483647 times"),
+        ),
+        (
             {"interfaces": [cable(), wifi()], **REACHED_BY_WIFI},
             "wrong_interface",
             "warning",
@@ -76,7 +108,36 @@ def test_it_is_named(wrong, code, severity, told) -> None:
         {"interfaces": [cable(), wifi(saves_power=True)]},  # not used
         {"interfaces": [cable(connected=False), wifi()], **REACHED_BY_WIFI},
         {"disk_free_bytes": GIB, "memory_available_bytes": 200 * MB},
+        {"segments_sent": 1400, "segments_resent": 2, "before": counted(1000, 0)},
+        {"segments_sent": 9_000, "segments_resent": 900},
+        {"segments_sent": 10**9, "segments_resent": 10**6, "before": counted(10**9 - 400, 10**6)},
+        # A machine that started again meanwhile, and what no kernel says.
+        {"segments_sent": 10, "segments_resent": 5, "before": counted(10**6, 10**6)},
+        {"segments_sent": 10, "segments_resent": 2**64 - 1, "before": counted(2**64 - 1, 0)},
+        {"segments_resent": 2**64 - 1},
+        {"interfaces": [cable(carrier_changes=11)]},
+        {"interfaces": [cable(carrier_changes=100)], "up_s": 30 * 86_400.0},
+        {"interfaces": [cable(carrier_changes=100)], "up_s": float("inf")},
+        {"interfaces": [cable(carrier_changes=100, connected=False)]},
     ],
 )
 def test_what_is_right_is_not_named(right) -> None:
     assert not list(findings(patient(**right), VERSION))
+
+
+@pytest.mark.parametrize(
+    ("link", "cure"),
+    [
+        (
+            cable("eth7", saves_energy=True),
+            "off, which is active: sudo ethtool --set-eee eth7",
+        ),
+        (cable(), "then switch Energy-Efficient Ethernet off: sudo ethtool --set-eee eth0"),
+        (wifi(address="192.168.1.20"), "closer to the access point"),
+    ],
+)
+def test_the_cure_of_lost_packets_is_of_the_link_that_loses_them(link, cure) -> None:
+    told = {"interfaces": [link], "segments_sent": 20_000, "segments_resent": 2000}
+    (found,) = findings(patient(**told), VERSION)
+    assert cure in found.cure
+    assert ("dtparam=eee=off" in found.cure) is not link.wireless

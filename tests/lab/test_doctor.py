@@ -32,7 +32,7 @@ def drop(namespace: str, what: str) -> None:
 async def found(place: Place, *codes: str) -> list[tuple[str, str, str]]:
     """Of these codes, what the doctor finds: (code, severity, device)."""
     told = await asyncio.to_thread(place.client.doctor)
-    return [(t.code, t.severity, t.device) for t in told if t.code in codes]
+    return [(t.code, t.severity, t.device) for t in told.findings if t.code in codes]
 
 
 async def test_one_way_then_neither_way(tmp_path) -> None:

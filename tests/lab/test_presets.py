@@ -18,16 +18,49 @@ RESULTS = ROOT / "benchmarks" / "results"
 MESSAGES, HANDOVER = RESULTS / "messages.json", RESULTS / "handover.json"
 
 
-def test_the_presets_of_the_papers_devices_are_there():
-    wanted = {"pi3-1ghz", "pi3-500mhz", "pi3b-ort", "pi4-gbe", "pi5-gbe", "pi5-wifi"}
-    assert set(names()) == wanted
+def test_the_presets_of_the_papers_and_of_what_people_own_are_there():
+    of_papers = {"pi3-1ghz", "pi3-500mhz"}
+    of_people = {"pi3b-ort", "pi3bplus", "pi4-gbe", "pi4-wifi", "pi5-gbe", "pi5-wifi"}
+    assert set(names()) == of_papers | of_people | {"n100", "orangepi5"}
+
+
+@pytest.mark.parametrize("name", ["n100", "orangepi5", "pi3b-ort", "pi3bplus"])
+def test_what_nobody_has_measured_is_marked_as_estimated(name):
+    head, *lines = (FOLDER / f"{name}.toml").read_text().splitlines()
+    assert "Estimated" in head
+    rates = [each for each in lines if each.startswith(("gflops", "map_byte_ns"))]
+    assert all("# estimated" in each for each in rates)
+
+
+def test_presets_of_one_device_differ_in_what_connects_them():
+    network = {"mbps", "latency_ms", "medium"}
+    for kind in ("pi4", "pi5"):
+        wired, wireless = (load_kind(f"{kind}-{how}").preset for how in ("gbe", "wifi"))
+        changed = {key: getattr(wireless, key) for key in network}
+        assert wired.model_copy(update=changed) == wireless
+        assert wireless.medium == "air"
+
+
+def test_estimates_are_the_multiples_that_they_say():
+    rates = {name: load_kind(name).preset for name in names()}
+
+    def ratios(name, of):
+        one, other = rates[name], rates[of]
+        return one.gflops / other.gflops, other.map_byte_ns / one.map_byte_ns
+
+    assert ratios("pi3bplus", "pi4-gbe") == pytest.approx((0.5, 0.5), rel=0.01)
+    assert ratios("pi3b-ort", "pi3bplus") == pytest.approx((1.2 / 1.4,) * 2, rel=0.01)
+    assert ratios("orangepi5", "pi5-gbe") == pytest.approx((1.0, 12.4 / 6.0), rel=0.01)
+    assert ratios("n100", "pi5-gbe") == pytest.approx((1.2, 8.1 / 6.0), rel=0.01)
 
 
 @pytest.mark.parametrize("name", names())
 def test_every_preset_says_where_its_rates_come_from(name):
     lines = (FOLDER / f"{name}.toml").read_text().splitlines()
     assert all(
-        "#" in line for line in lines if line.startswith(("gflops", "mbps", "software", "latency"))
+        "#" in line
+        for line in lines
+        if line.startswith(("gflops", "map_byte", "mbps", "software", "latency"))
     )
     assert load_kind(name).preset.gflops > 0
 

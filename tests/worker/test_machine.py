@@ -19,6 +19,12 @@ PI = {
     "sys/devices/system/cpu/cpu0/cpufreq/scaling_driver": "cpufreq-dt\n",
     "sys/class/net/eth0/carrier": "1\n",
     "sys/class/net/eth0/speed": "100\n",
+    "sys/class/net/eth0/carrier_changes": "7\n",
+    "proc/uptime": "86400.12 340000.00\n",
+    "proc/net/snmp": (
+        "Ip: Forwarding DefaultTTL\nIp: 1 64\nTcp: RtoMin MaxConn InSegs OutSegs RetransSegs\n"
+        "Tcp: 200 -1 5000 4000 30\nUdp: InDatagrams\nUdp: 12\n"
+    ),
     "sys/class/net/wlan0/carrier": "0\n",
     "sys/class/net/wlan0/wireless/.keep": "",
 }
@@ -33,6 +39,9 @@ class Drivers(Cards):
 
     def saves_power(self, name: str) -> bool:
         return {"wlan0": True}[name]
+
+    def saves_energy(self, name: str) -> bool:
+        return {"eth0": True}[name]
 
 
 def laid_out(root, files) -> None:
@@ -60,6 +69,8 @@ def test_a_pi_in_a_bad_state(pi, tmp_path) -> None:
     cable, wifi = found.interfaces
     assert (cable.name, list(cable.addresses)) == ("eth0", ["10.0.0.2"])
     assert (cable.connected, cable.mbps, cable.port_mbps) == (True, 100, 1000)
+    assert (cable.carrier_changes, cable.saves_energy, wifi.saves_energy) == (7, True, False)
+    assert (found.up_s, found.segments_sent, found.segments_resent) == (86_400, 4000, 30)
     assert not cable.wireless
     assert not cable.saves_power
     assert (wifi.name, wifi.connected, wifi.wireless, wifi.saves_power) == (
@@ -102,8 +113,12 @@ def test_where_nothing_says_anything(tmp_path) -> None:
 def test_odd_files_are_not_believed(pi, tmp_path, damage) -> None:
     (tmp_path / "root/sys/class/net/eth0/speed").write_text(damage)
     (tmp_path / "root/proc/meminfo").write_text(f"MemTotal: {damage}\n\nodd")
+    (tmp_path / "root/sys/class/net/eth0/carrier_changes").write_text(damage)
+    (tmp_path / "root/proc/uptime").write_text(damage)
+    (tmp_path / "root/proc/net/snmp").write_text(f"Tcp: OutSegs RetransSegs\nTcp: {damage}\n")
     found = pi.condition(tmp_path, announced=False)
-    assert found.interfaces[0].mbps == 0
+    assert found.interfaces[0].mbps == found.interfaces[0].carrier_changes == 0
+    assert found.up_s == found.segments_sent == found.segments_resent == 0
     assert found.memory_available_bytes == 0
 
 
@@ -117,6 +132,9 @@ def test_this_machine(tmp_path) -> None:
     assert ports <= {0, 10, 100, 1000, 2500, 10_000}
     assert Cards().port_mbps("nothing") == 0
     assert not Cards().saves_power("nothing")
+    assert not Cards().saves_energy("nothing")
+    assert 0 < found.segments_resent <= found.segments_sent or not found.segments_resent
+    assert found.up_s > 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")

@@ -100,10 +100,10 @@ class Throttle:
         """Runs it in the calling thread; exceptions propagate at once."""
         clock = self._clock
         start = clock.now_s()
-        value, cpu_s = self.computed(ready)
+        value, seconds = self.computed(ready)
         ready.check(value)
         if self._pace < 1:
-            deadline = start + cpu_s / self._pace + self.waiting_s(ready)
+            deadline = start + seconds
             if clock.now_s() > deadline:
                 self.overruns += 1
             else:
@@ -111,15 +111,15 @@ class Throttle:
         return Timed(value, start, clock.now_s())
 
     def computed(self, ready: Ready[T]) -> tuple[T, float]:
+        """The result, and the seconds that it is to take."""
+        value, cpu_s = self.timed(ready)
+        return value, cpu_s / self._pace
+
+    def timed(self, ready: Ready[T]) -> tuple[T, float]:
         """The result and its CPU seconds."""
         before = self._clock.cpu_s()
         value = ready.compute()
         return value, self._clock.cpu_s() - before
-
-    def waiting_s(self, ready: Ready[T]) -> float:
-        """The overhead of a run beside its CPU time."""
-        del ready
-        return 0.0
 
     def close(self) -> None:
         """Releases its resources."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -15,8 +15,9 @@ from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from models.cut.program import Program
+from models.tensors.arrays import is_finite
 from protos.errors import Unavailable
-from protos.failures import BadInput
+from protos.failures import BadInput, NotFinite
 from protos.wire.convert import dtype_of
 from protos.wire.limits import ALL_TYPES, Limits
 from worker.programs.store import BlobStore
@@ -54,19 +55,27 @@ class Traits:
 @dataclass(frozen=True, slots=True)
 class Ready(Generic[T]):
     """A run that is set up: the function that computes, the bytes of weights it reads, and the name
-    of its kernels (empty if unknown).
+    of its kernels (empty if unknown), and the names of outputs that have to be finite.
     """
 
     compute: Callable[[], T]
     weight_bytes: int = 0
     kernels: tuple[object, ...] = ()
+    finite: Collection[str] = ()
 
     def check(self, result: T) -> None:
         """Inspects the result, which is no part of the measured time.
 
         Raises:
-            ImbrexError: it cannot be used.
+            NotFinite: an output is not finite that has to be.
         """
+        for name in self.finite:
+            assert isinstance(result, Mapping)
+            if not is_finite(result[name]):
+                raise NotFinite(
+                    cause=f"the program produced values of {name!r} that are not finite",
+                    cure="If only this device does so, check its memory and its power supply",
+                )
 
 
 @dataclass(frozen=True, slots=True)

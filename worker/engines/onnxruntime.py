@@ -32,7 +32,7 @@ from protos.daemon.memory_in_use import free_bytes
 from protos.errors import BadConfiguration, BadRequest
 from protos.failures import OutOfMemory, RunError
 from protos.wire.convert import dtype_of
-from worker.engines.base import Place, Traits
+from worker.engines.base import Place, Runnable, Traits
 from worker.engines.ort_session import (
     CPU,
     Session,
@@ -142,7 +142,7 @@ class OnnxRuntime:
         give_back_memory()
         self._trim()
 
-    def load(self, sha256: str) -> Session | None:
+    def load(self, sha256: str) -> Runnable | None:
         """A session of a prepared program; None if its optimised form is not here, or damaged."""
         model = self._kept(sha256)
         if model is None:
@@ -178,7 +178,7 @@ class OnnxRuntime:
         give_back_memory()
         return Session(sha256, inference, read, values, blobs)
 
-    def trial(self, program: Program, weights: Mapping[str, np.ndarray], threads: int) -> Session:
+    def trial(self, program: Program, weights: Mapping[str, np.ndarray], threads: int) -> Runnable:
         """Plain onnxruntime, which packs its own weights, so its kernels differ from those of
         tasks.
         """

@@ -13,18 +13,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any, assert_never
 
 import numpy as np
 import structlog
 
-from models.tensors.arrays import is_finite
 from protos import imbrex_pb2 as pb
 from protos.daemon.heap import Rest
 from protos.errors import ImbrexError, PeerViolation
-from protos.failures import NotFinite, OutOfMemory, RunError, SendFailed
+from protos.failures import OutOfMemory, RunError, SendFailed
 from protos.rpc.channels import Caller
 from protos.wire.frames import Buffer, decode
 from worker.compute.compute import Compute, ComputeJob, Timed
@@ -302,7 +301,7 @@ class TaskExchange:
 
     def _bound(self, run: RunProgram) -> Ready[dict[str, np.ndarray]]:
         bound = self._sessions.get(run.program).bound(run.inputs, run.shapes)
-        return _Finite(bound.compute, bound.weight_bytes, bound.kernels, run.checked)
+        return replace(bound, finite=run.checked)
 
     def _ended(
         self, key: TaskKey, outcome: Timed[dict[str, np.ndarray]] | Exception
@@ -394,19 +393,3 @@ def _key_in(about: Sequence[Any]) -> TaskKey | None:
     first = about[0]
     key: TaskKey | None = first if isinstance(first, TaskKey) else getattr(first, "key", None)
     return key
-
-
-@dataclass(frozen=True, slots=True)
-class _Finite(Ready[dict[str, np.ndarray]]):
-    """A run of which the outputs of these `names` have to be finite."""
-
-    names: Collection[str] = ()
-
-    def check(self, result: dict[str, np.ndarray]) -> None:
-        """Raises NotFinite unless they are."""
-        for name in self.names:
-            if not is_finite(result[name]):
-                raise NotFinite(
-                    cause=f"the program produced values of {name!r} that are not finite",
-                    cure="If only this device does so, check its memory and its power supply",
-                )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from protos.errors import BadConfiguration
@@ -10,7 +9,6 @@ from protos.wire.endpoint import Endpoint
 from worker.compute.compute import Throttle
 from worker.engines import AUTO
 from worker.engines.base import Engine, Place
-from worker.engines.onnxruntime import OnnxRuntime
 from worker.engines.pick import pick_engine
 from worker.engines.registry import DEFAULT, factory_of
 from worker.settings import WorkerSettings
@@ -18,14 +16,10 @@ from worker.settings import WorkerSettings
 
 @dataclass(frozen=True, slots=True)
 class WorkerHardware:
-    """The throttle of runs, the name of the engine, and the cost of messages. `without` names the
-    passes of onnxruntime's optimiser that an emulated processor's lacks; no other engine is then
-    used.
-    """
+    """The throttle of runs, the name of the engine, and the cost of messages."""
 
     throttle: Throttle
     engine: str = DEFAULT
-    without: Sequence[str] = ()
     endpoint: Endpoint = field(default_factory=Endpoint)
 
     @classmethod
@@ -53,4 +47,4 @@ class WorkerHardware:
         Raises:
             BadConfiguration: it cannot be used here.
         """
-        return OnnxRuntime(place, self.without) if self.without else pick_engine(self.engine, place)
+        return pick_engine(self.engine, place)

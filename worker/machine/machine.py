@@ -29,7 +29,7 @@ class LocalMachine:
 
     def condition(self, state_dir: Path, announced: bool) -> pb.Condition:
         """The machine's state; `state_dir` is on the disk that holds the weights."""
-        memory = self._memory()
+        memory, tcp = self._memory(), self._tcp()
         disk = os.statvfs(state_dir)
         return pb.Condition(
             clock_s=self.clock(),
@@ -42,6 +42,9 @@ class LocalMachine:
             governor_driver=self._text(f"{_FREQUENCY}/scaling_driver"),
             interfaces=self._interfaces(),
             announced=announced,
+            up_s=_number(self._text("proc/uptime").partition(".")[0]),
+            segments_sent=tcp.get("OutSegs", 0),
+            segments_resent=tcp.get("RetransSegs", 0),
         )
 
     def _interfaces(self) -> Iterator[pb.Interface]:
@@ -58,7 +61,15 @@ class LocalMachine:
                 mbps=_number(self._text(f"{folder}/speed")),
                 port_mbps=0 if wireless else self.cards.port_mbps(name),
                 saves_power=wireless and self.cards.saves_power(name),
+                carrier_changes=_number(self._text(f"{folder}/carrier_changes")),
+                saves_energy=not wireless and self.cards.saves_energy(name),
             )
+
+    def _tcp(self) -> dict[str, int]:
+        """The kernel's counters of TCP."""
+        lines = (line.split() for line in self._text("proc/net/snmp").splitlines())
+        names, *numbers = [words[1:] for words in lines if words and words[0] == "Tcp:"] or [[]]
+        return dict(zip(names, map(_number, *numbers), strict=False)) if numbers else {}
 
     def _memory(self) -> dict[str, int]:
         """The kernel's memory table, in bytes."""

@@ -17,23 +17,29 @@ from coordinator.devices.host_worker import WORKER, HostHardware
 from coordinator.serving.daemon import run as run_coordinator
 from coordinator.settings import CoordinatorSettings
 from imbrex.demo.emulation.emulated_link import SlowEndpoint
+from imbrex.demo.emulation.runtime import EmulatedRuntime
 from imbrex.demo.emulation.settings import Emulation, command, load_emulation
 from imbrex.demo.emulation.throttle import EmulatedThrottle
 from imbrex.described import find_planners_here
 from protos.daemon.logs import log_to_stderr
 from worker.daemon import serve as serve_worker
-from worker.engines.ort_session import BLOCKED_LAYOUT
+from worker.engines.base import Engine, Place
 from worker.machine.hardware import WorkerHardware
 from worker.settings import WorkerSettings
 
 
+class EmulatedHardware(WorkerHardware):
+    """The hardware of an emulated worker, which computes with onnxruntime as on Arm."""
+
+    def make_engine(self, place: Place) -> Engine:
+        """The engine."""
+        return EmulatedRuntime(place)
+
+
 def worker_hardware(settings: WorkerSettings, emulation: Emulation) -> WorkerHardware:
     """The hardware of an emulated worker."""
-    return WorkerHardware(
-        throttle=EmulatedThrottle(settings.pace, emulation),
-        endpoint=endpoint(emulation),
-        without=(BLOCKED_LAYOUT,) if emulation.as_on_arm else (),
-    )
+    throttle = EmulatedThrottle(settings.pace, emulation)
+    return EmulatedHardware(throttle, endpoint=endpoint(emulation))
 
 
 def endpoint(emulation: Emulation) -> SlowEndpoint:

@@ -20,10 +20,15 @@ class Computer:
     peer_byte_ns: float = 0.0
     describe_ms: float = 0.0
     reference_s: float = 0.0
+    gflops: float = 0.0
+    rate_1x1: float = 1.0
+    rate_depthwise: float = 1.0
+    rate_product: float = 1.0
+    map_byte_ns: float = 0.0
 
     def write(self, path: Path, turns: Path) -> Path:
         """The file that `imbrex.demo.emulation` runs a daemon by; `turns` as in `Emulation`."""
-        told = asdict(self) | {"turns": turns, "as_on_arm": True}
+        told = asdict(self) | {"turns": turns}
         del told["pace"]
         return settings_file(path, told)
 

@@ -9,11 +9,13 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from coordinator.costs.rates import RateCosts
 from protos.daemon.documents import first_problem
 from protos.daemon.files import read_text
 from protos.errors import BadConfiguration
 
 _Charge = Annotated[float, Field(ge=0, le=1000)]
+_Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Emulation(BaseModel):
@@ -26,7 +28,10 @@ class Emulation(BaseModel):
     seconds of `rate.reference` on a core that nothing disturbs: kernels are timed relative to it,
     since other programs come and go. Workers that name the same folder `turns` compute in turns,
     and equal kernels take equal time on all of them: emulated computers share no caches and no
-    cores. `as_on_arm` leaves out the layout that onnxruntime has for x86-64 alone.
+    cores.
+
+    With `gflops`, kernels are charged what a preset of these rates says of their nodes, times how
+    much less efficient the tile is on this machine than the whole map; without, at the pace alone.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -40,7 +45,24 @@ class Emulation(BaseModel):
     weight_ns: _Charge = 0.0
     reference_s: Annotated[float, Field(ge=0, le=1)] = 0.0
     turns: Path | None = None
-    as_on_arm: bool = False
+    gflops: _Rate = 0.0
+    rate_1x1: _Rate = 1.0
+    rate_depthwise: _Rate = 1.0
+    rate_product: _Rate = 1.0
+    map_byte_ns: _Charge = 0.0
+
+    @property
+    def costs(self) -> RateCosts | None:
+        """What the preset charges for computing, but for reading weights."""
+        if not self.gflops:
+            return None
+        return RateCosts(
+            gflops=self.gflops,
+            rate_1x1=self.rate_1x1,
+            rate_depthwise=self.rate_depthwise,
+            rate_product=self.rate_product,
+            map_byte_ns=self.map_byte_ns,
+        )
 
 
 def command(file: Path) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import TypeVar
 from imbrex.demo.emulation.core_turns import Turns
 from imbrex.demo.emulation.rate import Workload, reference, share, warm_s
 from imbrex.demo.emulation.settings import Emulation
+from imbrex.demo.emulation.whole_maps import ProgramRun, WholeMaps
 from worker.compute.compute import REAL, Begin, Clock, Throttle
 from worker.engines.base import Ready
 
@@ -20,6 +21,8 @@ _ENOUGH = 25
 # The share of a kernel's paced time that measuring it may take: four workers that meet it at once
 # measure it in turns. Its first task measures it in any case.
 _SPARE = 0.25
+# The whole map of a tile is measured once for so many times that the tile is.
+_TILES = 5
 # A kernel much shorter than the reference is timed more often at once: up to so often, for the
 # time of so many references.
 _SHORT, _SHORT_TIME = 9, 4
@@ -30,7 +33,8 @@ _WARM = 2
 class EmulatedThrottle(Throttle):
     """In addition to the pace: setting a task up takes `task_ms`, reading weights takes time, and
     kernels are charged what they take on a core that nothing disturbs (`reference_s`), equal ones
-    the same on all workers of this machine (`turns`).
+    the same on all workers of this machine (`turns`). If the rates of an emulated device are known,
+    they decide the pace of each program.
 
     Kernels are timed with warm caches if reading weights is charged: a pace would stretch their
     waiting for memory as much as their arithmetic.
@@ -40,6 +44,8 @@ class EmulatedThrottle(Throttle):
         super().__init__(pace, clock)
         self._emulation = emulation
         self._turns = Turns(emulation.turns) if emulation.turns else None
+        costs = emulation.costs
+        self._wholes = WholeMaps(costs, emulation.turns) if costs else None
 
     def set_up(self, begin: Begin[T]) -> Ready[T]:
         """Sets up a run, for at least the emulated time."""
@@ -52,42 +58,68 @@ class EmulatedThrottle(Throttle):
     def computed(self, ready: Ready[T]) -> tuple[T, float]:
         """Runs it in its turn, and measures its kernels unless enough is known of them."""
         with self._turn():
-            if not self._emulation.reference_s:
-                return self._warm(ready)
-            kept = self._turns.kept(ready.kernels) if self._turns else []
-            if kept and not self._may_measure(kept):
-                value = ready.compute()
-            else:
-                value, found = self._measured(ready)
-                kept.append(found)
-                if self._turns:
-                    self._turns.keep(ready.kernels, kept)
-            return value, statistics.median(kept) * self._emulation.reference_s
+            value, seconds = self._kernels(ready)
+        return value, seconds + ready.weight_bytes * self._emulation.weight_ns * 1e-9
 
-    def _may_measure(self, kept: Sequence[float]) -> bool:
-        """Whether known kernels are worth another measurement that no task has to wait for."""
-        shares = statistics.median(kept)
-        return len(kept) < _ENOUGH and _WARM * (shares + 2) <= _SPARE * shares / self._pace
+    def _kernels(self, ready: Ready[T]) -> tuple[T, float]:
+        """The result, and the device's seconds but for reading weights."""
+        if not self._emulation.reference_s:
+            value, cpu_s = self._warm(ready)
+            return value, cpu_s / self._pace
+        value, core_s = self._core_s(ready)
+        if not (
+            self._wholes and isinstance(ready, ProgramRun) and (whole := self._wholes.of(ready))
+        ):
+            return value, core_s / self._pace
+        if whole.kernels == ready.kernels:
+            return value, whole.seconds
+        kept = self._kept(whole.kernels)
+        is_due = len(kept) * _TILES < len(self._kept(ready.kernels))
+        if not kept or (is_due and self._may_measure(kept, core_s)):
+            self._measured(whole.run(ready), kept)
+        return value, core_s / self._undisturbed_s(kept) * whole.seconds
 
-    def _measured(self, ready: Ready[T]) -> tuple[T, float]:
-        """The result, and its time as a multiple of the reference's."""
+    def _core_s(self, ready: Ready[T]) -> tuple[T, float]:
+        """The result, and the seconds of a core that nothing disturbs."""
+        kept = self._kept(ready.kernels)
+        core_s = self._undisturbed_s(kept) if kept else 0.0
+        measures = self._may_measure(kept, core_s)
+        value = self._measured(ready, kept) if measures else ready.compute()
+        return value, self._undisturbed_s(kept)
+
+    def _undisturbed_s(self, kept: Sequence[float]) -> float:
+        return statistics.median(kept) * self._emulation.reference_s
+
+    def _kept(self, kernels: tuple[object, ...]) -> list[float]:
+        return self._turns.kept(kernels) if self._turns else []
+
+    def _may_measure(self, kept: Sequence[float], core_s: float) -> bool:
+        """Whether kernels are unknown, or worth another measurement that no task has to wait for
+        while one that takes a core `core_s` is charged.
+        """
+        if not kept:
+            return True
+        needed_s = _WARM * (statistics.median(kept) + 2) * self._emulation.reference_s
+        return len(kept) < _ENOUGH and needed_s <= _SPARE * core_s / self._pace
+
+    def _measured(self, ready: Ready[T], kept: list[float]) -> T:
+        """The result; `kept` gets its time as a multiple of the reference's."""
         before_s = warm_s(self._reference, self._clock.cpu_s)
         value, cpu_s = self._warm(ready)
         times = [cpu_s]
         while len(times) < _SHORT and sum(times) + cpu_s <= _SHORT_TIME * before_s:
-            times.append(super().computed(ready)[1])
+            times.append(self.timed(ready)[1])
         after_s = warm_s(self._reference, self._clock.cpu_s)
-        return value, share(before_s, statistics.median(times), after_s)
+        kept.append(share(before_s, statistics.median(times), after_s))
+        if self._turns:
+            self._turns.keep(ready.kernels, kept)
+        return value
 
     def _warm(self, ready: Ready[T]) -> tuple[T, float]:
         """The result and its CPU seconds; with warm caches if reading weights is charged."""
         if self._emulation.weight_ns:
             ready.compute()
-        return super().computed(ready)
-
-    def waiting_s(self, ready: Ready[T]) -> float:
-        """The time to read the weights."""
-        return ready.weight_bytes * self._emulation.weight_ns * 1e-9
+        return self.timed(ready)
 
     def close(self) -> None:
         """Releases its resources."""

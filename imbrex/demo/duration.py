@@ -1,0 +1,61 @@
+"""How long a demo takes: decided before it starts, two minutes at most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MOST_S = 120.0
+# Processes start and find each other, and the first plan is made.
+_START_S = 30.0
+# Devices are measured one at a time.
+_PROFILE_S, _MOST_OF_ONE_S = 30.0, 10.0
+# The device alone: runs, and the seconds after which no further one begins
+# (`coordinator.measuring.baseline`).
+_ALONE_RUNS, _ALONE_S = 8, 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """How many requests show what messages and tasks cost, begin each plan (the first one loads
+    sessions, others show how its tasks compare with the profile), and are timed.
+    """
+
+    learning: int
+    first: int
+    warm: int
+
+
+# Estimates settle within ten requests.
+USUAL = Requests(6, 4, 7)
+FEWER = (USUAL, Requests(2, 2, 3), Requests(1, 1, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """What decides how long a demo takes, beside its scale: the seconds that one of the devices
+    takes alone, their number, and whether they are measured, and every number of them is timed.
+    """
+
+    alone_s: float
+    workers: int
+    profile: bool
+    curve: bool
+
+    @property
+    def profile_s(self) -> float:
+        """Seconds for measuring each device."""
+        return min(_MOST_OF_ONE_S, _PROFILE_S / self.workers)
+
+    def expected_s(self, scale: float, requests: Requests) -> float:
+        """Seconds that all takes here, if a second of the devices takes 1 / `scale`."""
+        alone_s = self.alone_s / scale
+        # That two devices gain nothing is usual, and that further ones are worth half of one each.
+        together_s = alone_s * (0.5 + 0.5 / self.workers)
+        plans = self.workers if self.curve else 1
+        count = 1 + requests.learning + plans * (requests.first + requests.warm)
+        return (
+            _START_S
+            + self.profile * self.workers * self.profile_s
+            + count * together_s
+            + min(_ALONE_RUNS * alone_s, _ALONE_S + 2 * alone_s)
+        )
