@@ -19,7 +19,7 @@ from models.cut.program import Program
 from models.tensors.arrays import Shape
 from worker.programs.graphs import declare_input
 
-Shapes = Mapping[str, Shape]
+MapShapes = Mapping[str, Shape]
 # Numbers and arrays of numbers, by ncnn's number of a parameter.
 Parameters = Mapping[int, Any]
 
@@ -90,7 +90,7 @@ class Unknown(Exception):
     """What of a program ncnn is not known to compute as ONNX does."""
 
 
-def inferred(model: onnx.ModelProto, program: Program, shapes: Shapes) -> dict[str, Shape]:
+def inferred(model: onnx.ModelProto, program: Program, shapes: MapShapes) -> dict[str, Shape]:
     """The shapes of all tensors that ONNX can infer."""
     sized = onnx.ModelProto()
     sized.CopyFrom(model)
@@ -126,7 +126,7 @@ class Translation:
         model: onnx.ModelProto,
         weights: Mapping[str, np.ndarray],
         sizes: dict[str, Shape],
-        inputs: Shapes,
+        inputs: MapShapes,
     ) -> None:
         self._model = model
         self._sizes = sizes

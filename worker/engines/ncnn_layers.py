@@ -19,9 +19,9 @@ from worker.engines.ncnn_graph import (
     CONVOLUTIONS,
     PLAIN,
     TO_THE_END,
+    MapShapes,
     NcnnGraph,
     Operators,
-    Shapes,
     Translation,
     Unknown,
     attributes,
@@ -39,7 +39,7 @@ _UNARY = {"Abs": 0, "Neg": 1, "Floor": 2, "Ceil": 3, "Sqrt": 5, "Exp": 7, "Log":
 _SIMPLE = {"Mish": "Mish", "Softplus": "Softplus", "Erf": "Erf"}
 
 
-def translate(program: Program, weights: Mapping[str, np.ndarray], shapes: Shapes) -> NcnnGraph:
+def translate(program: Program, weights: Mapping[str, np.ndarray], shapes: MapShapes) -> NcnnGraph:
     """The program for inputs of these shapes, with these weights (by name).
 
     Raises:
