@@ -304,9 +304,7 @@ def pages() -> dict[Path, str]:
     labs = [read(section.file) for section in SECTIONS if section.file.startswith("speedup-")]
     within = {
         ROOT / "README.md": readme.table(),
-        ROOT / "docs" / "performance.md": "\n".join(
-            lab.summary([*labs, read("exports/speedup-pi4-gbe-switch-4.json")])
-        ),
+        ROOT / "docs" / "performance.md": "\n".join(lab.summary(labs)),
         ROOT / "docs" / "hardware.md": hardware.summary(rows),
     }
     return {PAGE: page()} | {

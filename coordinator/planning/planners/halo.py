@@ -65,8 +65,8 @@ from models.graph.graph import ROWS
 from models.operators import Kind, operator
 from models.tensors.memory import megabytes
 
-# Simulated tasks from each start: about half a second.
-EFFORT = 20_000
+# Simulated tasks from each start: half a second to a second.
+EFFORT = 30_000
 # So many of them are for exchanges within the blocks that were found.
 _FOR_PARTS = EFFORT // 4
 # A smaller improvement is not worth a change of the plan.
