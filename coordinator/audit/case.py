@@ -155,15 +155,16 @@ class _Builder:
             return array
         for piece in each.pieces:
             target = array[piece.box.slices(each.box)]
-            if piece.source is None or self._is_at_host(piece.source, each.tensor):
+            if piece.source is None or any(
+                output.to_host
+                for output in self._graph.tasks[piece.source].outputs
+                if output.tensor == each.tensor
+            ):
                 assert host is not None
                 target[...] = host[piece.box.slices()]
             else:
                 self._ask_maker(piece.source, each.tensor, piece.box, target)
         return array
-
-    def _is_at_host(self, task: int, tensor: str) -> bool:
-        return any(o.to_host for o in self._graph.tasks[task].outputs if o.tensor == tensor)
 
     def _received(self, output: TaskOutput) -> Iterator[ReceivedOutput]:
         """What the host and the peers that read an output received of it."""

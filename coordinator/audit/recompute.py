@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -52,16 +53,12 @@ def recompute(job: AuditJob) -> OutputDifference:
         )
         for each in job.received
     ]
-    worst = max(found, key=_severity)
+    worst = max(found, key=attrgetter("difference"))
     if not worst.is_wrong(job.tolerance):
         return worst
     again = _run(job, names, exact=True)
     noise = max(relative(made[name], again[name]) for name in names)
     return OutputDifference(worst.tensor, worst.difference, noise)
-
-
-def _severity(found: OutputDifference) -> float:
-    return found.difference
 
 
 def _difference(

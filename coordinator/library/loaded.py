@@ -81,7 +81,6 @@ class Library:
         self._models: dict[str, asyncio.Task[Loaded]] = {}
         self._unloaded: set[str] = set()
         self._stamps: dict[str, tuple[int, int] | None] = {}
-        self._has_grown = False
 
     async def get(self, model: str, keep: Callable[[str], bool]) -> ServedModel:
         """A model, loaded on first use. Beyond the room for weights and for sizes of one model,
@@ -102,9 +101,9 @@ class Library:
             log.info("model replaced", model=model)
             self._forget(model)
             self._stamps[model] = stamp
+        is_new = model not in self._models
         loaded = await self.load(model)
-        if self._has_grown:
-            self._has_grown = False
+        if is_new:
             self._make_room(model, keep)
         return loaded.served
 
@@ -114,7 +113,6 @@ class Library:
         if task is None:
             loading = asyncio.to_thread(load, model, self.names.public(model)[0], self._folder)
             task = asyncio.create_task(loading)
-            self._has_grown = True
         self._models[model] = task
         try:
             return await asyncio.shield(task)

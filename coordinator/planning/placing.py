@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -213,7 +213,8 @@ class _Placing:
         if any(min(rooms[name].weights, rooms[name].memory) < 0 for name in kept):
             return None
         found: list[Block] = []
-        for changes, run in itertools.groupby(enumerate(self.plan.blocks), _is_in(staged)):
+        numbered = enumerate(self.plan.blocks)
+        for changes, run in itertools.groupby(numbered, lambda pair: pair[0] in staged):
             blocks = [block for _, block in run]
             if not changes:
                 # What a block reads may have moved to a device that others cannot reach.
@@ -299,10 +300,6 @@ class _Placing:
             return _missing(f"{unit.name} has", max(sizes), "the largest device has", max(rooms))
         each = ", ".join(megabytes(room) for room in rooms)
         return _refused(f"the layers of {name} cannot be divided among rooms of {each}")
-
-
-def _is_in(staged: Collection[int]) -> Callable[[tuple[int, Block]], bool]:
-    return lambda each: each[0] in staged
 
 
 def _missing(what: str, weights: float, where: str, room: float) -> TooLittleMemory:

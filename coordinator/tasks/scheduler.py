@@ -295,7 +295,12 @@ class Scheduler:
         run.forget_cancelled(self._now)
         if not self.devices:
             if self._now - self._empty_s >= STRANDED_S:
-                yield from self._abort(request, _no_device())
+                error = LostWorker(
+                    cause="no worker is left to compute on",
+                    cure="Start a worker (imbrex worker) or see `imbrex status` for why none is "
+                    "ready.",
+                )
+                yield from self._abort(request, error)
             return
         if run.is_suspect and not run.computing:
             yield from self._advance(request, range(len(run.tasks)))
@@ -386,10 +391,3 @@ class Scheduler:
             return None
         attempt = run.tasks[task].attempts.get(number)
         return (run, run.tasks[task], attempt) if attempt else None
-
-
-def _no_device() -> LostWorker:
-    return LostWorker(
-        cause="no worker is left to compute on",
-        cure="Start a worker (imbrex worker) or see `imbrex status` for why none is ready.",
-    )

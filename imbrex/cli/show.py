@@ -45,7 +45,11 @@ def show(model: str, cluster: Path | None, *, as_json: bool) -> int:
         report = _json(loaded, network.graph, summary)
         terminal.print_json(report | {"sample": _sample(plan, described, where)})
     else:
-        _predict(plan, where, terminal.out())
+        terminal.out().print(
+            f"gain: {_speedup(plan):.2f}x predicted on {where} (it uses {len(plan.devices)}): "
+            f"{terminal.duration(plan.predicted_latency_s)} instead of "
+            f"{terminal.duration(plan.single_device_latency_s)} on one alone"
+        )
         _list(summary, terminal.out())
     return 0
 
@@ -149,14 +153,6 @@ def _list(summary: Summary, console: Console) -> None:
             Text(f"no: {unit.reason}", "yellow") if unit.reason else Text("yes", "green"),
         )
     console.print(made)
-
-
-def _predict(plan: Plan, where: str, console: Console) -> None:
-    console.print(
-        f"gain: {_speedup(plan):.2f}x predicted on {where} (it uses {len(plan.devices)}): "
-        f"{terminal.duration(plan.predicted_latency_s)} instead of "
-        f"{terminal.duration(plan.single_device_latency_s)} on one alone"
-    )
 
 
 def _weights(loaded: LoadedModel) -> str:

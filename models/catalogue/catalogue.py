@@ -250,11 +250,8 @@ def _load_file(path: Path) -> LoadedModel:
     stored = read_model(path)
     beside = sidecar_path(path)
     sidecar = load_sidecar(beside) if beside.is_file() else None
-    trained = sidecar.trained if sidecar else _metadata(stored.proto).get(WEIGHTS_KEY) != UNTRAINED
+    written = {item.key: item.value for item in stored.proto.metadata_props}
+    trained = sidecar.trained if sidecar else written.get(WEIGHTS_KEY) != UNTRAINED
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     return LoadedModel(path.stem, stored, sidecar, trained, sha256)
-
-
-def _metadata(proto: ModelProto) -> dict[str, str]:
-    return {item.key: item.value for item in proto.metadata_props}

@@ -20,6 +20,7 @@ from protos.errors import Unavailable
 from protos.failures import BadInput, NotFinite
 from protos.wire.convert import dtype_of
 from protos.wire.limits import ALL_TYPES, Limits
+from worker.engines.processor import cpu_gflops
 from worker.programs.store import BlobStore
 
 T = TypeVar("T")
@@ -257,3 +258,42 @@ class ProgramCache:
 
 
 EngineFactory: TypeAlias = Callable[[Place], Engine]
+
+
+class CompilingEngine(ABC):
+    """An engine that keeps programs as they are, and compiles them for the shapes of their tasks;
+    after a start, programs have to arrive again.
+    """
+
+    traits: Traits
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._programs = ProgramCache(place.store)
+
+    def gflops(self, cores: int, mhz: float) -> float:
+        """As for onnxruntime."""
+        return cpu_gflops(cores, mhz)
+
+    def memory_bytes(self, allowed_bytes: int) -> int:
+        """All of the allowed memory."""
+        return allowed_bytes
+
+    def is_prepared(self, sha256: str) -> bool:
+        """Whether the program has been given since the start."""
+        return sha256 in self._programs
+
+    def prepare(self, program: Program) -> None:
+        """Keeps the program."""
+        self._programs.add(program)
+
+    def load(self, sha256: str) -> Runnable | None:
+        """The program with its weights in the store; None if it has not been given."""
+        program = self._programs.get(sha256)
+        if program is None:
+            return None
+        return self.trial(program, self._programs.weights(program), self._place.threads)
+
+    @abstractmethod
+    def trial(self, program: Program, weights: Mapping[str, np.ndarray], threads: int) -> Runnable:
+        """The program with these weights and this many threads."""

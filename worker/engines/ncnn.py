@@ -19,10 +19,10 @@ import onnx
 from models.cut.program import Program
 from models.tensors.arrays import Shape, aligned_empty
 from protos.failures import BadInput, OutOfMemory, RunError
-from worker.engines.base import Place, ProgramCache, Ready, Runnable, Signature, Traits
+from worker.engines.base import CompilingEngine, Place, Ready, Runnable, Signature, Traits
 from worker.engines.ncnn_graph import NcnnGraph
 from worker.engines.ncnn_layers import translate
-from worker.engines.processor import cpu_fingerprint, cpu_gflops
+from worker.engines.processor import cpu_fingerprint
 from worker.programs.graphs import checked_model
 
 # Before the import: its threads would otherwise spin between layers, and after a run.
@@ -45,40 +45,16 @@ _pointer.restype = ctypes.c_void_p
 _pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
-class Ncnn:
+class Ncnn(CompilingEngine):
     """ncnn, in 32-bit floats."""
 
     def __init__(self, place: Place) -> None:
-        self._place = place
-        self._programs = ProgramCache(place.store)
+        super().__init__(place)
         self.nets: WeakValueDictionary[str, Net] = WeakValueDictionary()
         self._loading = threading.Lock()
         version = ncnn.__version__
         fingerprint = f"{NAME}|{version}|{cpu_fingerprint()}"
         self.traits = Traits(NAME, version, "cpu", fingerprint, may_crash=True)
-
-    def gflops(self, cores: int, mhz: float) -> float:
-        """As for onnxruntime."""
-        return cpu_gflops(cores, mhz)
-
-    def memory_bytes(self, allowed_bytes: int) -> int:
-        """All of the allowed memory."""
-        return allowed_bytes
-
-    def is_prepared(self, sha256: str) -> bool:
-        """Whether the program has been given since the start."""
-        return sha256 in self._programs
-
-    def prepare(self, program: Program) -> None:
-        """Keeps the program until it is translated for the shapes of its tasks."""
-        self._programs.add(program)
-
-    def load(self, sha256: str) -> "Translated | None":
-        """The program with its weights in the store; None if it has not been given."""
-        program = self._programs.get(sha256)
-        if program is None:
-            return None
-        return self.trial(program, self._programs.weights(program), self._place.threads)
 
     def trial(
         self, program: Program, weights: Mapping[str, np.ndarray], threads: int

@@ -30,6 +30,8 @@ TO_THE_END = -233
 PLAIN = np.zeros(1, np.int32)
 CONVOLUTIONS = ("Convolution", "ConvolutionDepthWise")
 _WINDOWS = (*CONVOLUTIONS, "Pooling")
+# ncnn's numbers of the sizes of a tensor, from its first axis on, by their count.
+_SIZES = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}
 # ncnn's parameter for what a layer must not do, and its sign for Winograd's algorithm.
 _MASK, _NO_WINOGRAD = 31, 1 << 6
 # A tensor is copied out as channels of another one of at most so many times its size.
@@ -131,7 +133,7 @@ class Translation:
         self._model = model
         self._sizes = sizes
         self._inputs = inputs
-        self._opset = next(
+        self.opset = next(
             entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")
         )
         self._constants = dict(weights) | {
@@ -232,8 +234,7 @@ class Translation:
         self._count += 1
         label = f"{name}__operand{self._count}"
         if array is not None:
-            keys = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}[len(out)]
-            parameters = dict(zip(keys, dims[1:], strict=True))
+            parameters = dict(zip(_SIZES[len(out)], dims[1:], strict=True))
             self._sizes[label] = dims
             self.add("MemoryData", [], label, parameters, [np.ascontiguousarray(array)])
             return label
@@ -287,9 +288,8 @@ class Translation:
 
     def reshape(self, name: str, dims: Shape, output: str) -> str:
         """Appends a change of shape."""
-        keys = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}[len(dims)]
         self._sizes[output] = (1, *dims)
-        self.add("Reshape", [name], output, dict(zip(keys, dims, strict=True)))
+        self.add("Reshape", [name], output, dict(zip(_SIZES[len(dims)], dims, strict=True)))
         return output
 
     def rename(self, name: str, output: str) -> None:
@@ -302,18 +302,20 @@ class Translation:
         layer = self._by_output.get(source)
         if layer is None or layer.kind not in CONVOLUTIONS or 9 in layer.parameters:
             return None
-        return layer if self._readers[name] == 1 and source == name else None
+        return layer if self.is_read_once(name) and source == name else None
 
-    def activate(self, node: NodeProto, kind: int, values: tuple[float, ...]) -> bool:
-        """Lets the convolution before this node do what the node does, if there is one."""
+    def activate(self, node: NodeProto, number: int, kind: str, *values: float) -> None:
+        """Has the convolution before this node do what the node does, as its activation of this
+        number; without one, appends a layer of this kind.
+        """
         layer = self.convolution_before(node.input[0])
         if layer is None:
-            return False
-        layer.parameters[9] = kind
+            self.add(kind, node.input[:1], node.output[0], dict(enumerate(values)))
+            return
+        layer.parameters[9] = number
         if values:
             layer.parameters[10] = values
         self.becomes(layer, node.output[0])
-        return True
 
     def becomes(self, layer: Layer, output: str) -> None:
         """Gives a layer's output another name."""
@@ -331,11 +333,6 @@ class Translation:
     def drop(self, layer: Layer) -> None:
         """Removes a layer that another one replaces."""
         self._layers.remove(layer)
-
-    @property
-    def opset(self) -> int:
-        """The program's opset."""
-        return self._opset
 
     def _translate(self, node: NodeProto, operators: Operators) -> None:
         if node.domain not in ("", "ai.onnx") or node.op_type not in operators:
@@ -381,7 +378,8 @@ class Translation:
             name = self.blob(result)
             layer = self._by_output.get(name)
             names = [name]
-            if layer is not None and _joins_channels(layer) and readers[name] == 1:
+            joins = layer is not None and layer.kind == "Concat" and layer.parameters[0] == 0
+            if layer is not None and joins and readers[name] == 1:
                 unread.append(name)
                 names = layer.inputs
             parts[result] = [self._part(source, readers, unread) for source in names]
@@ -435,10 +433,6 @@ class Translation:
         text = "\n".join((str(_MAGIC), f"{len(lines)} {count}", *lines, ""))
         weights = [array for layer in self._layers for array in layer.weights]
         return NcnnGraph(text, weights, inputs, outputs, tile)
-
-
-def _joins_channels(layer: Layer) -> bool:
-    return layer.kind == "Concat" and layer.parameters[0] == 0
 
 
 def _is_for_winograd(layer: Layer) -> bool:

@@ -36,7 +36,9 @@ _ALIASES = ("Identity", "Dropout")
 # ncnn's numbers for operations on two tensors, and for the same with exchanged operands.
 _BINARY = {"Add": (0, 0), "Sub": (1, 7), "Mul": (2, 2), "Div": (3, 8), "Max": (4, 4), "Min": (5, 5)}
 _UNARY = {"Abs": 0, "Neg": 1, "Floor": 2, "Ceil": 3, "Sqrt": 5, "Exp": 7, "Log": 8, "Tanh": 16}
-_SIMPLE = {"Mish": "Mish", "Softplus": "Softplus", "Erf": "Erf"}
+# Of one tensor, without settings, by the same name.
+_SIMPLE = ("Erf", "Mish", "Sigmoid", "Softplus")
+_ACTIVATIONS = ("HardSwish", "LeakyRelu", "Relu")
 
 
 def translate(program: Program, weights: Mapping[str, np.ndarray], shapes: MapShapes) -> NcnnGraph:
@@ -206,15 +208,14 @@ def _resize(to: Translation, node: NodeProto) -> None:
 # ---------------------------------------------------------------- elements
 
 
-def _relu(to: Translation, node: NodeProto) -> None:
-    if not to.activate(node, 1, ()):
-        to.add("ReLU", node.input[:1], node.output[0])
-
-
-def _leaky_relu(to: Translation, node: NodeProto) -> None:
-    slope = float(attributes(node).get("alpha", 0.01))
-    if not to.activate(node, 2, (slope,)):
-        to.add("ReLU", node.input[:1], node.output[0], {0: slope})
+def _activation(to: Translation, node: NodeProto) -> None:
+    match node.op_type:
+        case "Relu":
+            to.activate(node, 1, "ReLU")
+        case "LeakyRelu":
+            to.activate(node, 2, "ReLU", float(attributes(node).get("alpha", 0.01)))
+        case "HardSwish":
+            to.activate(node, 6, "HardSwish", 1 / 6, 0.5)
 
 
 def _clip(to: Translation, node: NodeProto) -> None:
@@ -224,9 +225,7 @@ def _clip(to: Translation, node: NodeProto) -> None:
         if limit is None and (array := to.constant(node, place)) is not None:
             limit = array.reshape(-1)[0]
         limits.append(most if limit is None else float(limit))
-    low, high = limits
-    if not to.activate(node, 3, (low, high)):
-        to.add("Clip", node.input[:1], node.output[0], {0: low, 1: high})
+    to.activate(node, 3, "Clip", *limits)
 
 
 def _prelu(to: Translation, node: NodeProto) -> None:
@@ -238,19 +237,10 @@ def _prelu(to: Translation, node: NodeProto) -> None:
     to.add("PReLU", node.input[:1], node.output[0], {0: slope.size}, [flat])
 
 
-def _sigmoid(to: Translation, node: NodeProto) -> None:
-    to.add("Sigmoid", node.input[:1], node.output[0])
-
-
 def _hard_sigmoid(to: Translation, node: NodeProto) -> None:
     given = attributes(node)
     alpha, beta = float(given.get("alpha", 0.2)), float(given.get("beta", 0.5))
     to.add("HardSigmoid", node.input[:1], node.output[0], {0: alpha, 1: beta})
-
-
-def _hard_swish(to: Translation, node: NodeProto) -> None:
-    if not to.activate(node, 6, (1 / 6, 0.5)):
-        to.add("HardSwish", node.input[:1], node.output[0], {0: 1 / 6, 1: 0.5})
 
 
 def _unary(to: Translation, node: NodeProto) -> None:
@@ -258,7 +248,7 @@ def _unary(to: Translation, node: NodeProto) -> None:
 
 
 def _simple(to: Translation, node: NodeProto) -> None:
-    to.add(_SIMPLE[node.op_type], node.input[:1], node.output[0])
+    to.add(node.op_type, node.input[:1], node.output[0])
 
 
 def _cast(to: Translation, node: NodeProto) -> None:
@@ -475,6 +465,7 @@ def _depth_to_space(to: Translation, node: NodeProto) -> None:
 
 
 _OPERATORS: Operators = {
+    **dict.fromkeys(_ACTIVATIONS, _activation),
     **dict.fromkeys(_ALIASES, _alias),
     **dict.fromkeys(_BINARY, _binary),
     **dict.fromkeys(_SIMPLE, _simple),
@@ -491,17 +482,13 @@ _OPERATORS: Operators = {
     "GlobalAveragePool": _global_pool,
     "GlobalMaxPool": _global_pool,
     "HardSigmoid": _hard_sigmoid,
-    "HardSwish": _hard_swish,
-    "LeakyRelu": _leaky_relu,
     "MatMul": _mat_mul,
     "MaxPool": _pool,
     "PRelu": _prelu,
     "Pad": _pad,
     "ReduceMean": _reduce_mean,
-    "Relu": _relu,
     "Reshape": _reshape,
     "Resize": _resize,
-    "Sigmoid": _sigmoid,
     "Slice": _slice,
     "Softmax": _softmax,
     "SpaceToDepth": _space_to_depth,

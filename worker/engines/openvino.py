@@ -23,8 +23,16 @@ from models.tensors.arrays import aligned_empty
 from models.tensors.precision import Precision, read_precision
 from protos.errors import BadConfiguration, ImbrexError
 from protos.failures import BadInput, OutOfMemory, RunError
-from worker.engines.base import Place, Processor, ProgramCache, Ready, Runnable, Signature, Traits
-from worker.engines.processor import cpu_fingerprint, cpu_gflops
+from worker.engines.base import (
+    CompilingEngine,
+    Place,
+    Processor,
+    Ready,
+    Runnable,
+    Signature,
+    Traits,
+)
+from worker.engines.processor import cpu_fingerprint
 from worker.programs.graphs import (
     EMBED_BELOW_BYTES,
     checked_model,
@@ -46,7 +54,7 @@ _Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 _log = structlog.get_logger()
 
 
-class OpenVino:
+class OpenVino(CompilingEngine):
     """OpenVINO on `device`, by OpenVINO's name for it (CPU, GPU, GPU.1, NPU).
 
     Raises:
@@ -61,9 +69,8 @@ class OpenVino:
                 cure=f"Choose one of {', '.join(self._core.available_devices)}",
             )
         self._device = device
-        self._place = place
+        super().__init__(place)
         self._cache = place.folder / NAME
-        self._programs = ProgramCache(place.store)
         self.traits = Traits(
             NAME if device == "CPU" else f"{NAME}:{device}",
             ov.__version__,
@@ -71,29 +78,6 @@ class OpenVino:
             f"{NAME}|{ov.__version__}|{device}|{cpu_fingerprint()}",
         )
         place.folder.mkdir(parents=True, exist_ok=True)
-
-    def gflops(self, cores: int, mhz: float) -> float:
-        """As for onnxruntime."""
-        return cpu_gflops(cores, mhz)
-
-    def memory_bytes(self, allowed_bytes: int) -> int:
-        """All of the allowed memory."""
-        return allowed_bytes
-
-    def is_prepared(self, sha256: str) -> bool:
-        """Whether the program has been given since the start."""
-        return sha256 in self._programs
-
-    def prepare(self, program: Program) -> None:
-        """Keeps the program until it is compiled for the shapes of its tasks."""
-        self._programs.add(program)
-
-    def load(self, sha256: str) -> "Compiled | None":
-        """The program with its weights in the store; None if it has not been given."""
-        program = self._programs.get(sha256)
-        if program is None:
-            return None
-        return self.trial(program, self._programs.weights(program), self._place.threads)
 
     def trial(
         self, program: Program, weights: Mapping[str, np.ndarray], threads: int

@@ -379,8 +379,11 @@ class Verified:
         program may hold up Python's other threads.
         """
         until_s = time.monotonic() + MOST_WAIT_S
-        while not self._is_closed and time.monotonic() < min(until_s, self._busy_s + PAUSE_S):
-            time.sleep(PAUSE_S / 10)
+        while not self._is_closed:
+            left_s = min(until_s, self._busy_s + PAUSE_S) - time.monotonic()
+            if left_s <= 0:
+                break
+            time.sleep(left_s)  # of a pause, unless another task begins
 
     def _refuse_engine(self, name: str, why: str) -> None:
         """The others, or onnxruntime, compute all programs from now on."""

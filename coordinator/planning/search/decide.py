@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from coordinator.costs.cluster import Cluster, Device
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.finish import NOT_USED, block_of, finished, published
 from coordinator.planning.geometry.marks import Mark
-from coordinator.planning.plan_memory import Need, overfilled, too_little_memory, weight_room_bytes
+from coordinator.planning.plan_memory import overfilled, too_little_memory, weight_room_bytes
 from coordinator.planning.search.cuts import best_cuts, cheapest
 from coordinator.planning.search.division_options import Option
 from coordinator.planning.search.tables import Tables, tables_of
@@ -64,7 +64,11 @@ def fitting(network: Network, cluster: Cluster, make: Callable[[Cluster], Plan])
         if not over:
             break
         for name, need in over.items():
-            too_small[name] = Unused(name, _too_little(left.device(name), need))
+            reason = (
+                f"its share would need {megabytes(need.total_bytes())}, "
+                f"it has {megabytes(left.device(name).memory_bytes)}"
+            )
+            too_small[name] = Unused(name, reason)
         kept = tuple(device for device in left.devices if device.id not in over)
         if not kept:
             raise too_little_memory(network, left, over)
@@ -110,13 +114,6 @@ def _plan(
         otherwise=decision.otherwise,
     )
     return replace(plan, notes=decision.notes)
-
-
-def _too_little(device: Device, need: Need) -> str:
-    return (
-        f"its share would need {megabytes(need.total_bytes())}, "
-        f"it has {megabytes(device.memory_bytes)}"
-    )
 
 
 def check_room(network: Network, tables: Tables, divided: Container[Mark] = ()) -> None:

@@ -39,7 +39,7 @@ def chosen_type(request: Request, offered: Sequence[str]) -> str:
     ranges = sorted((_with_quality(item) for item in header.split(",")), key=lambda pair: -pair[1])
     for wanted, quality in ranges:
         for each in offered:
-            if quality > 0 and _covers(wanted, each):
+            if quality > 0 and wanted in ("*/*", each, f"{each.partition('/')[0]}/*"):
                 return each
     raise NotAcceptable(
         cause=f"this answer cannot be given as {header}",
@@ -68,10 +68,6 @@ def _with_quality(item: str) -> tuple[str, float]:
             except ValueError:
                 return wanted, 0.0
     return wanted, 1.0
-
-
-def _covers(wanted: str, offered: str) -> bool:
-    return wanted in ("*/*", offered, f"{offered.partition('/')[0]}/*")
 
 
 def content_coding(headers: Headers) -> str:

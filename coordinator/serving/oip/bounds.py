@@ -34,7 +34,10 @@ def require_bounded(data: bytes, most_typed_bytes: int) -> None:
         elif number in (_INPUTS, _OUTPUTS):
             count += sum(1 for _ in _fields(inner))
         if count > MOST_FIELDS:
-            raise _too_many()
+            raise BadRequest(
+                cause=f"the message has more than {MOST_FIELDS} fields",
+                cure="Send tensors packed, or as raw_input_contents",
+            )
     if typed > most_typed_bytes:
         raise json_too_large(most_typed_bytes)
 
@@ -91,11 +94,4 @@ def _varint(view: memoryview, at: int) -> tuple[int, int]:
 def _no_message() -> BadRequest:
     return BadRequest(
         cause="the message cannot be read", cure="Send one as inference.proto defines it"
-    )
-
-
-def _too_many() -> BadRequest:
-    return BadRequest(
-        cause=f"the message has more than {MOST_FIELDS} fields",
-        cure="Send tensors packed, or as raw_input_contents",
     )

@@ -105,8 +105,13 @@ class WholeMaps:
         files = self._folder.glob(f"*{_SUFFIX}") if self._folder else ()
         for file in sorted(files, key=lambda each: -each.stat().st_mtime_ns):
             shapes = json.loads(file.read_text())
-            if all(_is_part(shape, shapes.get(name, ())) for name, shape in inputs.items()):
-                return {name: tuple(shapes[name]) for name in inputs}
+            whole = {name: tuple(shapes.get(name, ())) for name in inputs}
+            if all(
+                len(shape) == len(whole[name])
+                and all(size <= full for size, full in zip(shape, whole[name], strict=True))
+                for name, shape in inputs.items()
+            ):
+                return whole
         return {
             name: (*shape[:_ROWS], max(shape[_ROWS:]), shape[-1]) if len(shape) == _RANK else shape
             for name, shape in inputs.items()
@@ -170,12 +175,6 @@ def any_rows(program: Program) -> Program:
         for axis in range(_ROWS, len(dims) if len(dims) == _RANK else 0):
             dims[axis].dim_param = f"{value.name}_d{axis}"
     return Program(model.SerializeToString(deterministic=True), program.weights)
-
-
-def _is_part(shape: Sequence[int], whole: Sequence[int]) -> bool:
-    return len(shape) == len(whole) and all(
-        size <= full for size, full in zip(shape, whole, strict=True)
-    )
 
 
 def _with_inputs(program: Program, inputs: Shapes) -> onnx.ModelProto:
