@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
@@ -193,13 +194,14 @@ def test_an_emulation_file_that_is_wrong_is_named(tmp_path, text, named):
         load_emulation(tmp_path / "nothing.toml")
 
 
-async def test_a_task_of_an_emulated_worker_takes_what_its_preset_says(tmp_path):
+@asynccontextmanager
+async def an_exchange(tmp_path, emulation: str, settings: str = ""):
+    """A stream to an emulated worker, and a program that it has."""
     (tmp_path / "worker.toml").write_text(
-        "host = '127.0.0.1'\nport = 0\nmdns = false\nthreads = 1\npace = 0.5\n"
-        f"state_dir = '{tmp_path}'\n"
+        "host = '127.0.0.1'\nport = 0\nmdns = false\nthreads = 1\n"
+        f"state_dir = '{tmp_path}'\n{settings}"
     )
-    # A hundred times slower than the pace: half a megaFLOP takes half a second.
-    (tmp_path / "emulation.toml").write_text("gflops = 1e-3\nreference_s = 1e-3\n")
+    (tmp_path / "emulation.toml").write_text(emulation)
     child = children.start(
         "worker",
         ["worker", "--config", str(tmp_path / "worker.toml")],
@@ -210,47 +212,35 @@ async def test_a_task_of_an_emulated_worker_takes_what_its_preset_says(tmp_path)
     try:
         children.wait_until(lambda: child.ready() is not None, "not started", [child], 30)
         program, blobs = conv_program()
-        costs_s = RateCosts(1e-3).block_s(works_of(program, {"x": (1, 16, 12, 10)}))
         async with WorkerClient(child.ready()["address"], Caller("host")) as client:
             await install(client, program, blobs)
-            stream = client.exchange()
-            box = Box.whole((1, 16, 12, 10))
-            output = {"tensor": "y", "box": box, "yields": box}
-            await stream.write([task_item(program, {"x": box}, [output])])
-            await send(stream, "x", box, picture())
-            _, (done,) = await until_done(stream)
-            assert done.stop_s - done.start_s >= 0.99 * costs_s > 0.5
+            yield client.exchange(), program
     finally:
         children.stop([child])
+
+
+MAP = Box.whole((1, 16, 12, 10))
+OUTPUT = {"tensor": "y", "box": MAP, "yields": MAP}
+
+
+async def test_a_task_of_an_emulated_worker_takes_what_its_preset_says(tmp_path):
+    # A hundred times slower than the pace: half a megaFLOP takes half a second.
+    emulation = "gflops = 1e-3\nreference_s = 1e-3\n"
+    async with an_exchange(tmp_path, emulation, "pace = 0.5\n") as (stream, program):
+        costs_s = RateCosts(1e-3).block_s(works_of(program, {"x": MAP.shape}))
+        await stream.write([task_item(program, {"x": MAP}, [OUTPUT])])
+        await send(stream, "x", MAP, picture())
+        _, (done,) = await until_done(stream)
+        assert done.stop_s - done.start_s >= 0.99 * costs_s > 0.5
 
 
 async def test_an_emulated_worker_charges_messages_tasks_and_weights(tmp_path):
-    (tmp_path / "worker.toml").write_text(
-        f"host = '127.0.0.1'\nport = 0\nmdns = false\nstate_dir = '{tmp_path}'\nthreads = 1\n"
-    )
-    (tmp_path / "emulation.toml").write_text("task_ms = 200\nmessage_ms = 30\n")
-    child = children.start(
-        "worker",
-        ["worker", "--config", str(tmp_path / "worker.toml")],
-        tmp_path,
-        tmp_path / "ready.json",
-        command(tmp_path / "emulation.toml"),
-    )
-    try:
-        children.wait_until(lambda: child.ready() is not None, "not started", [child], 30)
-        program, blobs = conv_program()
-        async with WorkerClient(child.ready()["address"], Caller("host")) as client:
-            await install(client, program, blobs)
-            stream = client.exchange()
-            box = Box.whole((1, 16, 12, 10))
-            sent_s = time.monotonic()
-            output = {"tensor": "y", "box": box, "yields": box}
-            await stream.write([task_item(program, {"x": box}, [output])])
-            await send(stream, "x", box, picture())
-            pieces, (done,) = await until_done(stream)
-            assert np.abs(joined(pieces, box) - whole(picture())).max() < 1e-5
-            # Two messages in, one out, and the task: never less, whatever else this machine does.
-            assert time.monotonic() - sent_s >= 3 * 0.030 - 0.002 + 0.200
-            assert done.start_s - done.ready_s >= 0.199
-    finally:
-        children.stop([child])
+    async with an_exchange(tmp_path, "task_ms = 200\nmessage_ms = 30\n") as (stream, program):
+        sent_s = time.monotonic()
+        await stream.write([task_item(program, {"x": MAP}, [OUTPUT])])
+        await send(stream, "x", MAP, picture())
+        pieces, (done,) = await until_done(stream)
+        assert np.abs(joined(pieces, MAP) - whole(picture())).max() < 1e-5
+        # Two messages in, one out, and the task: never less, whatever else this machine does.
+        assert time.monotonic() - sent_s >= 3 * 0.030 - 0.002 + 0.200
+        assert done.start_s - done.ready_s >= 0.199
