@@ -65,8 +65,8 @@ from models.graph.graph import ROWS
 from models.operators import Kind, operator
 from models.tensors.memory import megabytes
 
-# Simulated tasks from each start: half a second to a second.
-EFFORT = 30_000
+# Simulated tasks from each start: about a second.
+EFFORT = 46_000
 # So many of them are for exchanges within the blocks that were found.
 _FOR_PARTS = EFFORT // 4
 # A smaller improvement is not worth a change of the plan.
@@ -127,8 +127,6 @@ class _Halo:
         """
         starts = self._starts()
         best = min(starts, key=self._cost)
-        if len(best) * self._tasks(best) > EFFORT:
-            best = min((best, *map(in_pairs, starts)), key=self._cost)
         pairs = in_pairs(best)
         fewer = (pairs, in_pairs(pairs))
         begun = [best, *(each for each in fewer if self.search.draft(each) is not None)]
@@ -159,9 +157,6 @@ class _Halo:
 
     def _cost(self, slots: Slots) -> Cost:
         return self.search.cost_of(slots)
-
-    def _tasks(self, slots: Slots) -> int:
-        return sum(len(stage.shares) for stage in self.search.draft(slots) or ())
 
     def _start(self, count: int) -> Slots:
         """An exchange wherever one is needed, over the `count` fastest devices."""
