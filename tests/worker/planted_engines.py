@@ -78,6 +78,13 @@ class DyingApart(Dying):
         self.traits = replace(self.traits, may_crash=True)
 
 
+class DyingMeasured(SoundApart):
+    """Takes the process with it when it runs what is to be measured."""
+
+    def trial(self, program, weights, threads):
+        return Deadly(super().trial(program, weights, threads))
+
+
 class Eating(Sound):
     """Keeps 400 MB for each program."""
 
@@ -100,6 +107,11 @@ class Spoilt(Runnable):
 
     def spoilt(self, outputs):
         return {name: array * array.dtype.type(self.factor) for name, array in outputs.items()}
+
+
+class Deadly(Spoilt):
+    def spoilt(self, outputs):
+        os.abort()
 
 
 class FailingLate(Spoilt):

@@ -5,23 +5,32 @@ import pytest
 from models.cut.program import Program, WeightRef
 from protos import imbrex_pb2 as pb
 from protos.errors import BadRequest
+from protos.rpc.channels import Caller
+from protos.rpc.client import WorkerClient
+from tests.worker.plugged import plant
 from tests.worker.support import (
     conv_program,
     install,
     message_of,
+    process,
+    terminate,
 )
 
 
-async def test_measuring_with_random_weights(client):
+def random_weights():
+    """A request to measure a convolution with weights that are not there."""
     program, _ = conv_program()
     refs = tuple(WeightRef(r.name, "", r.data_type, r.dims) for r in program.weights)
-    request = pb.MeasureRequest(
+    return pb.MeasureRequest(
         program=message_of(Program(program.graph, refs)),
         inputs=[pb.TensorSpec(tensor="x", data_type=1, dims=[1, 16, 64, 64])],
         repeats=3,
         threads=[1],
     )
-    reply = await client.measure(request)
+
+
+async def test_measuring_with_random_weights(client):
+    reply = await client.measure(random_weights())
     assert len(reply.seconds) == 3
     assert all(0 < seconds < 5 for seconds in reply.seconds)
     assert reply.threads == 1
@@ -45,3 +54,18 @@ async def test_measuring_real_weights_needs_them_and_bad_inputs_are_told(client)
     request.inputs[0].dims[1] = -3
     with pytest.raises(BadRequest, match="shape"):
         await client.measure(request)
+
+
+@pytest.mark.parametrize(("name", "named"), [("SoundApart", b""), ("DyingMeasured", b"signal 6")])
+async def test_a_crash_of_an_engine_that_is_measured_does_not_end_the_worker(
+    tmp_path, monkeypatch, name, named
+):
+    plant(tmp_path, monkeypatch, name)
+    with process(tmp_path / "state", ENGINE=name.lower()) as running:
+        async with WorkerClient(running.address, Caller("host")) as client:
+            reply = await client.measure(random_weights())
+            assert all(0 < seconds < 5 for seconds in reply.seconds)
+        assert terminate(running) == 0
+        log = running.process.stderr.read()
+    assert named in log
+    assert (b"onnxruntime is measured" in log) is bool(named)

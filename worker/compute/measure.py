@@ -109,7 +109,11 @@ class Measurer:
         weights = {ref.name: self._array(ref) for ref in program.weights}
         random = np.random.default_rng(_SEED)
         feed = {entry.tensor: _random(entry.dims, entry.dtype, random) for entry in inputs}
-        return self._engine.trial(program, weights, threads), feed
+        runnable = self._engine.trial(program, weights, threads)
+        runnable.bound(
+            feed, {}
+        )  # here it may take long: an engine is chosen, and programs compiled
+        return runnable, feed
 
     def _array(self, ref: WeightRef) -> np.ndarray:
         dtype = dtype_of(ref.data_type)

@@ -116,7 +116,7 @@ class Runnable(ABC):
         self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
     ) -> Ready[dict[str, np.ndarray]]:
         """A run that computes the outputs named in `shapes` into fresh arrays; a shape of None is
-        known only afterwards.
+        known only afterwards. If nothing is named, everything is computed.
 
         `inputs` are C-contiguous, and stay untouched until it has ended.
 

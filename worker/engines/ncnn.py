@@ -188,41 +188,44 @@ class Translated(Runnable):
         graph, net = self._loaded[key]
         if None in shapes.values():
             raise BadInput(cause="the size of an output is not known", cure="Use onnxruntime")
-        wanted = {name: (graph.outputs[name], shape) for name, shape in shapes.items() if shape}
+        # A run of which nothing is taken computes everything, too.
+        wanted = {name: graph.outputs[name] for name in shapes or graph.outputs}
         # As ncnn takes them: without the batch, contiguous, in 32 bits.
         entries = {
             entry.blob: np.ascontiguousarray(inputs[name].reshape(entry.shape), np.float32)
             for name, entry in graph.inputs.items()
         }
         copied = [entry.blob for entry in graph.inputs.values() if entry.copied]
-        ends = {part.blob: None for parts, _ in wanted.values() for part in parts}
+        ends = {part.blob: None for parts in wanted.values() for part in parts}
 
         def compute() -> dict[str, np.ndarray]:
             arrays = net.run(entries, copied, ends)
             return {
-                name: _joined([arrays[part.blob][part.start : part.stop] for part in parts], shape)
-                for name, (parts, shape) in wanted.items()
+                name: _joined(
+                    [arrays[part.blob][part.start : part.stop] for part in parts], shapes.get(name)
+                )
+                for name, parts in wanted.items()
             }
 
         return Ready(compute)
 
 
-def _joined(parts: Sequence[np.ndarray], shape: Shape) -> np.ndarray:
-    """The parts, one after the other, as an array of this shape.
+def _joined(parts: Sequence[np.ndarray], shape: Shape | None) -> np.ndarray:
+    """The parts, one after the other, as an array of this shape; None: of the one that they have.
 
     Raises:
         RunError: they have another one.
     """
     first = parts[0]
     sizes = (1, sum(len(part) for part in parts), *first.shape[1:])
-    if sizes != shape or any(part.dtype != np.float32 for part in parts):
+    if sizes != (shape or sizes) or any(part.dtype != np.float32 for part in parts):
         raise RunError(
             cause=f"ncnn made {first.dtype} of shape {sizes}, not float32 of shape {shape}",
             cure="Use onnxruntime for it",
         )
     if len(parts) == 1 and first.flags.c_contiguous:
-        return first.reshape(shape)
-    result = aligned_empty(shape, first.dtype)
+        return first.reshape(sizes)
+    result = aligned_empty(sizes, first.dtype)
     np.concatenate(parts, out=result[0])
     return result
 

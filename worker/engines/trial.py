@@ -5,20 +5,23 @@ breaks or takes is that process's own.
 import json
 import os
 import pickle
-import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+import numpy as np
 
 from models.cut.program import Program
 from protos.daemon.memory_in_use import cap_memory, resident_bytes
 from protos.errors import BadConfiguration
 from protos.failures import BadInput
+from protos.wire.convert import dtype_of
 from worker.engines.base import Engine, Place, ProgramCache, Runnable
 from worker.engines.comparison import ReferenceRun, compare_engines
 from worker.engines.onnxruntime import OnnxRuntime
@@ -47,42 +50,64 @@ class TrialResult:
 
 class Trials:
     """Trials in one child process after the other: it is started when there is none, and goes on
-    until `end`.
+    until `end`. Threads take turns.
     """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
         self._is_closed = False
+        self._turns = threading.RLock()
 
     def result(self, name: str, place: Place, runs: Runs) -> TrialResult | str:
         """What the engine of this name did with these runs, or why there is no result."""
-        store = BlobStore(place.store.blobs.parent, 0)
-        job = pickle.dumps((name, replace(place, store=store), runs), protocol=5)
-        process = self._started()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with suppress(BrokenPipeError):
-            process.stdin.write(job)
-            process.stdin.flush()
-        if not select.select([process.stdout], [], [], MOST_S)[0]:
-            self.end()
-            return f"it took more than {MOST_S:.0f} s for {len(runs)} programs"
-        line = process.stdout.readline()
-        if not line:
-            return self._end_of(process)
-        answer = json.loads(line)
+        answer = self._answer(run_trial, name, place, runs)
         return answer if isinstance(answer, str) else TrialResult(**answer)
 
+    def failure(
+        self, name: str, place: Place, program: Program, inputs: Mapping[str, np.ndarray]
+    ) -> str:
+        """Why the engine of this name cannot compute a program of such inputs, or ""; weights that
+        are not in the store are of no matter.
+        """
+        answer = self._answer(run_once, name, place, program, inputs)
+        return answer if isinstance(answer, str) else ""
+
+    def _answer(self, job: Callable[..., Any], name: str, place: Place, *operands: Any) -> Any:
+        """What a job returns in the child process, or a text that says why it does not."""
+        store = BlobStore(place.store.blobs.parent, 0)
+        order = pickle.dumps((job, name, replace(place, store=store), *operands), protocol=5)
+        with self._turns:
+            process = self._started()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            limit = threading.Timer(MOST_S, process.kill)
+            limit.start()
+            with suppress(BrokenPipeError):
+                process.stdin.write(order)
+                process.stdin.flush()
+            line = process.stdout.readline()
+            is_late = not limit.is_alive()
+            limit.cancel()
+            if line:
+                return json.loads(line)
+            why = self._end_of(process)
+        return f"its trial took more than {MOST_S:g} s" if is_late else why
+
     def end(self) -> None:
-        """Ends the process, if there is one."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.communicate()
-        if self._errors is not None:
-            self._errors.close()
-            self._errors = None
+        """Ends the process, if there is one and no trial is going on."""
+        if not self._turns.acquire(blocking=False):
+            return
+        try:
+            process, self._process = self._process, None
+            if process is not None:
+                process.kill()
+                process.communicate()
+            if self._errors is not None:
+                self._errors.close()
+                self._errors = None
+        finally:
+            self._turns.release()
 
     def close(self) -> None:
         """Ends the trial that is going on, and allows no more; may be called by any thread."""
@@ -115,8 +140,8 @@ class Trials:
         return " ".join((f"its trial ended with {how}", *last))[:400]
 
 
-def run_trial(name: str, place: Place, runs: Runs) -> TrialResult:
-    """Makes the runs, in a process that does nothing else.
+def run_trial(name: str, place: Place, runs: Runs) -> dict[str, Any]:
+    """Makes the runs, in a process that does nothing else; returns the fields of the result.
 
     Raises:
         ImbrexError: the engine is not here, cannot take a program, or takes no parts of networks.
@@ -150,7 +175,27 @@ def run_trial(name: str, place: Place, runs: Runs) -> TrialResult:
         if refusal is not None and not loaded:
             raise refusal
         memory_bytes = max(0, resident_bytes() - before_bytes)
-    return TrialResult(wrong, onnxruntime_s / fastest_s, memory_bytes)
+    return asdict(TrialResult(wrong, onnxruntime_s / fastest_s, memory_bytes))
+
+
+def run_once(
+    name: str, place: Place, program: Program, inputs: Mapping[str, np.ndarray]
+) -> dict[str, Any]:
+    """Runs a program of which not all weights need to be here, in the same way; returns nothing.
+
+    Raises:
+        ImbrexError: the engine is not here, or cannot take the program.
+    """
+    cap_memory(place.memory_bytes)
+    with tempfile.TemporaryDirectory(dir=place.folder, prefix=".trial") as folder:
+        place = replace(place, folder=Path(folder))
+        stored = replace(program, weights=tuple(ref for ref in program.weights if ref.sha256))
+        weights = ProgramCache(place.store).weights(stored)
+        for ref in program.weights:
+            weights.setdefault(ref.name, np.zeros(ref.dims, dtype_of(ref.data_type)))
+        runnable = factory_of(name)(place).trial(program, weights, place.threads)
+        runnable.bound(inputs, {}).compute()
+    return {}
 
 
 def _run(engine: Engine, program: Program, run: ReferenceRun) -> Runnable:
@@ -169,11 +214,11 @@ def main() -> None:
     os.dup2(2, 1)  # what a library prints is no answer
     while True:
         try:
-            job = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the process that started this one
+            run, *operands = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the process that started this one
         except EOFError:
             return
         try:
-            line = json.dumps(asdict(run_trial(*job)))
+            line = json.dumps(run(*operands))
         except Exception as error:
             line = json.dumps(f"its trial failed: {str(error) or type(error).__name__}"[:400])
         print(line, file=answers, flush=True)

@@ -58,6 +58,7 @@ _MOST_REFUSED = 256
 _WAITING_BYTES = 64 << 20
 _LEAST_SHARE = 16
 _TICK_S = 0.5
+_NO_ROOM = "needs memory for another process that tries it"
 
 _Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
@@ -176,18 +177,18 @@ class Verified:
         """The program as the engine runs it, or as onnxruntime does where that fails; as the
         fastest of all does, if speed is what engines are for.
         """
-        runnables = []
-        for engine in self._engines.values() if self._takes(program) else ():
+        trials = []
+        is_taken = self._takes(program) and program.sha256 not in self._refused_programs
+        for name, engine in self._engines.items() if is_taken else ():
             with suppress(Exception):
-                runnables.append(engine.trial(program, weights, threads))
-        if not runnables:
-            return self._reference.trial(program, weights, threads)
-        trials = [
-            _Trial(runnable, self._reference, program, weights, threads) for runnable in runnables
-        ]
+                runnable = engine.trial(program, weights, threads)
+                apart = name if engine.traits.may_crash else ""
+                trials.append(_Trial(self, runnable, apart, program, weights, threads))
+        if not trials:
+            return self.plain(program, weights, threads)
         if not self.is_for_speed:
             return trials[0]
-        return _FastestTrial([*trials, self._reference.trial(program, weights, threads)])
+        return _FastestTrial([*trials, self.plain(program, weights, threads)])
 
     def standing(self) -> Standing:
         """How the engines fare now."""
@@ -227,9 +228,7 @@ class Verified:
             if self._waiting_bytes and self._waiting_bytes + run.size_bytes > most:
                 return False
             self._waiting_bytes += run.size_bytes
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="engines", daemon=True)
-                self._thread.start()
+        self._start()
         self._waiting.put((program, run))
         return True
 
@@ -241,7 +240,29 @@ class Verified:
                 self._refused_programs.popitem(last=False)
             self._refused_programs[sha256] = why
 
+    # ------------------------------------------------------------ for what is measured
+
+    def failure(
+        self, name: str, program: Program, inputs: Mapping[str, np.ndarray], threads: int
+    ) -> str:
+        """Has another process run a program by an engine; why it failed, or ""."""
+        if not self._has_room:
+            return _NO_ROOM
+        self._start()  # to end that process
+        place = replace(self._place, threads=threads)
+        return self._trials.failure(name, place, program, inputs)
+
+    def plain(self, program: Program, weights: Mapping[str, np.ndarray], threads: int) -> Runnable:
+        """The program as onnxruntime runs it."""
+        return self._reference.trial(program, weights, threads)
+
     # ------------------------------------------------------------ in its thread
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="engines", daemon=True)
+                self._thread.start()
 
     def _work(self) -> None:
         settle_thread(self._place.nice)
@@ -367,7 +388,7 @@ class Verified:
     def _tried(self, name: str, program: Program, run: ReferenceRun) -> str:
         """Has another process make the run, and waits for a pause; why it failed, or ""."""
         if not self._has_room:
-            return "needs memory for another process that tries it"
+            return _NO_ROOM
         result = self._trials.result(name, self._place, [(program, run)])
         if isinstance(result, str):
             return f"failed: {result}"
@@ -508,19 +529,24 @@ class VerifiedProgram(_WithFallback):
 
 
 class _Trial(_WithFallback):
-    """A program to measure the engine with. It takes memory for onnxruntime only if that runs."""
+    """A program to measure an engine with. Another process runs it first by the engine named in
+    `apart`, if there is one. It takes memory for onnxruntime only if that runs.
+    """
 
     def __init__(
         self,
+        owner: Verified,
         runnable: Runnable,
-        reference: Engine,
+        apart: str,
         program: Program,
         weights: Mapping[str, np.ndarray],
         threads: int,
     ) -> None:
         super().__init__(runnable.inputs, runnable.outputs, runnable.blobs)
+        self._owner = owner
         self._runnable = runnable
-        self._reference = reference
+        self._apart = apart
+        self._failures: dict[_Shapes, str] = {}
         self._program = program
         self._weights = weights
         self._threads = threads
@@ -528,11 +554,19 @@ class _Trial(_WithFallback):
     def _bind(
         self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
     ) -> Ready[dict[str, np.ndarray]]:
+        key = tuple(inputs[name].shape for name in self.inputs)
+        if self._apart and key not in self._failures:
+            why = self._owner.failure(self._apart, self._program, inputs, self._threads)
+            self._failures[key] = why
+            if why:
+                _log.warning("onnxruntime is measured", cause=why)
+        if self._failures.get(key):
+            return self._plain.bound(inputs, shapes)
         return self._bound_by(self._runnable, inputs, shapes)
 
     @cached_property
     def _plain(self) -> Runnable:
-        return self._reference.trial(self._program, self._weights, self._threads)
+        return self._owner.plain(self._program, self._weights, self._threads)
 
     def _fall_back(self, error: Exception) -> Runnable:
         return self._plain

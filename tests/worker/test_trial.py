@@ -1,0 +1,30 @@
+"""The child process of trials."""
+
+import psutil
+import pytest
+
+from models.cut.program import Program
+from tests.worker.plugged import plant
+from tests.worker.support import conv_model, picture
+from worker.engines import trial
+from worker.engines.base import Place
+from worker.engines.trial import Trials
+from worker.programs.store import BlobStore
+
+
+@pytest.mark.parametrize("rows", [8, 4096])  # what the pipe holds, and what it does not
+def test_a_process_that_does_not_read_is_ended_in_time_and_followed_by_another(
+    tmp_path, monkeypatch, rows
+):
+    plant(tmp_path, monkeypatch, "Sound")
+    place = Place(tmp_path, BlobStore(tmp_path, 1 << 20), 1)
+    program = Program(conv_model()[0].SerializeToString(), ())
+    trials = Trials()
+    assert trials.failure("sound", place, program, {"x": picture()}) == ""
+    psutil.Process().children()[0].suspend()
+    with monkeypatch.context() as patch:
+        patch.setattr(trial, "MOST_S", 0.5)
+        why = trials.failure("sound", place, program, {"x": picture(rows)})
+    assert why == "its trial took more than 0.5 s"
+    assert trials.failure("sound", place, program, {"x": picture()}) == ""
+    trials.end()
