@@ -17,6 +17,8 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper, shape_inference
 
 from models.cut.program import Program
 from models.tensors.arrays import Shape
+from worker.engines.ncnn_layer import CONVOLUTIONS, Layer, Unknown
+from worker.engines.ncnn_rewrites import rewritten
 from worker.programs.graphs import declare_input
 
 MapShapes = Mapping[str, Shape]
@@ -24,12 +26,8 @@ MapShapes = Mapping[str, Shape]
 Parameters = Mapping[int, Any]
 
 _MAGIC = 7767517
-# ncnn's sign for the end of an axis; no other index may have this value.
-TO_THE_END = -233
 # Tag of weights in 32 bits.
 PLAIN = np.zeros(1, np.int32)
-CONVOLUTIONS = ("Convolution", "ConvolutionDepthWise")
-_WINDOWS = (*CONVOLUTIONS, "Pooling")
 # ncnn's numbers of the sizes of a tensor, from its first axis on, by their count.
 _SIZES = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}
 # ncnn's parameter for what a layer must not do, and its sign for Winograd's algorithm.
@@ -43,17 +41,6 @@ _READING, _READING_CACHED, _CACHE_BYTES = 10.0, 3.0, 1 << 20
 # The operands after which come settings, not tensors, by operator.
 _TENSORS = {"Clip": 1, "Pad": 1, "Reshape": 1, "Resize": 1, "Slice": 1, "Split": 1}
 _TENSORS |= {"ReduceMean": 1, "Squeeze": 1, "Unsqueeze": 1, "Upsample": 1}
-
-
-@dataclass(slots=True)
-class Layer:
-    """A layer of ncnn; parameters by their number."""
-
-    kind: str
-    inputs: list[str]
-    outputs: list[str]
-    parameters: dict[int, Any] = field(default_factory=dict)
-    weights: list[np.ndarray] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +74,17 @@ class NcnnGraph:
     outputs: Mapping[str, Sequence[Part]]
     tile: int
 
-
-class Unknown(Exception):
-    """What of a program ncnn is not known to compute as ONNX does."""
+    def entries(self, inputs: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, bool]]:
+        """Inputs by blob as ncnn takes them, without the batch, contiguous and in 32 bits, and
+        whether they must be copied.
+        """
+        return {
+            entry.blob: (
+                np.ascontiguousarray(inputs[name].reshape(entry.shape), np.float32),
+                entry.copied,
+            )
+            for name, entry in self.inputs.items()
+        }
 
 
 def inferred(model: onnx.ModelProto, program: Program, shapes: MapShapes) -> dict[str, Shape]:
@@ -158,7 +153,10 @@ class Translation:
                 self._layers.append(Layer("Input", [], [name]))
         for node in self._nodes():
             self._translate(node, operators)
-        return self._written(self._choose_algorithms())
+        ends = {self.blob(name) for name in self._results}
+        self._layers = rewritten(self._layers, ends, self._sizes)
+        self._by_output = {layer.outputs[0]: layer for layer in self._layers}
+        return self._written(self._choose_algorithms(), self._shaped_inputs(ends))
 
     # ------------------------------------------------------------ what the program says
 
@@ -389,25 +387,40 @@ class Translation:
     def _part(self, name: str, readers: Counter[str], unread: list[str]) -> Part:
         """A tensor, or the channels of another one that it is; then it may be left unread."""
         layer, channels = self._by_output.get(name), self.dims(name)[0]
-        if layer is None or layer.kind != "Crop" or layer.parameters[11] != (0,):
+        start = None if layer is None else layer.first_channel
+        if layer is None or start is None:
             return Part(name, 0, channels)
-        (source,), (start, *_) = layer.inputs, layer.parameters[9]
+        (source,) = layer.inputs
         if _MOST_LEFT_OUT * channels < self.dims(source)[0]:
             return Part(name, 0, channels)
         if readers[name] == 1:
             unread.append(name)
         return Part(source, start, start + channels)
 
-    def _written(self, tile: int) -> NcnnGraph:
+    def _shaped_inputs(self, ends: Collection[str]) -> dict[str, str]:
+        """The names of inputs by tensor: one that only a change of shape reads is given in that
+        shape, without a layer.
+        """
+        read = Counter(name for layer in self._layers for name in layer.inputs) + Counter(ends)
+        names = {name: name for name in self._inputs}
+        for layer in [layer for layer in self._layers if layer.kind == "Reshape"]:
+            (name,) = layer.inputs
+            if name in names and read[name] == 1:
+                self._layers.remove(layer)
+                self.becomes(self._by_output[name], layer.outputs[0])
+                names[layer.outputs[0]] = names.pop(name)
+        return names
+
+    def _written(self, tile: int, names: Mapping[str, str]) -> NcnnGraph:
         """Numbers the blobs; a blob that is read more than once is split, since ncnn's blobs have
-        one reader, which may consume them.
+        one reader, which may consume them. `names` has those of inputs.
         """
         parts = self._parts()
         ends = {part.blob for result in parts.values() for part in result}
         if not self._constants.keys().isdisjoint(ends):
             raise Unknown("an output that is a constant")
         read = Counter(name for layer in self._layers for name in layer.inputs) + Counter(ends)
-        in_place = {name for layer in self._layers if not _copies(layer) for name in layer.inputs}
+        in_place = {name for layer in self._layers if not layer.copies for name in layer.inputs}
         lines: list[str] = []
         waiting: dict[str, list[str]] = {}
         inputs: dict[str, Input] = {}
@@ -417,14 +430,15 @@ class Translation:
             (output,) = layer.outputs
             count += 1
             blob = f"b{count}"
-            lines.append(_line(layer, len(lines), entries, [blob]))
+            lines.append(layer.line(len(lines), entries, [blob]))
             if layer.kind == "Input":
-                inputs[output] = Input(blob, self._inputs[output][1:], output in in_place)
+                is_copied = output in in_place | ends
+                inputs[names[output]] = Input(blob, self.dims(output), is_copied)
             waiting[output] = [blob]
             if read[output] > 1:
                 waiting[output] = [f"b{count + 1 + k}" for k in range(read[output])]
                 count += read[output]
-                lines.append(_line(Layer("Split", [], []), len(lines), [blob], waiting[output]))
+                lines.append(Layer("Split", [], []).line(len(lines), [blob], waiting[output]))
         last = {name: waiting[name].pop() for name in ends}
         outputs = {
             name: [replace(part, blob=last[part.blob]) for part in result]
@@ -449,32 +463,6 @@ def _cost(weight_bytes: int, rows: int, columns: int, tile: int) -> float:
     read = _READING if weight_bytes > _CACHE_BYTES else _READING_CACHED
     tiles = -(-rows // tile) * -(-columns // tile)
     return elements * (_PRICES[tile] * tiles + read)
-
-
-def _copies(layer: Layer) -> bool:
-    """Whether a layer writes what it computes into memory of its own. Others may compute in place,
-    and an input's memory is not theirs.
-    """
-    return layer.kind in _WINDOWS or (layer.kind == "BinaryOp" and len(layer.inputs) == 2)
-
-
-def _line(layer: Layer, number: int, inputs: Sequence[str], outputs: Sequence[str]) -> str:
-    words = [layer.kind, f"l{number}", str(len(inputs)), str(len(outputs)), *inputs, *outputs]
-    for key, value in sorted(layer.parameters.items()):
-        if isinstance(value, tuple):
-            words.append(f"{-23300 - key}={len(value)},{','.join(map(_number, value))}")
-        else:
-            words.append(f"{key}={_number(value)}")
-    return " ".join(words)
-
-
-def _number(value: float) -> str:
-    """ncnn tells whole numbers from others by their form."""
-    if isinstance(value, int):
-        return str(value)
-    if not np.isfinite(value):
-        raise Unknown("a setting that is not finite")
-    return f"{float(value):.9e}"
 
 
 def attributes(node: NodeProto) -> dict[str, Any]:

@@ -16,18 +16,16 @@ from models.cut.program import Program
 from models.tensors.arrays import Shape
 from protos.failures import BadInput
 from worker.engines.ncnn_graph import (
-    CONVOLUTIONS,
     PLAIN,
-    TO_THE_END,
     MapShapes,
     NcnnGraph,
     Operators,
     Translation,
-    Unknown,
     attributes,
     float32,
     inferred,
 )
+from worker.engines.ncnn_layer import CONVOLUTIONS, TO_THE_END, Unknown
 from worker.programs.graphs import checked_model
 
 # ncnn holds weights in private memory, onnxruntime maps these.
@@ -197,12 +195,11 @@ def _resize(to: Translation, node: NodeProto) -> None:
     # The former Upsample, and Resize of opset 10, repeat elements.
     if not (is_plain or (halves and rounds) or to.opset < 11):
         raise Unknown("Resize with these coordinates")
-    to.add(
-        "Interp",
-        node.input[:1],
-        node.output[0],
-        {0: 1, 1: float(factors[0]), 2: float(factors[1])},
-    )
+    if before == after:
+        to.rename(node.input[0], node.output[0])
+        return
+    parameters = {0: 1, 1: float(factors[0]), 2: float(factors[1])}
+    to.add("Interp", node.input[:1], node.output[0], parameters)
 
 
 # ---------------------------------------------------------------- elements
@@ -389,19 +386,16 @@ def _slice(to: Translation, node: NodeProto) -> None:
         first = max(0, start + size if start < 0 else start)
         left = size - first - after[at]
         # Counted from both ends, as the program does, one text serves every size of a tile.
-        cuts.append((at, first, -left if left else TO_THE_END))
+        if first or left:
+            cuts.append((at, first, -left if left else TO_THE_END))
         if left == -TO_THE_END:
             raise Unknown("Slice of this many elements")
     if not cuts:
         to.rename(node.input[0], node.output[0])
         return
     columns = tuple(zip(*cuts, strict=True))
-    to.add(
-        "Crop",
-        node.input[:1],
-        node.output[0],
-        {9: columns[1], 10: columns[2], 11: columns[0]},
-    )
+    parameters = {9: columns[1], 10: columns[2], 11: columns[0]}
+    to.add("Crop", node.input[:1], node.output[0], parameters)
 
 
 def _split(to: Translation, node: NodeProto) -> None:
@@ -412,7 +406,9 @@ def _split(to: Translation, node: NodeProto) -> None:
     start = 0
     for name in node.output:
         size = to.size_along(name, axis)
-        if to.is_needed(name):
+        if to.is_needed(name) and size == before[axis - 1]:
+            to.rename(node.input[0], name)
+        elif to.is_needed(name):
             left = before[axis - 1] - start - size
             to.add(
                 "Crop",
