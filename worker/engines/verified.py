@@ -35,12 +35,7 @@ from protos.daemon.memory_in_use import resident_bytes
 from protos.failures import BadInput
 from protos.wire.limits import ALL_TYPES, Limits
 from worker.engines.base import Engine, Place, ProgramCache, Ready, Runnable, Traits
-from worker.engines.comparison import (
-    EngineComparison,
-    ReferenceRun,
-    compare_engines,
-    seconds_in_turn,
-)
+from worker.engines.comparison import EngineComparison, ReferenceRun, compare_engines
 from worker.engines.processor import settle_thread
 from worker.engines.trial import Trials
 
@@ -173,21 +168,26 @@ class Verified:
         return VerifiedProgram(self, sha256, plain)
 
     def trial(self, program: Program, weights: Mapping[str, np.ndarray], threads: int) -> Runnable:
-        """The program as the engine runs it, or as onnxruntime does where that fails; as the
-        fastest of all does, if speed is what engines are for.
+        """The program as the engine runs it, or as onnxruntime does where that fails, and where
+        engines are for speed.
         """
-        runnables = []
-        for engine in self._engines.values() if self._takes(program) else ():
-            with suppress(Exception):
-                runnables.append(engine.trial(program, weights, threads))
-        if not runnables:
-            return self._reference.trial(program, weights, threads)
-        trials = [
-            _Trial(runnable, self._reference, program, weights, threads) for runnable in runnables
-        ]
+        if not self.is_for_speed and self._takes(program):
+            for engine in self._engines.values():
+                with suppress(Exception):
+                    runnable = engine.trial(program, weights, threads)
+                    return _Trial(runnable, self._reference, program, weights, threads)
+        return self._reference.trial(program, weights, threads)
+
+    @property
+    def measured_engines(self) -> Mapping[str, Engine]:
+        """Those that may compute a program, by name: the engine itself, which falls back to
+        onnxruntime, or where engines are for speed, onnxruntime and each of them.
+        """
+        if not self._engines:
+            return {self.traits.name: self._reference}
         if not self.is_for_speed:
-            return trials[0]
-        return _FastestTrial([*trials, self._reference.trial(program, weights, threads)])
+            return {next(iter(self._engines)): self}
+        return {self.traits.name: self._reference, **self._engines}
 
     def standing(self) -> Standing:
         """How the engines fare now."""
@@ -536,25 +536,6 @@ class _Trial(_WithFallback):
 
     def _fall_back(self, error: Exception) -> Runnable:
         return self._plain
-
-
-class _FastestTrial(Runnable):
-    """A program as the fastest of these runs it, which is found when it is first set up."""
-
-    def __init__(self, runnables: Sequence[Runnable]) -> None:
-        first = runnables[0]
-        super().__init__(first.inputs, first.outputs, first.blobs)
-        self._runnables = runnables
-        self._fastest: dict[_Shapes, Runnable] = {}
-
-    def _bind(
-        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
-    ) -> Ready[dict[str, np.ndarray]]:
-        key = tuple(inputs[name].shape for name in self.inputs)
-        if key not in self._fastest:
-            seconds = seconds_in_turn(self._runnables, inputs, shapes)
-            self._fastest[key] = self._runnables[seconds.index(min(seconds))]
-        return self._fastest[key].bound(inputs, shapes)
 
 
 def bytes_of(programs: Sequence[Program]) -> int:
