@@ -34,6 +34,7 @@ from models.onnx_file.importer import load_graph
 from models.operators.geometry import extent
 from models.operators.work import NodeWork, works
 from models.tensors.boxes import Span
+from protos.wire.facts import ONNXRUNTIME
 from worker.engines.ort_session import BLOCKED_LAYOUT, make_session
 
 NETWORKS = "vgg16-conv,yolov2,resnet50,digits"
@@ -64,7 +65,7 @@ def interleaved(names: Sequence[str], budget_s: float, seed: int) -> tuple[Sampl
         began = time.monotonic()
         inputs = {spec.tensor: spec.dims for spec in sample.what.inputs}
         seconds = run_s(sample.what.program, inputs, blobs)
-        sampling.record(sample, seconds, time.monotonic() - began)
+        sampling.record(sample, {ONNXRUNTIME: seconds}, time.monotonic() - began)
         while len(timed) < sampling.progress * len(waiting):
             tile = waiting[len(timed)]
             timed.append((tile, run_s(tile.program, tile.inputs, blobs)))

@@ -157,6 +157,8 @@ def cluster_keys() -> str:
         "`[host]`": schema.Host,
         "`[[device]]`": schema.DeviceEntry,
         "`gflops` and others, of `[host]` and `[[device]]`": schema.ComputerTable,
+        "`[[host.engine]]` and `[[device.engine]]`": schema.EngineTable,
+        "`rate_1x1` and others, of all of these": schema.RatesTable,
         "`[device.limits]` and `[host.limits]`": schema.Limited,
         "`endpoint_` keys, of `[host]`, `[host.worker]` and `[[device]]`": schema.End,
     }

@@ -365,14 +365,24 @@ class TensorSpec(_message.Message):
     def __init__(self, tensor: _Optional[str] = ..., data_type: _Optional[int] = ..., dims: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class MeasureReply(_message.Message):
-    __slots__ = ("seconds", "threads", "resident_bytes")
+    __slots__ = ("seconds", "threads", "resident_bytes", "engines")
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     THREADS_FIELD_NUMBER: _ClassVar[int]
     RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ENGINES_FIELD_NUMBER: _ClassVar[int]
     seconds: _containers.RepeatedScalarFieldContainer[float]
     threads: int
     resident_bytes: int
-    def __init__(self, seconds: _Optional[_Iterable[float]] = ..., threads: _Optional[int] = ..., resident_bytes: _Optional[int] = ...) -> None: ...
+    engines: _containers.RepeatedCompositeFieldContainer[EngineSeconds]
+    def __init__(self, seconds: _Optional[_Iterable[float]] = ..., threads: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., engines: _Optional[_Iterable[_Union[EngineSeconds, _Mapping]]] = ...) -> None: ...
+
+class EngineSeconds(_message.Message):
+    __slots__ = ("engine", "seconds")
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    engine: str
+    seconds: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, engine: _Optional[str] = ..., seconds: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Frame(_message.Message):
     __slots__ = ("items",)

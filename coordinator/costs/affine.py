@@ -50,9 +50,34 @@ class LayerRates:
 
 
 class Costs(ABC):
-    """Predicts computation on one device: `block_s` from `task_s` and `layer_rates`."""
+    """Predicts computation on one device, which runs each program with the fastest of its
+    engines.
+    """
 
     __slots__ = ()
+
+    @property
+    @abstractmethod
+    def engines(self) -> tuple[EngineCosts, ...]:
+        """The costs of each engine, at least one; the first is the one that computes everything."""
+
+    def fastest(self, works: Sequence[NodeWork]) -> EngineCosts:
+        """The engine that runs these nodes as one program soonest; the first of equals."""
+        return min(self.engines, key=lambda engine: engine.program_s(works))
+
+    def block_s(self, works: Sequence[NodeWork]) -> float:
+        """Seconds to run these nodes as one program."""
+        return self.fastest(works).program_s(works)
+
+
+class EngineCosts(ABC):
+    """Predicts computation by the engine of this name: `program_s` from `task_s` and
+    `layer_rates`.
+    """
+
+    __slots__ = ()
+
+    engine: str
 
     @property
     def task_s(self) -> float:
@@ -63,6 +88,6 @@ class Costs(ABC):
     def layer_rates(self, work: NodeWork) -> LayerRates:
         """Rates of a node; equal for all of its tiles with the same channels."""
 
-    def block_s(self, works: Sequence[NodeWork]) -> float:
+    def program_s(self, works: Sequence[NodeWork]) -> float:
         """Seconds to run these nodes as one program: task_s + sum over nodes of their rates."""
         return self.task_s + sum(self.layer_rates(work).seconds(work) for work in works)

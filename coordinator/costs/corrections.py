@@ -12,8 +12,9 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from coordinator.costs.affine import Costs, LayerRates
+from coordinator.costs.affine import Costs, EngineCosts, LayerRates
 from coordinator.costs.regression import RegressionCosts
 from models.operators.work import NodeWork
 
@@ -126,13 +127,24 @@ class CorrectedCosts(Costs):
     costs: Costs
     factor: float
 
+    @cached_property
+    def engines(self) -> tuple[EngineCosts, ...]:
+        """The device's engines, each by the same factor."""
+        engines = self.costs.engines
+        return tuple(_CorrectedEngine(costs.engine, costs, self.factor) for costs in engines)
+
+
+@dataclass(frozen=True)
+class _CorrectedEngine(EngineCosts):
+    engine: str
+    costs: EngineCosts
+    factor: float
+
     @property
     def task_s(self) -> float:
-        """Fixed seconds of any run of a program."""
         return self.costs.task_s * self.factor
 
     def layer_rates(self, work: NodeWork) -> LayerRates:
-        """Rates of a node; equal for all of its tiles with the same channels."""
         return self.costs.layer_rates(work).scaled(self.factor)
 
 

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator.costs.affine import LayerRates
 from coordinator.costs.cluster import EndpointOverhead
-from coordinator.costs.regression import DeviceProfile, LayerRegression
+from coordinator.costs.regression import DeviceProfile, EngineProfile, LayerRegression
 from protos.daemon.documents import first_problem
 from protos.daemon.files import decoded
 from protos.errors import BadRequest
+from protos.wire.facts import ONNXRUNTIME
 
-FORMAT = 2
+# Profiles of one engine are written as versions before wrote them, which read no others.
+FORMAT, FORMAT_OF_SEVERAL = 2, 3
 
 
 def save_profile(profile: DeviceProfile) -> str:
     """The text of a profile file."""
     body = asdict(profile)
-    return json.dumps({"format": FORMAT, **body}, indent=1, allow_nan=False) + "\n"
+    number = FORMAT_OF_SEVERAL if profile.others else FORMAT
+    if number == FORMAT:
+        del body["others"]
+        del body["engine"]
+    return json.dumps({"format": number, **body}, indent=1, allow_nan=False) + "\n"
 
 
 def parse_profile(text: str | bytes) -> DeviceProfile:
@@ -38,15 +44,15 @@ def parse_profile(text: str | bytes) -> DeviceProfile:
             cause=f"this is not a device's profile: {told}",
             cure="Make one with `imbrex profile`.",
         ) from error
-    fits = {
-        kind: LayerRegression(
-            LayerRates(**each.rates.model_dump()), each.samples, each.mape, each.bias
-        )
-        for kind, each in file.fits.items()
-    }
-    rest = file.model_dump(exclude={"format", "fits", "endpoint"})
-    end = EndpointOverhead(**file.endpoint.model_dump()) if file.endpoint else None
-    return DeviceProfile(fits=fits, endpoint=end, **rest)
+    main = file.profile
+    parts = {part.name: getattr(main, part.name) for part in fields(main)}
+    return DeviceProfile(
+        **parts,
+        fingerprint=file.fingerprint,
+        engine=file.engine,
+        others={name: other.profile for name, other in file.others.items()},
+        endpoint=EndpointOverhead(**file.endpoint.model_dump()) if file.endpoint else None,
+    )
 
 
 class _Strict(BaseModel):
@@ -76,13 +82,29 @@ class _EndpointFile(_Strict):
     peer_byte_s: float | None = Field(default=None, ge=0)
 
 
-class _ProfileFile(_Strict):
-    format: Literal[2]
-    fingerprint: dict[str, str]
+class _EngineFile(_Strict):
     fits: dict[str, _FitFile] = Field(min_length=1)
     compute_scale: float = Field(ge=0)
     light_scale: float = Field(ge=0)
     blocks: int = Field(ge=0)
     block_mape: float = Field(ge=0)
     block_bias: float
+
+    @property
+    def profile(self) -> EngineProfile:
+        fits = {
+            kind: LayerRegression(
+                LayerRates(**fit.rates.model_dump()), fit.samples, fit.mape, fit.bias
+            )
+            for kind, fit in self.fits.items()
+        }
+        rest = (self.compute_scale, self.light_scale, self.blocks, self.block_mape)
+        return EngineProfile(fits, *rest, self.block_bias)
+
+
+class _ProfileFile(_EngineFile):
+    format: Literal[2, 3]
+    fingerprint: dict[str, str]
+    engine: str = ONNXRUNTIME
+    others: dict[str, _EngineFile] = {}
     endpoint: _EndpointFile | None = None

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.costs.affine import Costs, LayerRates
+from coordinator.costs.affine import Costs, EngineCosts, LayerRates
 from models.operators.work import NodeWork
+from protos.wire.facts import ONNXRUNTIME
 
 _WEIGHT_ITEM_BYTES = 4
 _PRODUCTS = ("fully_connected", "product")
 
 # A common layer by which devices are ranked and shown: 3x3, 128 channels, a 28x56 map.
-_YARDSTICK = NodeWork(
+YARDSTICK = NodeWork(
     "convolution",
     flop=462_422_016,
     input_bytes=802_816,
@@ -25,8 +26,9 @@ _YARDSTICK = NodeWork(
 
 
 @dataclass(frozen=True, slots=True)
-class RateCosts(Costs):
-    """Seconds = FLOPs / rate, plus costs per byte of maps and per weight.
+class RateCosts(Costs, EngineCosts):
+    """Seconds = FLOPs / rate, plus costs per byte of maps and per weight, of one engine; and the
+    device's `others`, which are as fast as theirs say.
 
     `rate_1x1`, `rate_depthwise` and `rate_product` are the shares of `gflops` that 1x1 and
     depthwise convolutions and matrix products reach. `map_byte_ns` nanoseconds are spent per byte
@@ -44,11 +46,18 @@ class RateCosts(Costs):
     rate_depthwise: float = 1.0
     rate_product: float = 1.0
     map_byte_ns: float = 0.0
+    engine: str = ONNXRUNTIME
+    others: tuple[RateCosts, ...] = ()
 
     def __post_init__(self) -> None:
         assert self.gflops > 0, "a device computes"
         rates = (self.rate_1x1, self.rate_depthwise, self.rate_product)
         assert min(rates) > 0, "every layer takes finite time"
+
+    @property
+    def engines(self) -> tuple[EngineCosts, ...]:
+        """This engine and the device's others."""
+        return (self, *self.others)
 
     @property
     def task_s(self) -> float:
@@ -79,4 +88,4 @@ class RateCosts(Costs):
 
 def flop_per_s(costs: Costs) -> float:
     """A device's rate on a common layer."""
-    return _YARDSTICK.flop / costs.block_s([_YARDSTICK])
+    return YARDSTICK.flop / costs.block_s([YARDSTICK])

@@ -10,17 +10,21 @@ docs/adr/0003-costs.md has the errors, and what else was tried.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Self
 
 import numpy as np
 
-from coordinator.costs.affine import Costs, LayerRates
+from coordinator.costs.affine import Costs, EngineCosts, LayerRates
 from coordinator.costs.cluster import EndpointOverhead
-from coordinator.costs.rates import flop_per_s
+from coordinator.costs.rates import YARDSTICK
 from coordinator.costs.samples import BLOCK, LAYER, Sample
 from models.operators.work import LIGHT, NodeWork
 from models.tensors.arrays import Floats
+from protos.wire.facts import ONNXRUNTIME
 
 # What a block or layer computes, and its seconds.
 Measured = tuple[Sequence[NodeWork], float]
@@ -62,39 +66,72 @@ class LayerRegression:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceProfile:
-    """What was measured of a device: fits by kind, the two factors, and the error on fused blocks.
-
-    `fingerprint` identifies the device and runtime (CPU, cores, threads, pace ...); `endpoint` is
-    the cost of messages and tasks besides computing, if requests have shown it.
+class EngineProfile:
+    """What was measured of an engine on a device: fits by kind, the two factors, and the error on
+    fused blocks.
     """
 
-    fingerprint: Mapping[str, str]
     fits: Mapping[str, LayerRegression]
     compute_scale: float = 1.0
     light_scale: float = 1.0
     blocks: int = 0
     block_mape: float = 0.0
     block_bias: float = 0.0
+
+    def scaled(self, factor: float) -> Self:
+        """That of an engine that takes `factor` times as long."""
+        return replace(
+            self,
+            compute_scale=self.compute_scale * factor,
+            light_scale=self.light_scale * factor,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProfile(EngineProfile):
+    """What was measured of a device: of the engine that computes everything, and of the `others`.
+
+    `fingerprint` identifies the device and runtime (CPU, cores, threads, pace ...); `endpoint` is
+    the cost of messages and tasks besides computing, if requests have shown it.
+    """
+
+    fingerprint: Mapping[str, str] = field(default_factory=dict)
+    engine: str = ONNXRUNTIME
+    others: Mapping[str, EngineProfile] = field(default_factory=dict)
     endpoint: EndpointOverhead | None = None
 
 
 @dataclass(frozen=True)
 class RegressionCosts(Costs):
-    """Costs from a profile. A layer type without samples gets the worst rates of all types, except
-    nodes that were timed beside a convolution.
-    """
+    """Costs from a profile."""
 
     profile: DeviceProfile
+
+    @cached_property
+    def engines(self) -> tuple[EngineCosts, ...]:
+        """Those of the profile."""
+        main = EngineRegression(self.profile.engine, self.profile)
+        others = self.profile.others.items()
+        return (main, *(_PartialEngine(name, profile) for name, profile in others))
+
+
+@dataclass(frozen=True)
+class EngineRegression(EngineCosts):
+    """Costs from the profile of an engine that computes everything. A layer type without samples
+    gets the worst rates of all types, except nodes that were timed beside a convolution.
+    """
+
+    engine: str
+    profile: EngineProfile
 
     def __post_init__(self) -> None:
         assert self.profile.fits, "a profile has at least one fit"
 
     def layer_rates(self, work: NodeWork) -> LayerRates:
         """Rates of a node; equal for all of its tiles with the same channels."""
-        kind, fits = kind_of(work), self.profile.fits
         if work.pace:
-            return LayerRates(flop_s=work.pace / flop_per_s(self))
+            return LayerRates(flop_s=work.pace * self.program_s([YARDSTICK]) / YARDSTICK.flop)
+        kind, fits = kind_of(work), self.profile.fits
         if kind in LIGHT and work.lone and _TOKENWISE in fits:
             kind = _TOKENWISE
         elif kind not in fits:
@@ -103,6 +140,15 @@ class RegressionCosts(Costs):
         rates = found.rates if found else pessimistic(fits)
         scale = self.profile.light_scale if kind in LIGHT else self.profile.compute_scale
         return rates.scaled(scale)
+
+
+class _PartialEngine(EngineRegression):
+    """An engine that computes nothing of a layer type without samples."""
+
+    def layer_rates(self, work: NodeWork) -> LayerRates:
+        if work.pace or kind_of(work) not in self.profile.fits:
+            return LayerRates(fixed_s=math.inf)
+        return super().layer_rates(work)
 
 
 def pessimistic(fits: Mapping[str, LayerRegression]) -> LayerRates:
@@ -117,15 +163,31 @@ def pessimistic(fits: Mapping[str, LayerRegression]) -> LayerRates:
     )
 
 
-def fit(measured: Sequence[tuple[Sample, float]], fingerprint: Mapping[str, str]) -> DeviceProfile:
-    """A profile from samples and the measured seconds of one run of each."""
+def fit(
+    measured: Sequence[tuple[Sample, Mapping[str, float]]], fingerprint: Mapping[str, str]
+) -> DeviceProfile:
+    """A profile from samples and the measured seconds of one run of each, by engine."""
+    runs: dict[str, list[tuple[Sample, float]]] = {}
+    for sample, seconds in measured:
+        for engine, engine_s in seconds.items():
+            runs.setdefault(engine, []).append((sample, engine_s))
+    profiles = {engine: fit_engine(samples) for engine, samples in runs.items()}
+    known = {engine: profile for engine, profile in profiles.items() if profile.fits}
+    main = max(known, key=lambda engine: len(runs[engine]), default=ONNXRUNTIME)
+    profile = known.pop(main, EngineProfile({}))
+    parts = {part.name: getattr(profile, part.name) for part in fields(profile)}
+    return DeviceProfile(**parts, fingerprint=dict(fingerprint), engine=main, others=known)
+
+
+def fit_engine(measured: Sequence[tuple[Sample, float]]) -> EngineProfile:
+    """An engine's profile from samples and the measured seconds of one run of each."""
     by_kind: dict[str, list[tuple[NodeWork, float]]] = {}
     for sample, seconds in measured:
         if not sample.is_block:
             (work,) = sample.what.works
             by_kind.setdefault(kind_of(work), []).append((work, seconds))
     fits = {kind: _fit_kind(each) for kind, each in by_kind.items() if len(each) >= _LEAST_SAMPLES}
-    profile = DeviceProfile(dict(fingerprint), fits)
+    profile = EngineProfile(fits)
     blocks: dict[str, list[Measured]] = {}
     for sample, seconds in measured if fits else ():
         if sample.is_block:
@@ -180,24 +242,24 @@ def errors(ratios: Floats) -> tuple[float, float]:
     return float(np.abs(ratios - 1).mean()), float((ratios - 1).mean())
 
 
-def _with_tokens(profile: DeviceProfile, layers: Sequence[Measured]) -> DeviceProfile:
+def _with_tokens(profile: EngineProfile, layers: Sequence[Measured]) -> EngineProfile:
     """The profile whose fits of what transformers consist of predict their layers, by one factor.
     Their light layers are not fused with a convolution, but some of them with each other.
     """
     fits = dict(profile.fits)
     if "elementwise" in fits:
         fits[_TOKENWISE] = fits["elementwise"]
-    costs = RegressionCosts(replace(profile, fits=fits))
-    sums = np.array([[costs.block_s(works)] for works, _ in layers])
+    costs = EngineRegression(ONNXRUNTIME, replace(profile, fits=fits))
+    sums = np.array([[costs.program_s(works)] for works, _ in layers])
     (factor,) = regress(sums, np.array([seconds for _, seconds in layers]))
     for kind in fits.keys() & _OF_TOKENS:
         fits[kind] = replace(fits[kind], rates=fits[kind].rates.scaled(factor))
     return replace(profile, fits=fits)
 
 
-def _scaled(profile: DeviceProfile, blocks: Sequence[Measured]) -> DeviceProfile:
+def _scaled(profile: EngineProfile, blocks: Sequence[Measured]) -> EngineProfile:
     """The profile with its two factors, fitted to fused blocks by relative error."""
-    costs = RegressionCosts(profile)
+    costs = EngineRegression(ONNXRUNTIME, profile)
     sums = np.zeros((len(blocks), 2))
     for row, (works, _) in enumerate(blocks):
         for work in works:
@@ -209,4 +271,4 @@ def _scaled(profile: DeviceProfile, blocks: Sequence[Measured]) -> DeviceProfile
         sums = sums.sum(axis=1, keepdims=True)
         compute = light = regress(sums, seconds)[0]
     mape, bias = errors(_held_out(sums, seconds))
-    return DeviceProfile(profile.fingerprint, profile.fits, compute, light, len(blocks), mape, bias)
+    return EngineProfile(profile.fits, compute, light, len(blocks), mape, bias)

@@ -66,7 +66,7 @@ class Sampling:
     def __init__(self, budget_s: float = 60.0, seed: int = 0) -> None:
         self.budget_s = budget_s
         self.spent_s = 0.0
-        self.measured: list[tuple[Sample, float]] = []
+        self.measured: list[tuple[Sample, Mapping[str, float]]] = []
         self._rng = random.Random(seed)  # noqa: S311 - samples, not secrets
         self._queue = _interleaved()
         self._asked = 0
@@ -90,19 +90,17 @@ class Sampling:
         spread = _SPREADS.get(kind, _SPREAD)
         return draw(kind, self._rng, top * spread ** -self._rng.random())
 
-    def record(self, sample: Sample, seconds: float, spent_s: float) -> None:
-        """Records the seconds of one run, and what measuring took in total. For a sample that could
-        not be measured, call `skip` instead.
+    def record(self, sample: Sample, seconds: Mapping[str, float], spent_s: float) -> None:
+        """Records the seconds of one run by each engine that could run the sample, and what
+        measuring took in total.
         """
         self.spent_s += spent_s
-        if seconds > 0:
-            self.measured.append((sample, seconds))
+        runs = {engine: engine_s for engine, engine_s in seconds.items() if engine_s > 0}
+        if not runs:
+            return
+        self.measured.append((sample, runs))
         if len(self.measured) % len(COUNTS) == 0:
             self._check_enough()
-
-    def skip(self, spent_s: float) -> None:
-        """Records that a sample could not be measured (too little memory, for example)."""
-        self.spent_s += spent_s
 
     def profile(self, fingerprint: Mapping[str, str]) -> DeviceProfile:
         """The device's profile from all measurements."""
@@ -113,7 +111,7 @@ class Sampling:
         is approached in steps of at most 8, so that one wrong measurement does little harm.
         """
         rates = [
-            sample.flop / seconds
+            sample.flop / min(seconds.values())
             for sample, seconds in self.measured
             if sample.kind in ("convolution", "pointwise", "block")
         ]

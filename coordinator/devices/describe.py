@@ -70,11 +70,8 @@ def _profile_of(costs: Costs, factor: float = 1.0) -> DeviceProfile | None:
         case CorrectedCosts(inner, more):
             return _profile_of(inner, factor * more)
         case RegressionCosts(profile):
-            return replace(
-                profile,
-                compute_scale=profile.compute_scale * factor,
-                light_scale=profile.light_scale * factor,
-            )
+            others = {name: other.scaled(factor) for name, other in profile.others.items()}
+            return replace(profile.scaled(factor), others=others)
         case _:
             return None
 

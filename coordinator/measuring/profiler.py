@@ -152,10 +152,7 @@ class Profiler:
             began_s = time.monotonic()
             seconds = await _seconds(connection, sample)
             spent_s = time.monotonic() - began_s
-            if seconds is None:
-                sampling.skip(spent_s)
-            else:
-                await asyncio.to_thread(sampling.record, sample, seconds, spent_s)
+            await asyncio.to_thread(sampling.record, sample, seconds, spent_s)
         described = {key: str(value) for key, value in asdict(connection.facts).items()}
         profile = await asyncio.to_thread(sampling.profile, described)
         if not profile.fits:
@@ -170,8 +167,8 @@ class Profiler:
         self.failures[device] = error
 
 
-async def _seconds(connection: Connection, sample: Sample) -> float | None:
-    """Median seconds of one sample; None if the device could not run it.
+async def _seconds(connection: Connection, sample: Sample) -> dict[str, float]:
+    """Median seconds of one sample by each engine that could run it.
 
     Raises:
         LostWorker: the connection has ended.
@@ -191,5 +188,8 @@ async def _seconds(connection: Connection, sample: Sample) -> float | None:
     except LostWorker:
         raise
     except ImbrexError:
-        return None
-    return statistics.median(reply.seconds) if reply.seconds else None
+        return {}
+    runs = {run.engine: run.seconds for run in reply.engines}
+    if not runs:  # a worker of a version that did not tell engines apart
+        runs = {connection.facts.engine: reply.seconds}
+    return {engine: statistics.median(seconds) for engine, seconds in runs.items() if seconds}

@@ -6,6 +6,7 @@ import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -21,6 +22,7 @@ from coordinator.planning.cluster_schema import (
     DeviceEntry,
     Host,
     NetworkTable,
+    RatesTable,
     scaled,
 )
 from protos.daemon.documents import first_problem
@@ -123,14 +125,21 @@ def _costs(entry: ComputerTable, where: str, name: str, read: ReadFile) -> Costs
     if (entry.gflops is None) == (entry.profile is None):
         raise _bad(name, f"{where} needs either gflops or profile")
     if entry.gflops is not None:
-        rates = {key: getattr(entry, key) for key in _RATES}
-        return RateCosts(entry.gflops, run_s=entry.run_ms * 1e-3, **rates)
+        others = tuple(_rates(other, other.gflops, engine=other.name) for other in entry.engine)
+        return _rates(entry, entry.gflops, others=others)
+    if entry.engine:
+        raise _bad(name, f"{where}.engine goes with gflops; a profile has its own")
     assert entry.profile is not None
     try:
         return RegressionCosts(parse_profile(read(entry.profile)))
     except OSError as error:
         file, why = error.filename or entry.profile, error.strerror or str(error)
         raise _bad(name, f"{where}.profile {file} can't be read ({why})") from error
+
+
+def _rates(table: RatesTable, gflops: float, **rest: Any) -> RateCosts:
+    rates = {key: getattr(table, key) for key in _RATES}
+    return RateCosts(gflops, run_s=table.run_ms * 1e-3, **rates, **rest)
 
 
 def _bad(name: str, what: str) -> BadRequest:
@@ -151,7 +160,7 @@ def dump_cluster(cluster: Cluster, profiles: Mapping[DeviceId, str] | None = Non
     lines += _computer_lines(host, profiles or {}) if host else ["computes = false"]
     near = links[0].near if links else host.link.near if host else EndpointOverhead()
     lines += _endpoint_lines(near)
-    lines += _limits_lines("host", host)
+    lines += _tables("host", host, profiles or {})
     if host and host.link.far != EndpointOverhead():
         lines += ["", "[host.worker]", *_endpoint_lines(host.link.far)]
     lines += [
@@ -169,7 +178,7 @@ def dump_cluster(cluster: Cluster, profiles: Mapping[DeviceId, str] | None = Non
             if device.link.bytes_per_s != shared.bytes_per_s:
                 lines.append(f"mbps = {device.link.bytes_per_s * 8e-6!r}")
             lines += _endpoint_lines(device.link.far)
-            lines += _limits_lines("device", device)
+            lines += _tables("device", device, profiles or {})
     return "\n".join(lines) + "\n"
 
 
@@ -179,15 +188,7 @@ def _computer_lines(device: Device, profiles: Mapping[DeviceId, str]) -> list[st
     if device.id in profiles:
         lines.append(f"profile = {json.dumps(profiles[device.id])}")
     elif isinstance(costs, RateCosts):
-        lines.append(f"gflops = {costs.gflops!r}")
-        rates = {key: getattr(costs, key) for key in _RATES}
-        lines += [
-            f"{key} = {rate!r}"
-            for key, rate in rates.items()
-            if rate != ComputerTable.model_fields[key].default
-        ]
-        if costs.run_s:
-            lines.append(f"run_ms = {costs.run_s * 1e3!r}")
+        lines += _rate_lines(costs)
     else:
         lines.append(f"gflops = {speed_of(costs) * 1e-9!r}")
     if device.memory_bytes:
@@ -197,12 +198,32 @@ def _computer_lines(device: Device, profiles: Mapping[DeviceId, str]) -> list[st
     return lines
 
 
-def _limits_lines(section: str, device: Device | None) -> list[str]:
-    """The sub-table of a device's limits."""
-    if device is None or device.limits is None:
+def _rate_lines(costs: RateCosts) -> list[str]:
+    rates = {key: getattr(costs, key) for key in _RATES} | {"run_ms": costs.run_s * 1e3}
+    told = {
+        key: rate for key, rate in rates.items() if rate != RatesTable.model_fields[key].default
+    }
+    return [f"gflops = {costs.gflops!r}", *(f"{key} = {rate!r}" for key, rate in told.items())]
+
+
+def _tables(section: str, device: Device | None, profiles: Mapping[DeviceId, str]) -> list[str]:
+    """The sub-tables of a device: its other engines, and its limits."""
+    if device is None:
         return []
+    lines = []
+    if isinstance(device.costs, RateCosts) and device.id not in profiles:
+        for other in device.costs.others:
+            name = json.dumps(other.engine)
+            lines += ["", f"[[{section}.engine]]", f"name = {name}", *_rate_lines(other)]
+    if device.limits is None:
+        return lines
     named = ((key, getattr(device.limits, key)) for key in ("networks", "shapes", "dtypes"))
-    return ["", f"[{section}.limits]", *(f"{k} = {json.dumps(each)}" for k, each in named if each)]
+    return [
+        *lines,
+        "",
+        f"[{section}.limits]",
+        *(f"{k} = {json.dumps(each)}" for k, each in named if each),
+    ]
 
 
 def _endpoint_lines(end: EndpointOverhead) -> list[str]:

@@ -79,16 +79,11 @@ class Limited(_Strict):
         return Limits(self.networks, self.shapes, self.dtypes)
 
 
-class ComputerTable(End):
-    """What host and devices share; each that computes needs a rate or a profile."""
+class RatesTable(_Strict):
+    """How much slower than a dense convolution an engine computes some classes of layers, and what
+    it takes besides.
+    """
 
-    gflops: _Positive | None = Field(
-        default=None, description="GFLOP/s that the machine reaches; a multiply-add counts as two"
-    )
-    profile: str | None = Field(
-        default=None,
-        description="instead of `gflops`: a file in the same folder, from `imbrex status --save`",
-    )
     rate_1x1: _Positive = Field(
         default=1.0, description="the share of `gflops` that 1x1 convolutions reach"
     )
@@ -112,6 +107,28 @@ class ComputerTable(End):
     )
     run_ms: _NotNegative = Field(
         default=0.0, description="milliseconds that each run of a program takes in addition"
+    )
+
+
+class EngineTable(RatesTable):
+    """Another engine of a device, which computes the blocks that it is faster at."""
+
+    name: Annotated[str, Field(min_length=1)] = Field(description="the engine's name, as `ncnn`")
+    gflops: _Positive = Field(description="GFLOP/s that it reaches")
+
+
+class ComputerTable(End, RatesTable):
+    """What host and devices share; each that computes needs a rate or a profile."""
+
+    gflops: _Positive | None = Field(
+        default=None, description="GFLOP/s that the machine reaches; a multiply-add counts as two"
+    )
+    profile: str | None = Field(
+        default=None,
+        description="instead of `gflops`: a file in the same folder, from `imbrex status --save`",
+    )
+    engine: list[EngineTable] = Field(
+        default=[], description="beside `gflops`: the device's other engines"
     )
     memory_mb: _NotNegative = Field(
         default=0.0, description="megabytes that the worker may use; 0: no limit"

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.table import Table
 from rich.text import Text
 
 from imbrex import terminal
@@ -65,16 +66,22 @@ def _show(status: Mapping[str, Any]) -> None:
     found = status["profile"]
     if not found:
         return
-    made = terminal.table("layers", ">samples", ">off by", ">bias")
-    for kind, each in sorted(found["fits"].items()):
-        made.add_row(kind, str(each["samples"]), f"{each['mape']:.1%}", f"{each['bias']:+.1%}")
-    made.add_row(
-        "fused blocks",
-        str(found["blocks"]),
-        f"{found['block_mape']:.1%}",
-        f"{found['block_bias']:+.1%}",
-    )
-    console.print(made)
+    for engine, fits in {found["engine"]: found, **found["others"]}.items():
+        console.print(_fits(engine, fits))
     console.print(
         "off by: mean difference of prediction and measurement on samples not used for the fit"
     )
+
+
+def _fits(engine: str, profile: Mapping[str, Any]) -> Table:
+    """How well an engine's layers and blocks are predicted."""
+    table = terminal.table(f"layers by {engine}", ">samples", ">off by", ">bias")
+    for kind, fit in sorted(profile["fits"].items()):
+        table.add_row(kind, str(fit["samples"]), f"{fit['mape']:.1%}", f"{fit['bias']:+.1%}")
+    table.add_row(
+        "fused blocks",
+        str(profile["blocks"]),
+        f"{profile['block_mape']:.1%}",
+        f"{profile['block_bias']:+.1%}",
+    )
+    return table

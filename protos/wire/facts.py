@@ -14,6 +14,8 @@ from protos.wire.limits import Limits
 
 DeviceId = NewType("DeviceId", str)
 
+# The engine that computes every program.
+ONNXRUNTIME = "onnxruntime"
 # Our own device ids are much shorter; this bounds the keys of every table.
 MAX_ID_CHARS = 64
 # One concurrent task for each core of the largest computers.
@@ -51,7 +53,7 @@ class Facts:
     concurrency: int = 1
     celsius: float = 0.0
     throttled: bool = False
-    engine: str = "onnxruntime"
+    engine: str = ONNXRUNTIME
     processor: str = "cpu"
     gflops: float = 0.0
     tolerance: float = 1e-5

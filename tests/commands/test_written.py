@@ -78,7 +78,7 @@ READERS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
     ),
     "profile": (
         "pi.json",
-        save_profile(DeviceProfile({"cpu": "x"}, {"convolution": FIT})),
+        save_profile(DeviceProfile({"convolution": FIT}, fingerprint={"cpu": "x"})),
         lambda path: parse_profile(path.read_bytes()),
     ),
     "configuration": (

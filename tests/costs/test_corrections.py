@@ -80,13 +80,12 @@ def test_corrected_costs() -> None:
     work = NodeWork("convolution", 10**9, 1, 1, 1, taps=9)
     costs = CorrectedCosts(RateCosts(1.0, run_s=0.1), 2.0)
     assert costs.block_s([work]) == pytest.approx(2.2)
-    assert costs.task_s == pytest.approx(0.2)
+    (engine,) = costs.engines
+    assert engine.task_s == pytest.approx(0.2)
 
 
 def test_corrected_costs_are_measured_if_a_profile_is_behind_them() -> None:
-    profile = DeviceProfile(
-        {}, {"convolution": LayerRegression(LayerRates(1e-5, 1e-10), 9, 0.1, 0.0)}
-    )
+    profile = DeviceProfile({"convolution": LayerRegression(LayerRates(1e-5, 1e-10), 9, 0.1, 0.0)})
     assert is_measured(CorrectedCosts(CorrectedCosts(RegressionCosts(profile), 2.0), 0.5))
     assert not is_measured(CorrectedCosts(RateCosts(1.0), 2.0))
 

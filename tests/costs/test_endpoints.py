@@ -172,7 +172,9 @@ def test_a_loopback_is_its_ends() -> None:
 def test_a_profile_keeps_what_requests_showed() -> None:
     rates = LayerRates(1e-5, 1e-10)
     profile = DeviceProfile(
-        {"cpu": "x"}, {"convolution": LayerRegression(rates, 9, 0.1, 0.0)}, endpoint=FAR
+        {"convolution": LayerRegression(rates, 9, 0.1, 0.0)},
+        fingerprint={"cpu": "x"},
+        endpoint=FAR,
     )
     assert parse_profile(save_profile(profile)) == profile
     plain = replace(profile, endpoint=None)

@@ -1,6 +1,8 @@
 """Regressions recover what was planted, and report their errors honestly."""
 
+import json
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 
 from coordinator.costs.affine import LayerRates
+from coordinator.costs.corrections import CorrectedCosts
 from coordinator.costs.profile_json import parse_profile, save_profile
 from coordinator.costs.rates import flop_per_s
 from coordinator.costs.regression import (
@@ -23,6 +26,7 @@ from coordinator.costs.regression import (
 from coordinator.costs.samples import BLOCK, DRAWS, LAYER, Sample, draw
 from models.operators.work import LIGHT, NodeWork
 from protos.errors import BadRequest
+from protos.wire.facts import ONNXRUNTIME
 
 PLANTED = {
     "convolution": LayerRates(2e-5, 1e-10, 2e-11, 1e-11, 3e-11),
@@ -70,8 +74,14 @@ def measured(noise: float, count: int = 24, seed: int = 0) -> list[tuple[Sample,
     ]
 
 
+def by_engine(
+    runs: Sequence[tuple[Sample, float]],
+) -> list[tuple[Sample, dict[str, float]]]:
+    return [(sample, {ONNXRUNTIME: seconds}) for sample, seconds in runs]
+
+
 def test_planted_coefficients_are_recovered() -> None:
-    profile = fit(measured(0.0), {"cpu": "test"})
+    profile = fit(by_engine(measured(0.0)), {"cpu": "test"})
     assert set(profile.fits) == {*PLANTED, "tokenwise"}
     for kind, each in profile.fits.items():
         assert each.mape < 1e-6, kind
@@ -96,13 +106,13 @@ def test_what_computes_is_never_free() -> None:
         for block, _ in measured(0.0)
         if block.kind == BLOCK
     ]
-    profile = fit([*layers, *odd], {})
+    profile = fit(by_engine([*layers, *odd]), {})
     assert profile.compute_scale == profile.light_scale > 0
     assert profile.block_mape > 0.1
 
 
 def test_noise_is_reported_and_other_samples_are_predicted() -> None:
-    profile = fit(measured(0.1), {})
+    profile = fit(by_engine(measured(0.1)), {})
     assert 0.02 < profile.fits["convolution"].mape < 0.1
     assert abs(profile.fits["convolution"].bias) < 0.05
     costs = RegressionCosts(profile)
@@ -120,25 +130,29 @@ def test_noise_is_reported_and_other_samples_are_predicted() -> None:
     [("product", "pointwise"), ("softmax", "elementwise"), ("layer_norm", "normalisation")],
 )
 def test_a_profile_from_before_predicts_by_the_kind_that_it_has(kind: str, before: str) -> None:
-    profile = fit(measured(0.0), {})
+    profile = fit(by_engine(measured(0.0)), {})
     (work,) = draw(kind, random.Random(1), 1e6).what.works
-    rates = RegressionCosts(profile).layer_rates(work)
+    rates = RegressionCosts(profile).engines[0].layer_rates(work)
     assert rates == profile.fits[kind].rates.scaled(profile.compute_scale)
     planted = OF_LAYERS * PLANTED[kind].seconds(work)
     assert rates.seconds(work) == pytest.approx(planted, rel=1e-3)
     old = replace(profile, fits={name: each for name, each in profile.fits.items() if name != kind})
     scale = profile.light_scale if before in LIGHT else profile.compute_scale
-    assert RegressionCosts(old).layer_rates(work) == profile.fits[before].rates.scaled(scale)
+    assert RegressionCosts(old).engines[0].layer_rates(work) == profile.fits[before].rates.scaled(
+        scale
+    )
 
 
 def test_light_layers_cost_little_behind_convolutions_alone() -> None:
-    profile = fit(measured(0.0), {})
+    profile = fit(by_engine(measured(0.0)), {})
     (lone,) = draw("elementwise", random.Random(1), 1e6).what.works
     assert lone.lone
     costs = RegressionCosts(profile)
-    behind = costs.layer_rates(lone._replace(lone=False))
+    behind = costs.engines[0].layer_rates(lone._replace(lone=False))
     assert behind.input_byte_s == pytest.approx(FUSED * 2e-10, rel=1e-2)
-    assert costs.layer_rates(lone).input_byte_s == pytest.approx(OF_LAYERS * 2e-10, rel=1e-2)
+    assert costs.engines[0].layer_rates(lone).input_byte_s == pytest.approx(
+        OF_LAYERS * 2e-10, rel=1e-2
+    )
 
 
 def test_errors_are_relative_to_what_was_measured() -> None:
@@ -164,7 +178,6 @@ def test_small_samples_count_as_much_as_large_ones() -> None:
 
 def test_a_layer_type_without_samples_gets_the_worst_rates() -> None:
     known = DeviceProfile(
-        {},
         {
             "convolution": LayerRegression(LayerRates(1, 2, 3, 4, 5), 9, 0, 0),
             "pooling": LayerRegression(LayerRates(5, 4, 3, 2, 1), 9, 0, 0),
@@ -180,19 +193,69 @@ def test_a_layer_type_without_samples_gets_the_worst_rates() -> None:
 
 def test_too_few_samples_make_no_fit() -> None:
     few = [each for each in measured(0.0) if each[0].kind == "convolution"][:3]
-    assert fit(few, {}).fits == {}
-    assert fit([], {}) == DeviceProfile({}, {})
+    assert fit(by_engine(few), {}).fits == {}
+    assert fit([], {}) == DeviceProfile({})
 
 
 def test_block_costs_are_affine_in_the_tile() -> None:
-    costs = RegressionCosts(fit(measured(0.05), {}))
+    costs = RegressionCosts(fit(by_engine(measured(0.05)), {}))
     works = [sample.what.works[0] for sample, _ in measured(0.0, 4)]
-    total = costs.task_s + sum(costs.layer_rates(work).seconds(work) for work in works)
+    total = sum(costs.engines[0].layer_rates(work).seconds(work) for work in works)
     assert costs.block_s(works) == pytest.approx(total)
 
 
+def two_engines() -> DeviceProfile:
+    """A device whose second engine takes half as long, and computes no pooling and no softmax."""
+    return fit(
+        [
+            (
+                sample,
+                {ONNXRUNTIME: seconds}
+                | ({"other": seconds / 2} if sample.kind not in ("pooling", "softmax") else {}),
+            )
+            for sample, seconds in measured(0.0)
+        ],
+        {},
+    )
+
+
+def test_each_block_is_computed_by_the_engine_that_is_faster_at_it() -> None:
+    profile = two_engines()
+    assert profile.engine == ONNXRUNTIME
+    assert profile.others.keys() == {"other"}
+    costs = RegressionCosts(profile)
+    main, other = costs.engines
+    block = [sample.what.works for sample, _ in measured(0.0, 4, seed=5) if sample.kind == BLOCK]
+    convolutions = [work for work in block[0] if kind_of(work) == "convolution"]
+    assert convolutions
+    assert costs.block_s(convolutions) == other.program_s(convolutions)
+    assert other.program_s(convolutions) == pytest.approx(main.program_s(convolutions) / 2, rel=0.1)
+    (softmax,) = draw("softmax", random.Random(1), 1e6).what.works
+    assert costs.block_s([softmax]) == main.program_s([softmax]) < other.program_s([softmax])
+
+
+def test_a_correction_applies_to_every_engine() -> None:
+    profile = two_engines()
+    works = draw("convolution", random.Random(1), 1e6).what.works
+    plain, corrected = RegressionCosts(profile), CorrectedCosts(RegressionCosts(profile), 3.0)
+    for engine, slower in zip(plain.engines, corrected.engines, strict=True):
+        assert engine.engine == slower.engine
+        assert slower.program_s(works) == pytest.approx(3.0 * engine.program_s(works))
+
+
+def test_profiles_of_several_engines_survive_json() -> None:
+    profile = two_engines()
+    text = save_profile(profile)
+    assert '"format": 3' in text
+    assert parse_profile(text) == profile
+    broken = json.loads(text)
+    del broken["others"]["other"]["fits"]
+    with pytest.raises(BadRequest, match=r"others\.other\.fits"):
+        parse_profile(json.dumps(broken))
+
+
 def test_profiles_survive_json() -> None:
-    profile = fit(measured(0.1), {"cpu": "Cortex-A53", "cores": "4"})
+    profile = fit(by_engine(measured(0.1)), {"cpu": "Cortex-A53", "cores": "4"})
     assert parse_profile(save_profile(profile)) == profile
 
 
@@ -207,7 +270,7 @@ def test_profiles_survive_json() -> None:
     ],
 )
 def test_files_that_are_no_profiles(change: tuple[str, str], fault: str) -> None:
-    text = save_profile(fit(measured(0.0), {"cpu": "x"}))
+    text = save_profile(fit(by_engine(measured(0.0)), {"cpu": "x"}))
     with pytest.raises(BadRequest, match=fault):
         parse_profile(text.replace(*change, 1))
 

@@ -11,6 +11,7 @@ from coordinator.costs.regression import kind_of
 from coordinator.costs.sample_choice import COUNTS, Sampling
 from coordinator.costs.samples import DRAWS, Sample, draw
 from models.operators import TABLE
+from protos.wire.facts import ONNXRUNTIME
 
 
 def run(sample: Sample) -> list[np.ndarray]:
@@ -74,7 +75,7 @@ def test_sampling_follows_the_devices_speed(gflops: float) -> None:
     while (sample := sampling.next()) is not None:
         seconds = device_s(sample, gflops)
         longest = max(longest, seconds)
-        sampling.record(sample, seconds, 4 * seconds)
+        sampling.record(sample, {ONNXRUNTIME: seconds}, 4 * seconds)
     assert sampling.progress == 1.0
     largest = max(sample.flop for sample, _ in sampling.measured)
     tile = min(3e8, gflops * 1e9 * 0.25)  # on a slow device too, where it takes no longer than this
@@ -88,7 +89,7 @@ def test_sampling_ends_when_its_time_is_used_up() -> None:
     progress = []
     while (sample := sampling.next()) is not None:
         count += 1
-        sampling.record(sample, device_s(sample, 2.0), 0.5)
+        sampling.record(sample, {ONNXRUNTIME: device_s(sample, 2.0)}, 0.5)
         progress.append(sampling.progress)
     assert count == 20
     assert progress == sorted(progress)
@@ -98,8 +99,8 @@ def test_sampling_ends_when_its_time_is_used_up() -> None:
 
 def test_a_sample_that_fails_is_skipped() -> None:
     sampling = Sampling(budget_s=1.0)
-    while sampling.next() is not None:
-        sampling.skip(0.3)
+    while (sample := sampling.next()) is not None:
+        sampling.record(sample, {}, 0.3)
     assert not sampling.measured
     assert sampling.progress == 1.0
 
@@ -108,7 +109,7 @@ def test_sampling_stops_early_when_the_error_is_small() -> None:
     sampling, count = Sampling(budget_s=1e9), 0
     while (sample := sampling.next()) is not None:
         count += 1
-        sampling.record(sample, device_s(sample, 50.0), 0.01)
+        sampling.record(sample, {ONNXRUNTIME: device_s(sample, 50.0)}, 0.01)
     assert count < sum(COUNTS.values())
     assert sampling.profile({}).block_mape < 0.05
 

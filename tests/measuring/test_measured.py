@@ -131,7 +131,7 @@ async def test_messages_between_devices_that_turn_out_slow_are_worth_another_pla
     measured, switching = DeviceMeasurements(), Switching()
     await measured.probe(PI, Probed(probe(WIRE_BYTE_S)))  # type: ignore[arg-type]
     assert not switching.is_due("m", measured.observed([PI], 0.0), 0.0)
-    seen = DeviceProfile({}, {}, endpoint=replace(DEVICE_ENDPOINT, peer_message_s=6e-4))
+    seen = DeviceProfile({}, endpoint=replace(DEVICE_ENDPOINT, peer_message_s=6e-4))
     slow = DeviceMeasurements()
     slow.remember(PI, seen)
     await slow.probe(PI, Probed(probe(WIRE_BYTE_S)))  # type: ignore[arg-type]

@@ -138,7 +138,7 @@ def test_more_devices_are_never_worse(name: str, kind: str, counts: tuple[int, .
 @pytest.mark.parametrize(("error", "count"), [(0.05, 2), (0.95, 1)])
 def test_a_gain_within_the_error_of_a_profile_is_worth_nothing(error: float, count: int) -> None:
     rates = LayerRegression(LayerRates(1e-5, 1e-9), 9, 0.1, 0.0)
-    profile = DeviceProfile({}, dict.fromkeys(("convolution", "pooling"), rates), block_mape=error)
+    profile = DeviceProfile(dict.fromkeys(("convolution", "pooling"), rates), block_mape=error)
     two = pis(2, "star")
     measured = CorrectedCosts(RegressionCosts(profile), 1.1)
     devices = tuple(replace(each, costs=measured) for each in two.devices)

@@ -204,7 +204,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
 
 def test_a_profile_beside_the_file(tmp_path: Path) -> None:
     fit = LayerRegression(LayerRates(1e-5, 1e-10, 0, 1e-11, 0), 30, 0.05, 0.0)
-    profile = DeviceProfile({"cpu": "a53"}, {"convolution": fit, "elementwise": fit})
+    profile = DeviceProfile({"convolution": fit, "elementwise": fit}, fingerprint={"cpu": "a53"})
     (tmp_path / "pi.json").write_text(save_profile(profile))
     file = tmp_path / "cluster.toml"
     file.write_text(GOOD.replace("gflops = 1.85\nmemory", 'profile = "pi.json"\nmemory'))

@@ -178,7 +178,7 @@ def test_costs_of_a_profile_explain_unused_devices_too() -> None:
         kind: LayerRegression(rates, 9, 0.1, 0.0)
         for kind in ("convolution", "pointwise", "pooling", "elementwise")
     }
-    costs = RegressionCosts(DeviceProfile({"cpu": "any"}, fits))
+    costs = RegressionCosts(DeviceProfile(fits))
     far = Link(1e3, message_s=1.0)
     some = cluster(1.0, 1.0, 1.0, link=far)
     devices = tuple(replace(device, costs=costs) for device in some.devices)

@@ -1,9 +1,12 @@
 """The tables against their definition, on random networks and clusters."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from coordinator.costs.rates import RateCosts
 from coordinator.planning.geometry.blocks import geometry_of
 from coordinator.planning.geometry.tile_shapes import shapes_of
 from coordinator.planning.planners.aofl import options_by_count
@@ -12,7 +15,10 @@ from coordinator.planning.search.tables import Tables, ranked, tables_of
 from models.cut.tiles import MapTile
 from models.cut.units import Network, divide
 from models.onnx_file.importer import load_graph
+from models.operators.work import tile_works
+from models.tensors.boxes import Box
 from protos.errors import Infeasible
+from protos.wire.facts import ONNXRUNTIME
 from tests.examples import examples
 from tests.models.networks import networks
 from tests.planning.support import (
@@ -157,3 +163,28 @@ def test_bands_and_uneven_grids_cost_what_the_definition_costs() -> None:
             assert option.seconds[start, end] == pytest.approx(exact, rel=1e-9)
             compared += 1
     assert compared > 200
+
+
+def test_each_block_is_costed_by_the_engine_that_is_faster_at_it() -> None:
+    network = real("resnet50")
+    dense = RateCosts(4.0, rate_1x1=0.25, run_s=1e-4)
+    both = replace(dense, others=(RateCosts(2.0, run_s=1e-4, engine="other"),))
+    some = CLUSTERS["alike"]
+    one, two = (
+        tables_of(
+            network, replace(some, devices=tuple(replace(d, costs=costs) for d in some.devices))
+        )
+        for costs in (dense, both)
+    )
+    chosen = set()
+    for option in options_by_count(two)[-1]:
+        for start, end in zip(*np.nonzero(np.isfinite(option.seconds)), strict=True):
+            exact = block_s(network, two, option, start, end)
+            assert exact * (1 - 1e-9) <= option.seconds[start, end] <= exact * 1.05
+            units = (two.geometry.boundaries[start], two.geometry.boundaries[end])
+            boxes = {name: Box.whole(network.graph.shape(name)) for name in network.outputs(*units)}
+            works = tile_works(network.graph, network.nodes(*units), boxes)
+            chosen.add(both.fastest(works).engine)
+    assert chosen == {ONNXRUNTIME, "other"}
+    assert (two.compute_s <= one.compute_s).all()
+    assert (two.compute_s < one.compute_s).any()

@@ -3,7 +3,7 @@
 import asyncio
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,11 +12,13 @@ from models.cut.program import Program, WeightRef
 from models.tensors.memory import PEAK_OVER_WEIGHTS, megabytes
 from protos.daemon.heap import give_back_memory
 from protos.daemon.memory_in_use import free_bytes, resident_bytes
-from protos.errors import BadRequest
+from protos.errors import BadRequest, ImbrexError
 from protos.failures import OutOfMemory
 from protos.wire.convert import MAX_DIMS, dtype_of
 from worker.compute.compute import Compute
-from worker.engines.base import Engine, Runnable
+from worker.engines.base import Engine, Runnable, Trial
+from worker.engines.onnxruntime import OnnxRuntime
+from worker.engines.verified import Verified
 from worker.programs.graphs import checked_model, weight_bytes
 from worker.programs.store import BlobStore
 
@@ -38,11 +40,29 @@ class TensorShape:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Seconds of each repeat with the fastest number of threads, at the worker's pace."""
+    """Seconds of each repeat by engine, each with its fastest number of threads, at the worker's
+    pace.
+    """
+
+    engines: Mapping[str, "EngineSeconds"]
+    resident_bytes: int
+
+    @property
+    def fastest(self) -> "EngineSeconds":
+        """Those of the fastest engine."""
+        return min(self.engines.values(), key=EngineSeconds.median)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSeconds:
+    """Seconds of each repeat by an engine with so many threads."""
 
     seconds: tuple[float, ...]
     threads: int
-    resident_bytes: int
+
+    def median(self) -> float:
+        """The median of the repeats."""
+        return statistics.median(self.seconds)
 
 
 class Measurer:
@@ -62,41 +82,56 @@ class Measurer:
         at_most_s: float,
         threads: Sequence[int],
     ) -> Measurement:
-        """One warm-up run, then up to `repeats` timed ones, at least one; each is queued in the
-        compute thread, so tasks wait for one run at most. The candidates share the time limit.
+        """With each engine that can run the program, one warm-up run, then up to `repeats` timed
+        ones, at least one; each is queued in the compute thread, so tasks wait for one run at most.
+        Engines and numbers of threads share the time limit.
 
         Raises:
             ImbrexError: the program is refused, or memory is short.
         """
+        trials = _trials(self._engine)
+        results: dict[str, EngineSeconds] = {}
+        refusal: ImbrexError | None = None
         async with self._one_at_a_time:
-            budget_s = min(at_most_s or _MAX_S, _MAX_S) / len(threads)
+            budget_s = min(at_most_s or _MAX_S, _MAX_S) / len(threads) / len(trials)
             count = max(1, min(repeats, _MAX_REPEATS))
-            results = [
-                await self._candidate(program, inputs, count, budget_s, number)
-                for number in threads
-            ]
+            for name, trial in trials.items():
+                try:
+                    candidates = [
+                        await self._candidate(trial, program, inputs, count, budget_s, number)
+                        for number in threads
+                    ]
+                except ImbrexError as error:
+                    refusal = error
+                else:
+                    results[name] = min(candidates, key=EngineSeconds.median)
+        memory_bytes = resident_bytes()
         await asyncio.to_thread(give_back_memory)
-        return min(results, key=lambda result: statistics.median(result.seconds))
+        if not results:
+            assert refusal is not None, "there is an engine"
+            raise refusal
+        return Measurement(results, memory_bytes)
 
     async def _candidate(
         self,
+        trial: Trial,
         program: Program,
         inputs: Sequence[TensorShape],
         repeats: int,
         budget_s: float,
         threads: int,
-    ) -> Measurement:
-        session, feed = await asyncio.to_thread(self._ready, program, inputs, threads)
+    ) -> EngineSeconds:
+        session, feed = await asyncio.to_thread(self._ready, trial, program, inputs, threads)
         until = time.monotonic() + budget_s
         await self._compute.run(lambda: session.bound(feed, {}))
         seconds: list[float] = []
         while len(seconds) < repeats and (not seconds or time.monotonic() < until):
             timed = await self._compute.run(lambda: session.bound(feed, {}))
             seconds.append(timed.stop_s - timed.start_s)
-        return Measurement(tuple(seconds), threads, resident_bytes())
+        return EngineSeconds(tuple(seconds), threads)
 
     def _ready(
-        self, program: Program, inputs: Sequence[TensorShape], threads: int
+        self, trial: Trial, program: Program, inputs: Sequence[TensorShape], threads: int
     ) -> tuple[Runnable, dict[str, np.ndarray]]:
         checked_model(program)
         needed = PEAK_OVER_WEIGHTS * sum(weight_bytes(ref) for ref in program.weights)
@@ -109,10 +144,8 @@ class Measurer:
         weights = {ref.name: self._array(ref) for ref in program.weights}
         random = np.random.default_rng(_SEED)
         feed = {entry.tensor: _random(entry.dims, entry.dtype, random) for entry in inputs}
-        runnable = self._engine.trial(program, weights, threads)
-        runnable.bound(
-            feed, {}
-        )  # here it may take long: an engine is chosen, and programs compiled
+        runnable = trial(program, weights, threads)
+        runnable.bound(feed, {})  # compiles it, which tasks must not wait for
         return runnable, feed
 
     def _array(self, ref: WeightRef) -> np.ndarray:
@@ -133,6 +166,12 @@ class Measurer:
                 cure="Cut the program again",
             )
         return np.memmap(self._store.path(ref.sha256), dtype, mode="r", shape=ref.dims)
+
+
+def _trials(engine: Engine) -> Mapping[str, Trial]:
+    if isinstance(engine, OnnxRuntime | Verified):
+        return engine.trials
+    return {engine.traits.name: engine.trial}
 
 
 def input_shape(tensor: str, data_type: int, dims: Sequence[int]) -> TensorShape:

@@ -20,7 +20,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from queue import Empty, SimpleQueue
 from types import MappingProxyType
 from typing import TypeAlias
@@ -32,15 +32,10 @@ from models.cut.program import Program, weight_bytes
 from models.cut.whole import whole_network
 from models.tensors.memory import PROCESS_BYTES, engine_cap_bytes, megabytes
 from protos.daemon.memory_in_use import resident_bytes
-from protos.failures import BadInput
+from protos.failures import BadInput, RunError
 from protos.wire.limits import ALL_TYPES, Limits
-from worker.engines.base import Engine, Place, ProgramCache, Ready, Runnable, Traits
-from worker.engines.comparison import (
-    EngineComparison,
-    ReferenceRun,
-    compare_engines,
-    seconds_in_turn,
-)
+from worker.engines.base import Engine, Place, ProgramCache, Ready, Runnable, Traits, Trial
+from worker.engines.comparison import EngineComparison, ReferenceRun, compare_engines
 from worker.engines.processor import settle_thread
 from worker.engines.trial import Trials
 
@@ -174,21 +169,25 @@ class Verified:
         return VerifiedProgram(self, sha256, plain)
 
     def trial(self, program: Program, weights: Mapping[str, np.ndarray], threads: int) -> Runnable:
-        """The program as the engine runs it, or as onnxruntime does where that fails; as the
-        fastest of all does, if speed is what engines are for.
+        """The program as the engine runs it, or as onnxruntime does where that fails, and where
+        engines are for speed.
         """
-        trials = []
-        is_taken = self._takes(program) and program.sha256 not in self._refused_programs
-        for name, engine in self._engines.items() if is_taken else ():
-            with suppress(Exception):
-                runnable = engine.trial(program, weights, threads)
-                apart = name if engine.traits.may_crash else ""
-                trials.append(_Trial(self, runnable, apart, program, weights, threads))
-        if not trials:
-            return self.plain(program, weights, threads)
-        if not self.is_for_speed:
-            return trials[0]
-        return _FastestTrial([*trials, self.plain(program, weights, threads)])
+        if not self.is_for_speed and self._takes(program):
+            for name in self._engines:
+                with suppress(Exception):
+                    runnable = self._tried_first(name, program, weights, threads)
+                    return _Trial(runnable, self._reference, program, weights, threads)
+        return self._reference.trial(program, weights, threads)
+
+    @property
+    def trials(self) -> Mapping[str, Trial]:
+        """Trials of the engines that may compute a program, by name: of the engine itself, which
+        falls back to onnxruntime, or where engines are for speed, of onnxruntime and each of them.
+        """
+        if self._engines and not self.is_for_speed:
+            return {next(iter(self._engines)): self.trial}
+        trials = {name: partial(self._tried_first, name) for name in self._engines}
+        return {self._reference.traits.name: self._reference.trial, **trials}
 
     def standing(self) -> Standing:
         """How the engines fare now."""
@@ -242,6 +241,16 @@ class Verified:
 
     # ------------------------------------------------------------ for what is measured
 
+    def _tried_first(
+        self, name: str, program: Program, weights: Mapping[str, np.ndarray], threads: int
+    ) -> Runnable:
+        """The program as an engine runs it, after another process if the engine may crash."""
+        engine = self._engines[name]
+        runnable = engine.trial(program, weights, threads)
+        return (
+            _Tried(self, name, runnable, program, threads) if engine.traits.may_crash else runnable
+        )
+
     def failure(
         self, name: str, program: Program, inputs: Mapping[str, np.ndarray], threads: int
     ) -> str:
@@ -251,10 +260,6 @@ class Verified:
         self._start()  # to end that process
         place = replace(self._place, threads=threads)
         return self._trials.failure(name, place, program, inputs)
-
-    def plain(self, program: Program, weights: Mapping[str, np.ndarray], threads: int) -> Runnable:
-        """The program as onnxruntime runs it."""
-        return self._reference.trial(program, weights, threads)
 
     # ------------------------------------------------------------ in its thread
 
@@ -529,24 +534,19 @@ class VerifiedProgram(_WithFallback):
 
 
 class _Trial(_WithFallback):
-    """A program to measure an engine with. Another process runs it first by the engine named in
-    `apart`, if there is one. It takes memory for onnxruntime only if that runs.
-    """
+    """A program to measure the engine with. It takes memory for onnxruntime only if that runs."""
 
     def __init__(
         self,
-        owner: Verified,
         runnable: Runnable,
-        apart: str,
+        reference: Engine,
         program: Program,
         weights: Mapping[str, np.ndarray],
         threads: int,
     ) -> None:
         super().__init__(runnable.inputs, runnable.outputs, runnable.blobs)
-        self._owner = owner
         self._runnable = runnable
-        self._apart = apart
-        self._failures: dict[_Shapes, str] = {}
+        self._reference = reference
         self._program = program
         self._weights = weights
         self._threads = threads
@@ -554,41 +554,42 @@ class _Trial(_WithFallback):
     def _bind(
         self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
     ) -> Ready[dict[str, np.ndarray]]:
-        key = tuple(inputs[name].shape for name in self.inputs)
-        if self._apart and key not in self._failures:
-            why = self._owner.failure(self._apart, self._program, inputs, self._threads)
-            self._failures[key] = why
-            if why:
-                _log.warning("onnxruntime is measured", cause=why)
-        if self._failures.get(key):
-            return self._plain.bound(inputs, shapes)
         return self._bound_by(self._runnable, inputs, shapes)
 
     @cached_property
     def _plain(self) -> Runnable:
-        return self._owner.plain(self._program, self._weights, self._threads)
+        return self._reference.trial(self._program, self._weights, self._threads)
 
     def _fall_back(self, error: Exception) -> Runnable:
         return self._plain
 
 
-class _FastestTrial(Runnable):
-    """A program as the fastest of these runs it, which is found when it is first set up."""
+class _Tried(Runnable):
+    """A program to measure an engine with, which another process runs first."""
 
-    def __init__(self, runnables: Sequence[Runnable]) -> None:
-        first = runnables[0]
-        super().__init__(first.inputs, first.outputs, first.blobs)
-        self._runnables = runnables
-        self._fastest: dict[_Shapes, Runnable] = {}
+    def __init__(
+        self, owner: Verified, name: str, runnable: Runnable, program: Program, threads: int
+    ) -> None:
+        super().__init__(runnable.inputs, runnable.outputs, runnable.blobs)
+        self._owner = owner
+        self._name = name
+        self._runnable = runnable
+        self._program = program
+        self._threads = threads
+        self._failures: dict[_Shapes, str] = {}
 
     def _bind(
         self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
     ) -> Ready[dict[str, np.ndarray]]:
         key = tuple(inputs[name].shape for name in self.inputs)
-        if key not in self._fastest:
-            seconds = seconds_in_turn(self._runnables, inputs, shapes)
-            self._fastest[key] = self._runnables[seconds.index(min(seconds))]
-        return self._fastest[key].bound(inputs, shapes)
+        if key not in self._failures:
+            why = self._owner.failure(self._name, self._program, inputs, self._threads)
+            self._failures[key] = why
+            if why:
+                _log.warning("an engine is not measured", engine=self._name, cause=why)
+        if why := self._failures[key]:
+            raise RunError(cause=f"{self._name}: {why}", cure="See this worker's log")
+        return self._runnable.bound(inputs, shapes)
 
 
 def bytes_of(programs: Sequence[Program]) -> int:

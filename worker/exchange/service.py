@@ -223,9 +223,13 @@ class GrpcService:
             program, inputs, request.repeats, request.at_most_s, allowed or [own.threads]
         )
         return pb.MeasureReply(
-            seconds=measured.seconds,
-            threads=measured.threads,
+            seconds=measured.fastest.seconds,
+            threads=measured.fastest.threads,
             resident_bytes=measured.resident_bytes,
+            engines=[
+                pb.EngineSeconds(engine=name, seconds=runs.seconds)
+                for name, runs in measured.engines.items()
+            ],
         )
 
     @_answers

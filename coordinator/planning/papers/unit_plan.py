@@ -48,7 +48,7 @@ def plan_of(
         block = block_of(network, start, stop, [(device, whole_map(network, start, stop))])
         blocks.append(block)
         read += bytes_of(network, tile_extent(network, block, block.tiles[0]).inputs)
-        cost_s -= (stop - start - 1) * device.costs.task_s
+        cost_s -= (stop - start - 1) * device.costs.engines[0].task_s
     if len(blocks) == 1 and len(blocks[0].tiles) == 1:
         device = cluster.device(blocks[0].tiles[0].device)
         (cost_s,) = alone_s(network, [device], whole_works(network))

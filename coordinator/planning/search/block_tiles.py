@@ -161,10 +161,10 @@ class Forms:
         if key not in self._lines:
             splits = self.geometry.splits[end]
             assert splits is not None
-            growth, fixed = self.stages.loads.rates_of(end)
+            fixed = self.stages.loads.constants(end)
             m = start - splits.lowest
             first = splits.firsts[m]
-            rates = growth[self.stages.tables.kind_of(rank), first:]
+            (rates,) = self.stages.tables.growth(start, end, [rank])
             link = device.link
             entering = splits.entering[m]
             in_b, in_e = (

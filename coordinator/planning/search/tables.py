@@ -25,7 +25,7 @@ from coordinator.planning.geometry.splits import Splits
 from coordinator.planning.plan_memory import relaid_room_of, weight_room_bytes
 from models.cut.tiles import MapTile
 from models.cut.units import Network
-from models.tensors.arrays import Floats
+from models.tensors.arrays import Floats, Ints
 from protos.errors import Infeasible
 
 # A device's place in AOFL's order, that of `Tables.devices`; else devices are numbered as in the
@@ -53,27 +53,30 @@ class Tables:
         distinct = list({id(device.costs): device.costs for device in self.devices}.values())
         kinds = {id(costs): kind for kind, costs in enumerate(distinct)}
         self._kind = np.array([kinds[id(device.costs)] for device in self.devices])
-        self._rates = np.zeros((len(distinct), len(geometry.wholes[-1].features), 5))
+        # Seconds by kind, engine, node and feature; kinds with fewer engines repeat their first.
+        self._most_engines = max(len(costs.engines) for costs in distinct)
+        by_engine = [
+            (*costs.engines, *costs.engines[:1] * (self._most_engines - len(costs.engines)))
+            for costs in distinct
+        ]
+        count = len(geometry.wholes[-1].features)
+        self._rates = np.zeros((len(distinct), self._most_engines, count, 5))
         for node, work in geometry.node_works.items():
-            for kind, costs in enumerate(distinct):
-                each = costs.layer_rates(work)
-                self._rates[kind, node] = (
-                    each.fixed_s,
-                    each.flop_s,
-                    each.input_byte_s,
-                    each.output_byte_s,
-                    each.weight_byte_s,
-                )
-        self._task_s = np.array([costs.task_s for costs in distinct])
+            for kind, engines in enumerate(by_engine):
+                for number, engine in enumerate(engines):
+                    rates = engine.layer_rates(work)
+                    self._rates[kind, number, node] = (
+                        rates.fixed_s,
+                        rates.flop_s,
+                        rates.input_byte_s,
+                        rates.output_byte_s,
+                        rates.weight_byte_s,
+                    )
+        self._task_s = np.array([[engine.task_s for engine in engines] for engines in by_engine])
+        self._engines: dict[Mark, Ints] = {}
         self.memo: dict[object, object] = {}
         self.fixed_s = np.array([device.link.fixed_s for device in self.devices])
         self.byte_s = np.array([device.link.byte_s for device in self.devices])
-
-    def kind_of(self, rank: Rank) -> int:
-        """The kind of a device, as the first index of `growth`; devices of one kind share their
-        costs.
-        """
-        return int(self._kind[rank])
 
     @cached_property
     def fits(self) -> NDArray[np.bool_]:
@@ -92,12 +95,28 @@ class Tables:
         """[d, i, e]: seconds that device d computes if it runs the whole block."""
         result = np.full((len(self.devices), *self.shape), np.inf)
         for end in self.marks[1:]:
-            whole = self.geometry.wholes[end]
-            rates = self._rates[:, : len(whole.features)]
-            nodes = rates[:, :, 0] + np.einsum("knf,nf->kn", rates[:, :, 1:], whole.features)
-            compute = self._from_marks(nodes, end) + self._task_s[:, None]
-            result[:, :end, end] = compute[self._kind]
+            result[:, :end, end] = self._tile_s(end, 1.0).min(axis=1)[self._kind]
         return result
+
+    def _tile_s(self, end: Mark, share: float) -> Floats:
+        """[k, n, i]: seconds that engine n of a device of kind k computes for a tile of this share
+        of the block from mark i.
+        """
+        features = self.geometry.wholes[end].features * (share, share, share, 1.0)
+        rates = self._rates[:, :, : len(features)]
+        nodes = rates[..., 0] + np.einsum("knwf,wf->knw", rates[..., 1:], features)
+        tile_s: Floats = self._from_marks(nodes, end) + self._task_s[..., None]
+        return tile_s
+
+    def _engine(self, end: Mark) -> Ints:
+        """[k, i]: which of its engines a device of kind k computes tiles of a block with. It is
+        chosen for a tile of equal devices, so that seconds stay affine in the tile's size.
+        """
+        chosen = self._engines.get(end)
+        if chosen is None:
+            tile_s = self._tile_s(end, 1.0 / len(self.devices))
+            chosen = self._engines[end] = tile_s.argmin(axis=1)
+        return chosen
 
     @cached_property
     def alone_s(self) -> Floats:
@@ -117,48 +136,66 @@ class Tables:
         room = weight_room_bytes(self.devices[rank])
         kind, byte_s = self._kind[rank], self.byte_s[rank]
         message_s = self.fixed_s[rank] + SMALL_BYTES * byte_s
-        own = (self._task_s[kind], message_s, byte_s, -room)
+        own = (*self._task_s[kind], message_s, byte_s, -room)
         return np.concatenate([self._rates[kind].ravel(), np.array(own)])
 
     def _from_marks(self, nodes: Floats, end: Mark) -> Floats:
-        """[k, i]: sums of [k, n] over the nodes from mark i on."""
-        sums = np.cumsum(nodes[:, ::-1], axis=1)[:, ::-1]
+        """[..., i]: sums of [..., n] over the nodes from mark i on."""
+        sums = np.cumsum(nodes[..., ::-1], axis=-1)[..., ::-1]
         starts = np.array(self.geometry.nodes[:end])
-        from_marks: Floats = sums[:, starts]
+        from_marks: Floats = sums[..., starts]
         return from_marks
 
     def constants(self, splits: Splits, end: Mark) -> Floats:
         """[d, m]: seconds of a tile's computation that do not depend on its size."""
         count = self.geometry.nodes[end]
         weights = self.geometry.wholes[end].features[:, 3]
-        nodes = self._rates[:, :count, 0] + self._rates[:, :count, 4] * weights
-        fixed = self._from_marks(nodes, end)[:, splits.lowest :] + self._task_s[:, None]
-        constants: Floats = fixed[self._kind]
+        nodes = self._rates[:, :, :count, 0] + self._rates[:, :, :count, 4] * weights
+        fixed = self._from_marks(nodes, end) + self._task_s[..., None]
+        chosen = np.take_along_axis(fixed, self._engine(end)[:, None], axis=1)[:, 0]
+        constants: Floats = chosen[self._kind, splits.lowest :]
         return constants
 
-    def growth(self, splits: Splits) -> Floats:
-        """[k, g]: seconds per element of each group of quantities, for each kind of device."""
-        growth: Floats = self._growth[:, splits.chosen]
+    def growth(self, start: Mark, end: Mark, ranks: Sequence[Rank]) -> Floats:
+        """[t, g]: seconds per element of each group of quantities of a block, on the devices of
+        these ranks.
+        """
+        splits = self.geometry.splits[end]
+        assert splits is not None
+        first = splits.chosen.start + splits.firsts[start - splits.lowest]
+        kinds = self._kind[np.array(ranks)]
+        groups = self._growth[:, :, first : splits.chosen.stop]
+        growth: Floats = groups[kinds, self._engine(end)[kinds, start]]
         return growth
 
     @cached_property
     def _growth(self) -> Floats:
+        """[k, n, g]: the same for each kind of device and each of its engines, of all groups."""
         every, groups = self.geometry.quantities, self.geometry.groups
         nodes = np.array([each.node for each in every], dtype=np.int64)
         columns = [(each.flop, each.input_bytes, each.output_bytes) for each in every]
         flop, read, written = np.array(columns).reshape(-1, 3).T
-        rates = self._rates[:, nodes]
-        growth = rates[:, :, 1] * flop + rates[:, :, 2] * read + rates[:, :, 3] * written
-        return np.stack([np.bincount(groups, each) for each in growth])
+        rates = self._rates[:, :, nodes]
+        growth = rates[..., 1] * flop + rates[..., 2] * read + rates[..., 3] * written
+        return np.stack([[np.bincount(groups, engine) for engine in kind] for kind in growth])
 
     def strips_s(self, splits: Splits, end: Mark) -> tuple[Floats, Floats, Floats, Floats]:
         """(begins, ends, byte_begins, byte_ends): computation [d, m, places + 1] and bytes moved
         [m, places + 1]; the strip between places a and b takes `ends[b] - begins[a]` of both, plus
         `constants`.
         """
-        growth = self.growth(splits)
+        engine = self._engine(end)[:, None, splits.lowest :, None]
         begins, ends = (
-            np.stack([splits.over_blocks(each[:, None] * rows) for each in growth])[self._kind]
+            np.take_along_axis(
+                np.stack(
+                    [
+                        [splits.over_blocks(by_group[:, None] * rows) for by_group in kind]
+                        for kind in self._growth[:, :, splits.chosen]
+                    ]
+                ),
+                engine,
+                axis=1,
+            )[self._kind, 0]
             for rows in (splits.groups.begins, splits.groups.ends)
         )
         in_out_begins = splits.bytes_moved(splits.inputs.begins, splits.outputs.begins)
@@ -177,8 +214,13 @@ class Tables:
         full = np.array([not tile.is_empty for tile in tiles])
         places = splits.places(tiles)
         elements = splits.groups.tiles(places)
-        growth = self.growth(splits)[self._kind[who]].T
-        compute = splits.over_blocks(elements * growth) + self.constants(splits, end)[who].T
+        growth = self._growth[:, :, splits.chosen][self._kind[who]]
+        by_engine = np.stack(
+            [splits.over_blocks(elements * growth[:, n].T) for n in range(self._most_engines)]
+        )
+        engine = self._engine(end)[self._kind[who], splits.lowest :].T
+        compute = np.take_along_axis(by_engine, engine[None], axis=0)[0]
+        compute = compute + self.constants(splits, end)[who].T
         size = splits.bytes_moved(splits.inputs.tiles(places), splits.outputs.tiles(places))
         transfers = size * self.byte_s[who] + 2 * self.fixed_s[who]
         return np.where(full, compute, 0.0), np.where(full, transfers, 0.0)

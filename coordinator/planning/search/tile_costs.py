@@ -64,7 +64,7 @@ class Loads:
         self.rank = [ranks[device.id] for device in cluster.devices]
         self._loads: dict[object, BlockLoads] = {}
         self._left: dict[tuple[Mark, Mark], Sequence[int]] = {}
-        self._rates: dict[Mark, tuple[Floats, Floats]] = {}
+        self._constants: dict[Mark, Floats] = {}
         self._wholes: dict[tuple[Mark, Mark], UnitTile] = {}
         tensors = network.graph.tensors
         self._itemsize = {n: info.wire_itemsize * info.read_share for n, info in tensors.items()}
@@ -107,11 +107,10 @@ class Loads:
         splits = self.geometry.splits[end]
         assert splits is not None, "only blocks that can be split have tiles of maps"
         m, rank = start - splits.lowest, [self.rank[d] for d in devices]
-        kinds = [self.tables.kind_of(each) for each in rank]
-        growth, fixed = self.rates_of(end)
         first, places = splits.firsts[m], splits.places(tiles)
-        work = growth[kinds, first:].T * splits.groups.tiles(places, first)
-        compute_s = fixed[rank, m] + work.sum(axis=0)
+        growth = self.tables.growth(start, end, rank)
+        work = growth.T * splits.groups.tiles(places, first)
+        compute_s = self.constants(end)[rank, m] + work.sum(axis=0)
         assert (compute_s >= 0).all(), "tiles take no negative time"
         entering = splits.entering[m]
         read = range(entering.start, entering.stop)
@@ -216,17 +215,14 @@ class Loads:
             self._left[start, end] = found
         return found
 
-    def rates_of(self, end: Mark) -> tuple[Floats, Floats]:
-        """For blocks that end at a mark: seconds per element by kind of device, and constants by
-        device of the tables and mark.
-        """
-        found = self._rates.get(end)
-        if found is None:
+    def constants(self, end: Mark) -> Floats:
+        """`Tables.constants` of the blocks that end at a mark."""
+        constants = self._constants.get(end)
+        if constants is None:
             splits = self.geometry.splits[end]
             assert splits is not None
-            growth, fixed = self.tables.growth(splits), self.tables.constants(splits, end)
-            found = self._rates[end] = (growth, fixed)
-        return found
+            constants = self._constants[end] = self.tables.constants(splits, end)
+        return constants
 
     def _whole_tile(self, start: Mark, end: Mark) -> UnitTile:
         found = self._wholes.get((start, end))

@@ -260,16 +260,23 @@ class EndpointCosts(BaseModel):
     peer_byte_s: float | None
 
 
-class Profile(BaseModel):
-    """What was measured of a device's speed."""
+class EngineFits(BaseModel):
+    """What was measured of one engine of a device."""
 
-    fingerprint: dict[str, str]
     fits: dict[str, LayerFit]
     compute_scale: float
     light_scale: float
     blocks: int
     block_mape: float
     block_bias: float
+
+
+class Profile(EngineFits):
+    """What was measured of a device's speed: of its `engine`, and of its `others` by name."""
+
+    fingerprint: dict[str, str]
+    engine: str
+    others: dict[str, EngineFits]
     endpoint: EndpointCosts | None
 
 
