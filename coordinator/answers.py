@@ -39,7 +39,8 @@ Severity = Literal["error", "warning", "note"]
 State = Literal["ok", "error", "warning", "note"]
 
 # As `protos.wire.facts` declares them.
-Fact = str | bool | int | float | Mapping[str, tuple[str, ...]] | None
+Row = Mapping[str, str | int | float]
+Fact = str | bool | int | float | Mapping[str, tuple[str, ...]] | tuple[Row, ...] | None
 
 
 @dataclass(frozen=True, slots=True)

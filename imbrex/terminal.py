@@ -169,10 +169,19 @@ def devices_table(devices: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def engine_of(facts: Mapping[str, Any]) -> str:
-    """The engine of a device, and how many times as fast as onnxruntime it was."""
-    name = str(facts.get("engine", ""))
-    speedup, limits = facts.get("speedup", 0.0), facts.get("limits")
+    """The engines of a device with the programs that each computes, and how many times as fast as
+    onnxruntime; what onnxruntime computes itself beside another one.
+    """
+    name, speedup = str(facts.get("engine", "")), facts.get("speedup", 0.0)
+    shares = [
+        f"{share['name']} {share['programs']} ({share['speedup']:.2f}x)"
+        for share in facts.get("engines", ())
+    ]
+    kept = sum(kept["programs"] for kept in facts.get("kept", ()))
     told = f"{name} ({speedup:.2f}x)" if speedup else name
+    if shares:
+        told = ", ".join([*shares, *([f"onnxruntime {kept}"] if kept else [])])
+    limits = facts.get("limits")
     return f"{told}, {Limits(**limits)}" if limits else told
 
 

@@ -58,7 +58,25 @@ class HelloReply(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., facts: _Optional[_Union[DeviceFacts, _Mapping]] = ..., received_s: _Optional[float] = ..., counters: _Optional[_Mapping[str, int]] = ..., resident_bytes: _Optional[int] = ..., coordinators: _Optional[_Iterable[str]] = ..., generation: _Optional[int] = ..., data_port: _Optional[int] = ...) -> None: ...
 
 class DeviceFacts(_message.Message):
-    __slots__ = ("id", "name", "machine", "cpu", "cores", "mhz_now", "mhz_max", "memory_bytes", "pace", "runtime", "boot_id", "threads", "celsius", "throttled", "concurrency", "engine", "processor", "gflops", "tolerance", "engine_programs", "speedup", "refused", "limits")
+    __slots__ = ("id", "name", "machine", "cpu", "cores", "mhz_now", "mhz_max", "memory_bytes", "pace", "runtime", "boot_id", "threads", "celsius", "throttled", "concurrency", "engine", "processor", "gflops", "tolerance", "engine_programs", "speedup", "refused", "limits", "engines", "kept")
+    class EngineShare(_message.Message):
+        __slots__ = ("name", "programs", "speedup")
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        PROGRAMS_FIELD_NUMBER: _ClassVar[int]
+        SPEEDUP_FIELD_NUMBER: _ClassVar[int]
+        name: str
+        programs: int
+        speedup: float
+        def __init__(self, name: _Optional[str] = ..., programs: _Optional[int] = ..., speedup: _Optional[float] = ...) -> None: ...
+    class KeptPrograms(_message.Message):
+        __slots__ = ("why", "programs", "is_lacking")
+        WHY_FIELD_NUMBER: _ClassVar[int]
+        PROGRAMS_FIELD_NUMBER: _ClassVar[int]
+        IS_LACKING_FIELD_NUMBER: _ClassVar[int]
+        why: str
+        programs: int
+        is_lacking: bool
+        def __init__(self, why: _Optional[str] = ..., programs: _Optional[int] = ..., is_lacking: _Optional[bool] = ...) -> None: ...
     class Limits(_message.Message):
         __slots__ = ("networks", "shapes", "dtypes")
         NETWORKS_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +109,8 @@ class DeviceFacts(_message.Message):
     SPEEDUP_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
+    ENGINES_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     machine: str
@@ -114,7 +134,9 @@ class DeviceFacts(_message.Message):
     speedup: float
     refused: str
     limits: DeviceFacts.Limits
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., machine: _Optional[str] = ..., cpu: _Optional[str] = ..., cores: _Optional[int] = ..., mhz_now: _Optional[float] = ..., mhz_max: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., pace: _Optional[float] = ..., runtime: _Optional[str] = ..., boot_id: _Optional[str] = ..., threads: _Optional[int] = ..., celsius: _Optional[float] = ..., throttled: _Optional[bool] = ..., concurrency: _Optional[int] = ..., engine: _Optional[str] = ..., processor: _Optional[str] = ..., gflops: _Optional[float] = ..., tolerance: _Optional[float] = ..., engine_programs: _Optional[int] = ..., speedup: _Optional[float] = ..., refused: _Optional[str] = ..., limits: _Optional[_Union[DeviceFacts.Limits, _Mapping]] = ...) -> None: ...
+    engines: _containers.RepeatedCompositeFieldContainer[DeviceFacts.EngineShare]
+    kept: _containers.RepeatedCompositeFieldContainer[DeviceFacts.KeptPrograms]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., machine: _Optional[str] = ..., cpu: _Optional[str] = ..., cores: _Optional[int] = ..., mhz_now: _Optional[float] = ..., mhz_max: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., pace: _Optional[float] = ..., runtime: _Optional[str] = ..., boot_id: _Optional[str] = ..., threads: _Optional[int] = ..., celsius: _Optional[float] = ..., throttled: _Optional[bool] = ..., concurrency: _Optional[int] = ..., engine: _Optional[str] = ..., processor: _Optional[str] = ..., gflops: _Optional[float] = ..., tolerance: _Optional[float] = ..., engine_programs: _Optional[int] = ..., speedup: _Optional[float] = ..., refused: _Optional[str] = ..., limits: _Optional[_Union[DeviceFacts.Limits, _Mapping]] = ..., engines: _Optional[_Iterable[_Union[DeviceFacts.EngineShare, _Mapping]]] = ..., kept: _Optional[_Iterable[_Union[DeviceFacts.KeptPrograms, _Mapping]]] = ...) -> None: ...
 
 class ExamineRequest(_message.Message):
     __slots__ = ("neighbours",)
@@ -501,7 +523,7 @@ class Selection(_message.Message):
 
 class Tensor(_message.Message):
     __slots__ = ("request", "plan_version", "task", "attempt", "tensor", "box", "data_type", "payload_bytes", "kept", "shape")
-    class Kept(_message.Message):
+    class KeptPrograms(_message.Message):
         __slots__ = ("axis", "entries")
         AXIS_FIELD_NUMBER: _ClassVar[int]
         ENTRIES_FIELD_NUMBER: _ClassVar[int]
@@ -531,9 +553,9 @@ class Tensor(_message.Message):
     box: Box
     data_type: int
     payload_bytes: int
-    kept: Tensor.Kept
+    kept: Tensor.KeptPrograms
     shape: Tensor.Shape
-    def __init__(self, request: _Optional[str] = ..., plan_version: _Optional[int] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., tensor: _Optional[str] = ..., box: _Optional[_Union[Box, _Mapping]] = ..., data_type: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., kept: _Optional[_Union[Tensor.Kept, _Mapping]] = ..., shape: _Optional[_Union[Tensor.Shape, _Mapping]] = ...) -> None: ...
+    def __init__(self, request: _Optional[str] = ..., plan_version: _Optional[int] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., tensor: _Optional[str] = ..., box: _Optional[_Union[Box, _Mapping]] = ..., data_type: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., kept: _Optional[_Union[Tensor.KeptPrograms, _Mapping]] = ..., shape: _Optional[_Union[Tensor.Shape, _Mapping]] = ...) -> None: ...
 
 class TaskDone(_message.Message):
     __slots__ = ("request", "task", "attempt", "ready_s", "start_s", "stop_s", "peer_bytes", "described_last")

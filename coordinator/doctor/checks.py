@@ -75,7 +75,7 @@ def _looked_at(examined: Examined, patient: Patient) -> Iterator[_Row]:
         heard = "heard" if patient.heard else "not heard"
         state: State = "ok" if patient.heard else "warning"
         yield _Row("announcements", ("multicast_blocked",), heard, state)
-    yield _Row("engine", ("engine_refused",), _engine(patient))
+    yield _Row("engine", ("engine_refused", "programs_left"), _engine(patient))
     yield _Row("version", ("version_skew",), patient.version)
     others = ", ".join(sorted(each.name for each in patient.coordinators))
     seen = f"works for {others}, too" if others else "works for this one only"
@@ -93,6 +93,13 @@ def _neighbours(examined: Examined, patient: Patient) -> _Row:
 
 def _engine(patient: Patient) -> str:
     faster = f", {patient.engine_speedup:.1f} times as fast as onnxruntime"
+    if patient.engines:
+        computed = (
+            f"{share.programs} programs by {share.name}, {share.speedup:.1f} times as fast as "
+            "onnxruntime"
+            for share in patient.engines
+        )
+        return "; ".join(computed)
     refused = ", another one was refused" if patient.refused_engines else ""
     limits = f", {patient.limits}" if patient.limits else ""
     return f"{patient.engine}{faster if patient.engine_speedup else ''}{limits}{refused}"

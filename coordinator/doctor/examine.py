@@ -143,6 +143,8 @@ async def _patient(
         engine=connection.facts.engine,
         engine_speedup=connection.facts.speedup,
         limits=str(connection.facts.limits or ""),
+        engines=connection.facts.engines,
+        kept=connection.facts.kept,
         refused_engines=connection.facts.refused,
     )
 

@@ -11,7 +11,7 @@ from coordinator.devices.other_coordinators import Other
 from coordinator.trust.cluster_state import ClusterState
 from protos import imbrex_pb2 as pb
 from protos.rpc.channels import is_loopback
-from protos.wire.facts import DeviceId
+from protos.wire.facts import DeviceId, EngineShare, KeptPrograms
 
 # A head that finds nothing on so many pictures reads something else than what is there.
 LEAST_PICTURES = 100
@@ -93,8 +93,9 @@ class Patient:
     cannot reach, and why. `heard`: whether its mDNS announcements arrive. `coordinators`: others
     that it works for. `newer_members`: the generation of its list of members, if newer than the
     coordinator's. `engine` computes, `engine_speedup` times as fast as onnxruntime (0: not
-    measured), and takes what its `limits` say (empty: any program); `refused_engines`: what engines
-    other than onnxruntime do not compute, and why.
+    measured), and takes what its `limits` say (empty: any program). Of engines other than
+    onnxruntime: `engines` are their shares of the programs, `kept` what they leave to onnxruntime,
+    `refused_engines` what goes wrong with them.
     """
 
     id: DeviceId
@@ -114,6 +115,8 @@ class Patient:
     engine: str = "onnxruntime"
     engine_speedup: float = 0.0
     limits: str = ""
+    engines: tuple[EngineShare, ...] = ()
+    kept: tuple[KeptPrograms, ...] = ()
     refused_engines: str = ""
 
     @property

@@ -54,6 +54,17 @@ def findings(patient: Patient, version: str) -> Iterator[Finding]:
             "Install another version of that engine there, or set engine = onnxruntime in its "
             "settings",
         )
+    lacking = [kept for kept in patient.kept if kept.is_lacking]
+    if lacking:
+        count = sum(kept.programs for kept in lacking)
+        reasons = ", ".join(f"{kept.why} ({kept.programs})" for kept in lacking)
+        yield Finding(
+            "programs_left",
+            "note",
+            patient.name,
+            f"onnxruntime computes {count} of its programs: {reasons}",
+            "Nothing is wrong; with its operators written otherwise the network may be faster",
+        )
     if patient.version != version:
         yield Finding(
             "version_skew",

@@ -18,10 +18,34 @@ DeviceId = NewType("DeviceId", str)
 ONNXRUNTIME = "onnxruntime"
 # Our own device ids are much shorter; this bounds the keys of every table.
 MAX_ID_CHARS = 64
+# Of engines, and of reasons.
+_MOST_ROWS = 64
 # One concurrent task for each core of the largest computers.
 MOST_AT_ONCE = 256
 # FLOPs per clock and core of an older worker, which does not report `gflops`.
 _FLOP_PER_CLOCK = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineShare:
+    """The programs that an engine other than onnxruntime computes, `speedup` times as fast as
+    onnxruntime did.
+    """
+
+    name: str
+    programs: int
+    speedup: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPrograms:
+    """Programs that onnxruntime keeps for one reason, though nothing is wrong; `is_lacking`: other
+    engines do not know how to compute them.
+    """
+
+    why: str
+    programs: int
+    is_lacking: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +57,11 @@ class Facts:
     `runtime` computes `concurrency` tasks at once, each with `threads` threads, on its `processor`;
     `gflops` is an estimate until it is measured, `tolerance` how far its results may be from
     onnxruntime's, relative to the largest magnitude. An engine other than onnxruntime computes
-    `engine_programs` so far, `speedup` times as fast as onnxruntime did (0: not measured);
-    `refused` names what other engines do not compute, and why. `limits`: the engine computes whole
-    networks only, and of these what they take; None: it takes any program.
+    `engine_programs` so far, `speedup` times as fast as onnxruntime did (0: not measured), of
+    which `engines` has the share of each; `kept` are those that onnxruntime computes because no
+    other takes them or is faster, `refused` names what goes wrong with other engines, and why.
+    `limits`: the engine computes whole networks only, and of these what they take; None: it takes
+    any program.
     """
 
     id: DeviceId
@@ -61,6 +87,8 @@ class Facts:
     speedup: float = 0.0
     refused: str = ""
     limits: Limits | None = None
+    engines: tuple[EngineShare, ...] = ()
+    kept: tuple[KeptPrograms, ...] = ()
 
     @classmethod
     def of(cls, message: pb.DeviceFacts) -> Self:
@@ -76,12 +104,21 @@ class Facts:
             raise _violation(f"{message.cores} cores at a pace of {message.pace}")
         if message.concurrency > MOST_AT_ONCE:
             raise _violation(f"{message.concurrency} tasks at once")
-        if not 0 <= message.speedup < float("inf"):
-            raise _violation(f"an engine {message.speedup} times as fast as onnxruntime")
+        for speedup in (message.speedup, *(share.speedup for share in message.engines)):
+            if not 0 <= speedup < float("inf"):
+                raise _violation(f"an engine {speedup} times as fast as onnxruntime")
+        if max(len(message.engines), len(message.kept)) > _MOST_ROWS:
+            raise _violation(f"{len(message.engines)} engines")
         if not 0 <= message.gflops < float("inf") or not 0 <= message.tolerance < float("inf"):
             raise _violation(f"{message.gflops} GFLOP/s within {message.tolerance}")
         told = {each.name: getattr(message, each.name) for each in fields(cls)}
         told["limits"] = _limits(message.limits) if message.HasField("limits") else None
+        told["engines"] = tuple(
+            EngineShare(share.name, share.programs, share.speedup) for share in message.engines
+        )
+        told["kept"] = tuple(
+            KeptPrograms(kept.why, kept.programs, kept.is_lacking) for kept in message.kept
+        )
         guess = max(message.mhz_max, 1000.0) * 1e-3 * _FLOP_PER_CLOCK * message.cores * message.pace
         usual = {"name": message.id, "gflops": guess, **_USUAL}
         return cls(**{name: value or usual.get(name, value) for name, value in told.items()})

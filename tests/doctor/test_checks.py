@@ -15,7 +15,7 @@ from coordinator.doctor import examine as examination
 from coordinator.doctor.examine import diagnose
 from coordinator.doctor.findings import Absent, Examined
 from imbrex.cli.doctor import show
-from protos.wire.facts import DeviceId
+from protos.wire.facts import DeviceId, EngineShare
 from tests.doctor.patients import GIB, VERSION, cable, patient, wifi
 
 EVERYTHING = {
@@ -84,6 +84,9 @@ def test_the_engine_that_computes_is_named_with_its_gain() -> None:
     faster = {"engine": "openvino", "engine_speedup": 1.86}
     text = told(examined(patient("a", **faster), patient("b")))
     assert "openvino, 1.9 times as fast as onnxruntime" in text
+    both = (EngineShare("ncnn", 7, 1.62), EngineShare("openvino", 1, 1.1))
+    text = told(examined(patient("a", engines=both)))
+    assert "7 programs by ncnn, 1.6 times as fast as onnxruntime; 1 programs by openvino" in text
     refused = patient("a", refused_engines="openvino is refused: it has a bug")
     assert "onnxruntime, another one was refused" in told(examined(refused))
     limited = patient("a", engine="hailo", limits="whole networks only")

@@ -3,6 +3,7 @@
 import pytest
 
 from coordinator.doctor.machines import findings
+from protos.wire.facts import KeptPrograms
 from tests.doctor.patients import GIB, VERSION, cable, condition, patient, wifi
 
 MB = 1_000_000
@@ -42,6 +43,10 @@ REACHED_BY_WIFI = {"address": "192.168.1.30:8470"}
         (
             {"refused_engines": "openvino is refused: it has a bug"},
             *("engine_refused", "warning", "openvino is refused: it has a bug"),
+        ),
+        (
+            {"kept": (KeptPrograms("ncnn does not take the operator Erf", 2, is_lacking=True),)},
+            *("programs_left", "note", "2 of its programs: ncnn does not take the operator Erf"),
         ),
         ({"version": "1.2.2"}, "version_skew", "warning", f"1.2.2, the coordinator {VERSION}"),
         ({"interfaces": [cable(mbps=100)]}, "slow_cable", "warning", "at 100 Mbit/s but could"),

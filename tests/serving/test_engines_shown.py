@@ -21,6 +21,14 @@ from tests.serving.test_metrics import read
 
 FASTER: dict[str, Fact] = {"engine": "openvino", "speedup": 1.86}
 PLAIN: dict[str, Fact] = {"engine": "onnxruntime", "speedup": 0.0}
+SEVERAL: dict[str, Fact] = {
+    **{"engine": "ncnn+openvino", "speedup": 1.5},
+    "engines": (
+        {"name": "ncnn", "programs": 7, "speedup": 1.62},
+        {"name": "openvino", "programs": 1, "speedup": 1.1},
+    ),
+    "kept": ({"why": "ncnn does not take the operator Erf", "programs": 2, "is_lacking": True},),
+}
 LIMITED: dict[str, Fact] = {
     "engine": "hailo",
     "speedup": 0.0,
@@ -41,7 +49,12 @@ def device(name: str, facts: dict[str, Fact]) -> DeviceStatus:
     return replace(sample, id=f"id-{name}", name=name, mbps=900.0, facts=facts)
 
 
-DEVICES = [device("pi-1", FASTER), device("pi-2", PLAIN), device("pi-3", LIMITED)]
+DEVICES = [
+    device("pi-1", FASTER),
+    device("pi-2", PLAIN),
+    device("pi-3", LIMITED),
+    device("pi-4", SEVERAL),
+]
 
 
 @pytest.fixture
@@ -59,6 +72,7 @@ def test_status() -> None:
     assert "openvino (1.86x)" in found["pi-1"]
     assert " onnxruntime " in found["pi-2"]
     assert "hailo, " in found["pi-3"]
+    assert "ncnn 7 (1.62x), openvino 1 (1.10x), onnxruntime 2" in found["pi-4"]
     assert "x)" not in found["pi-2"] + found["pi-3"]
     assert engine_of({}) == ""
 
@@ -75,7 +89,16 @@ async def test_metrics(http: httpx.AsyncClient, mixed: InPlace) -> None:
         ("pi-1", "openvino"): 1.86,
         ("pi-2", "onnxruntime"): 1.0,
         ("pi-3", "hailo"): None,
+        ("pi-4", "ncnn"): 1.62,
+        ("pi-4", "openvino"): 1.1,
+        ("pi-4", "onnxruntime"): 1.0,
     }
+    programs = {
+        dict(labels)["engine"]: value
+        for (metric, labels), value in found.items()
+        if metric == "imbrex_device_engine_programs"
+    }
+    assert programs == {"ncnn": 7, "openvino": 1, "onnxruntime": 2}
 
 
 async def test_what_the_page_is_told(http: httpx.AsyncClient, mixed: InPlace) -> None:
@@ -84,7 +107,9 @@ async def test_what_the_page_is_told(http: httpx.AsyncClient, mixed: InPlace) ->
         ("openvino", 1.86),
         ("onnxruntime", 0.0),
         ("hailo", 0.0),
+        ("ncnn+openvino", 1.5),
     ]
+    assert [share["programs"] for share in found[3]["engines"]] == [7, 1]
 
 
 @needs_browser
@@ -98,4 +123,5 @@ async def test_the_page(http: httpx.AsyncClient, mixed: InPlace, tmp_path: Path)
         assert shown[1].endswith("· onnxruntime")
         assert "\u00d7" not in shown[1] + shown[2]
         assert "hailo: " in shown[2]
+        assert "ncnn, 7 programs, 1.62 \u00d7 onnxruntime; openvino, 1 programs" in shown[3]
         assert errors(driver) == []

@@ -82,11 +82,14 @@ async def test_what_an_engine_cannot_compute_is_computed_by_onnxruntime_and_name
             pieces, _ = await until_done(stream)
             assert (joined(pieces, box) == np.maximum(x, 0)).all()
 
-            async def refused():
-                return (await client.hello("test")).facts.refused
+            async def kept():
+                return (await client.hello("test")).facts.kept
 
-            while "does not support float16" not in await refused():
+            while not await kept():
                 await asyncio.sleep(0.05)
+            (told,) = await kept()
+            assert told.is_lacking
+            assert "does not support float16" in told.why
 
 
 def test_the_engines_that_there_are(plugged):

@@ -197,7 +197,8 @@ async def test_only_an_engine_picked_for_its_speed_loses_what_it_computes_more_s
         x = picture()
         engine.load(program(1).sha256).bound({"x": x}, {"y": x.shape}).compute()
         await until(lambda engine=engine: engine.standing() != Standing())
-        assert ("times as long" in engine.standing().refused) is is_for_speed
+        kept = [(kept.why, kept.is_lacking) for kept in engine.standing().kept]
+        assert kept == ([("good is not faster", False)] if is_for_speed else [])
         assert engine.standing().programs == (0 if is_for_speed else 1)
         engine.close()
 
@@ -254,5 +255,6 @@ async def test_an_engine_that_may_crash_needs_memory_for_another_process(
     engine.load(program(1).sha256).bound({"x": x}, {"y": x.shape}).compute()
     await until(lambda: engine.standing() != Standing())
     assert engine.standing().programs == computed
-    assert ("memory for another process" in engine.standing().refused) is not bool(computed)
+    kept = [kept.why for kept in engine.standing().kept]
+    assert kept == ["apart needs memory for another process that tries it"][computed:]
     engine.close()

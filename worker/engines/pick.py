@@ -19,6 +19,7 @@ import structlog
 from models.cut.program import Program
 from models.tensors.memory import engine_cap_bytes, megabytes
 from protos.daemon.files import write_atomically
+from protos.failures import BadInput
 from worker.engines import AUTO
 from worker.engines.base import Engine, Place
 from worker.engines.comparison import ReferenceRun
@@ -115,8 +116,12 @@ class Fastest(Verified):
 
     def _try(self, name: str, runs: Sequence[tuple[Program, ReferenceRun]]) -> str:
         """Picks this engine if it is fast; returns why it is refused, or ""."""
-        result = self._trials.result(name, self._place, runs)
-        self._trials.end()
+        try:
+            result = self._trials.result(name, self._place, runs)
+        except BadInput as error:
+            return error.cause
+        finally:
+            self._trials.end()
         if isinstance(result, str):
             return result
         if result.wrong:

@@ -32,6 +32,8 @@ from worker.programs.store import BlobStore
 MOST_S = 120.0
 # Tasks go first.
 _NICE = 10
+# The key of an answer which says that an engine does not take a program.
+_REFUSED = "refused"
 
 Runs = Sequence[tuple[Program, ReferenceRun]]
 
@@ -60,7 +62,11 @@ class Trials:
         self._turns = threading.RLock()
 
     def result(self, name: str, place: Place, runs: Runs) -> TrialResult | str:
-        """What the engine of this name did with these runs, or why there is no result."""
+        """What the engine of this name did with these runs, or why there is no result.
+
+        Raises:
+            BadInput: it takes none of the programs.
+        """
         answer = self._answer(run_trial, name, place, runs)
         return answer if isinstance(answer, str) else TrialResult(**answer)
 
@@ -69,6 +75,9 @@ class Trials:
     ) -> str:
         """Why the engine of this name cannot compute a program of such inputs, or ""; weights that
         are not in the store are of no matter.
+
+        Raises:
+            BadInput: it does not take the program.
         """
         answer = self._answer(run_once, name, place, program, inputs)
         return answer if isinstance(answer, str) else ""
@@ -89,9 +98,10 @@ class Trials:
             line = process.stdout.readline()
             is_late = not limit.is_alive()
             limit.cancel()
-            if line:
-                return json.loads(line)
-            why = self._end_of(process)
+            if not line:
+                why = self._end_of(process)
+        if line:
+            return _read(line)
         return f"its trial took more than {MOST_S:g} s" if is_late else why
 
     def end(self) -> None:
@@ -138,6 +148,13 @@ class Trials:
         self.end()
         how = f"signal {-code}" if code < 0 else "an error"
         return " ".join((f"its trial ended with {how}", *last))[:400]
+
+
+def _read(line: bytes) -> Any:
+    answer = json.loads(line)
+    if isinstance(answer, dict) and _REFUSED in answer:
+        raise BadInput(cause=answer[_REFUSED], cure="Use onnxruntime")
+    return answer
 
 
 def run_trial(name: str, place: Place, runs: Runs) -> dict[str, Any]:
@@ -219,6 +236,8 @@ def main() -> None:
             return
         try:
             line = json.dumps(run(*operands))
+        except BadInput as error:
+            line = json.dumps({_REFUSED: error.cause[:400]})
         except Exception as error:
             line = json.dumps(f"its trial failed: {str(error) or type(error).__name__}"[:400])
         print(line, file=answers, flush=True)

@@ -32,7 +32,9 @@ from models.cut.program import Program, weight_bytes
 from models.cut.whole import whole_network
 from models.tensors.memory import PROCESS_BYTES, engine_cap_bytes, megabytes
 from protos.daemon.memory_in_use import resident_bytes
+from protos.errors import ImbrexError
 from protos.failures import BadInput, RunError
+from protos.wire.facts import EngineShare, KeptPrograms
 from protos.wire.limits import ALL_TYPES, Limits
 from worker.engines.base import Engine, Place, ProgramCache, Ready, Runnable, Traits, Trial
 from worker.engines.comparison import EngineComparison, ReferenceRun, compare_engines
@@ -49,6 +51,8 @@ PAUSE_S, MOST_WAIT_S = 0.1, 2.0
 # Shapes of one program: uneven tiles of a border class differ.
 _MOST_SHAPES = 8
 _MOST_REFUSED = 256
+# Why onnxruntime keeps programs: those of most programs are told.
+MOST_REASONS = 16
 # Runs waiting to be compared hold their tensors; beyond this, later runs are compared.
 _WAITING_BYTES = 64 << 20
 _LEAST_SHARE = 16
@@ -62,25 +66,44 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How an engine fares next to onnxruntime: it computes `programs`, `speedup` times as fast (0:
-    not measured); `refused` names what it does not compute, and why.
+    """How engines fare next to onnxruntime: what each computes, `speedup` times as fast together
+    (0: not measured), the programs that onnxruntime keeps though nothing is wrong, by reason, and
+    what is wrong.
     """
 
-    programs: int = 0
+    engines: tuple[EngineShare, ...] = ()
     speedup: float = 0.0
+    kept: tuple[KeptPrograms, ...] = ()
     refused: str = ""
+
+    @property
+    def programs(self) -> int:
+        """Those that are not computed by onnxruntime."""
+        return sum(share.programs for share in self.engines)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Why onnxruntime computes a program: something is wrong with another engine (`is_fault`), it
+    does not know how to compute it (`is_lacking`), or it is no gain.
+    """
+
+    why: str
+    is_fault: bool = False
+    is_lacking: bool = False
 
 
 @dataclass(slots=True)
 class Record:
     """What has been seen of one engine, whose programs may take `room_bytes` of memory: right and
-    wrong results, and the programs that it computes, with its seconds and onnxruntime's for these.
+    wrong results, and the programs that it computes (SHA-256), with its seconds and onnxruntime's
+    for these.
     """
 
     room_bytes: int
     right: int = 0
     wrong: int = 0
-    taken: int = 0
+    taken: set[str] = field(default_factory=set)
     engine_s: float = 0.0
     onnxruntime_s: float = 0.0
     _loaded: list[tuple[weakref.ref[Runnable], int]] = field(default_factory=list)
@@ -129,7 +152,7 @@ class Verified:
         self._records: dict[str, Record] = {}
         # Why engines and programs are refused; runs fail in any thread.
         self._refused_engines: dict[str, str] = {}
-        self._refused_programs: OrderedDict[str, str] = OrderedDict()
+        self._refused_programs: OrderedDict[str, _Kept] = OrderedDict()
         self._waiting: SimpleQueue[tuple[VerifiedProgram, ReferenceRun]] = SimpleQueue()
         self._waiting_bytes = 0
         self._lock = threading.Lock()
@@ -191,18 +214,28 @@ class Verified:
 
     def standing(self) -> Standing:
         """How the engines fare now."""
-        records = list(self._records.values())
+        records = [(name, record) for name, record in [*self._records.items()] if record.taken]
+        shares = tuple(
+            EngineShare(name, len(record.taken), record.onnxruntime_s / record.engine_s)
+            for name, record in records
+        )
+        onnxruntime_s = sum(record.onnxruntime_s for _, record in records)
+        speedup = onnxruntime_s / sum(record.engine_s for _, record in records) if records else 0.0
         with self._lock:
             refused = [f"{name} is refused: {why}" for name, why in self._refused_engines.items()]
-            if self._refused_programs:
-                sha256, why = next(reversed(self._refused_programs.items()))
-                refused.append(
-                    f"onnxruntime computes {len(self._refused_programs)} of its programs, the last "
-                    f"because {sha256[:12]} {why}"
-                )
-        engine_s = sum(record.engine_s for record in records)
-        speedup = sum(record.onnxruntime_s for record in records) / engine_s if engine_s else 0.0
-        return Standing(sum(record.taken for record in records), speedup, "; ".join(refused))
+            programs = list(self._refused_programs.items())
+        faults = [(sha256, kept.why) for sha256, kept in programs if kept.is_fault]
+        if faults:
+            refused.append(
+                f"onnxruntime computes {len(faults)} of its programs, the last because "
+                f"{faults[-1][0][:12]} {faults[-1][1]}"
+            )
+        reasons = Counter(kept for _, kept in programs if not kept.is_fault)
+        kept = tuple(
+            KeptPrograms(reason.why, count, reason.is_lacking)
+            for reason, count in reasons.most_common(MOST_REASONS)
+        )
+        return Standing(shares, speedup, kept, "; ".join(refused))
 
     def close(self) -> None:
         """Ends trials and comparisons."""
@@ -232,12 +265,15 @@ class Verified:
         return True
 
     def refuse(self, sha256: str, why: str) -> None:
-        """onnxruntime computes this program from now on."""
+        """onnxruntime computes this program from now on, since something is wrong."""
         _log.warning("onnxruntime computes a program", program=sha256[:12], cause=why)
+        self._keep(sha256, _Kept(why, is_fault=True))
+
+    def _keep(self, sha256: str, kept: _Kept) -> None:
         with self._lock:
             while len(self._refused_programs) >= _MOST_REFUSED:
                 self._refused_programs.popitem(last=False)
-            self._refused_programs[sha256] = why
+            self._refused_programs[sha256] = kept
 
     # ------------------------------------------------------------ for what is measured
 
@@ -251,15 +287,21 @@ class Verified:
             _Tried(self, name, runnable, program, threads) if engine.traits.may_crash else runnable
         )
 
-    def failure(
+    def try_first(
         self, name: str, program: Program, inputs: Mapping[str, np.ndarray], threads: int
-    ) -> str:
-        """Has another process run a program by an engine; why it failed, or ""."""
-        if not self._has_room:
-            return _NO_ROOM
-        self._start()  # to end that process
-        place = replace(self._place, threads=threads)
-        return self._trials.failure(name, place, program, inputs)
+    ) -> None:
+        """Has another process run a program by an engine.
+
+        Raises:
+            BadInput, RunError: it does not take or compute it.
+        """
+        why = _NO_ROOM
+        if self._has_room:
+            self._start()  # to end that process
+            place = replace(self._place, threads=threads)
+            why = self._trials.failure(name, place, program, inputs)
+        if why:
+            raise RunError(cause=f"{name}: {why}", cure="Use onnxruntime")
 
     # ------------------------------------------------------------ in its thread
 
@@ -344,18 +386,22 @@ class Verified:
         if program is None or run.sha256 in self._refused_programs:
             return
         compared: list[tuple[EngineComparison, Record, Runnable]] = []
-        why = ""
+        kept: list[_Kept] = []
         for name in self._engines:
             outcome = self._compared(name, target.plain, program, run)
-            if isinstance(outcome, str):
-                why = outcome
+            if isinstance(outcome, _Kept):
+                kept.append(outcome)
             else:
                 compared.append((outcome[0], self._records[name], outcome[1]))
         if not compared:
-            self.refuse(run.sha256, why)
+            worst = max(kept, key=lambda entry: entry.is_fault)
+            if worst.is_fault:
+                self.refuse(run.sha256, worst.why)
+            else:
+                self._keep(run.sha256, worst)
         else:
             seen, record, loaded = min(compared, key=lambda entry: entry[0].times)
-            record.taken += 1
+            record.taken.add(run.sha256)
             record.engine_s += seen.engine_s
             record.onnxruntime_s += seen.onnxruntime_s
             target.take(names, run, loaded)
@@ -365,40 +411,46 @@ class Verified:
 
     def _compared(
         self, name: str, plain: Runnable, program: Program, run: ReferenceRun
-    ) -> tuple[EngineComparison, Runnable] | str:
+    ) -> tuple[EngineComparison, Runnable] | _Kept:
         """An engine's run and its program, or why it does not compute it."""
         engine, record = self._engines[name], self._records[name]
-        if engine.traits.may_crash and (why := self._tried(name, program, run)):
-            return why
-        before_bytes = resident_bytes()
+        if engine.traits.may_crash and not self._has_room:
+            return _Kept(f"{name} {_NO_ROOM}")
         try:
+            if engine.traits.may_crash:
+                self._try_apart(name, program, run)
+            before_bytes = resident_bytes()
             with self._suspected(engine, run.sha256):
                 engine.prepare(program)
                 loaded = engine.load(run.sha256)
                 if loaded is None:
-                    return "failed: it is gone"
+                    raise RunError(cause="it is gone", cure="See this worker's log")
                 _require_types(engine.traits, loaded)
                 seen = compare_engines(loaded, plain, program, run)
+        except BadInput as error:
+            return _Kept(error.cause, is_lacking=True)
         except Exception as error:
-            return f"failed: {error}"
+            return _Kept(f"failed: {error}", is_fault=True)
         record.loaded(loaded, max(0, resident_bytes() - before_bytes))
         if not seen.is_right:
             record.wrong += 1
-            return f"differs by {seen.difference:.1e} of the largest magnitude"
+            why = f"differs by {seen.difference:.1e} of the largest magnitude"
+            return _Kept(why, is_fault=True)
         record.right += 1
         if self.is_for_speed and seen.times > SLOWER:
-            return f"takes {seen.times:.1f} times as long"
+            return _Kept(f"{name} is not faster")
         return seen, loaded
 
-    def _tried(self, name: str, program: Program, run: ReferenceRun) -> str:
-        """Has another process make the run, and waits for a pause; why it failed, or ""."""
-        if not self._has_room:
-            return _NO_ROOM
+    def _try_apart(self, name: str, program: Program, run: ReferenceRun) -> None:
+        """Has another process make the run, and waits for a pause.
+
+        Raises:
+            BadInput, RunError: the engine does not take it, or fails.
+        """
         result = self._trials.result(name, self._place, [(program, run)])
         if isinstance(result, str):
-            return f"failed: {result}"
+            raise RunError(cause=result, cure="See this worker's log")
         self._await_pause()
-        return ""
 
     def _await_pause(self) -> None:
         """Waits until no task has begun for a moment, or for long enough: an engine that loads a
@@ -576,19 +628,22 @@ class _Tried(Runnable):
         self._runnable = runnable
         self._program = program
         self._threads = threads
-        self._failures: dict[_Shapes, str] = {}
+        self._errors: dict[_Shapes, ImbrexError | None] = {}
 
     def _bind(
         self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
     ) -> Ready[dict[str, np.ndarray]]:
         key = tuple(inputs[name].shape for name in self.inputs)
-        if key not in self._failures:
-            why = self._owner.failure(self._name, self._program, inputs, self._threads)
-            self._failures[key] = why
-            if why:
-                _log.warning("an engine is not measured", engine=self._name, cause=why)
-        if why := self._failures[key]:
-            raise RunError(cause=f"{self._name}: {why}", cure="See this worker's log")
+        if key not in self._errors:
+            self._errors[key] = None
+            try:
+                self._owner.try_first(self._name, self._program, inputs, self._threads)
+            except ImbrexError as error:
+                self._errors[key] = error
+                _log.warning("an engine is not measured", cause=error.cause)
+        earlier = self._errors[key]
+        if earlier is not None:
+            raise earlier
         return self._runnable.bound(inputs, shapes)
 
 

@@ -72,6 +72,8 @@ def facts(settings: WorkerSettings, own_id: DeviceId, engine: Engine) -> Facts:
         tolerance=engine.traits.tolerance,
         engine_programs=standing.programs,
         speedup=standing.speedup,
+        engines=standing.engines,
+        kept=standing.kept,
         refused=standing.refused,
         limits=engine.traits.limits,
     )

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from coordinator.answers import DeviceStatus, ModelStatus
+from protos.wire.facts import ONNXRUNTIME
 
 if TYPE_CHECKING:
     from coordinator.service import Coordinator
@@ -114,6 +115,11 @@ class Gauges(Collector):
             "How many times as fast as onnxruntime its engine was; NaN: not measured.",
             labels=(*DEVICE, "engine"),
         )
+        programs = GaugeMetricFamily(
+            "imbrex_device_engine_programs",
+            "Programs that an engine computes; of onnxruntime, those that no other takes or gains.",
+            labels=(*DEVICE, "engine"),
+        )
         now = time.time()
         for status in self._coordinator.device_statuses():
             if status.is_alias:
@@ -133,17 +139,29 @@ class Gauges(Collector):
                 rate.add_metric(labels, status.gflops * 1e9)
                 link.add_metric(labels, status.mbps * 125e3)
             if ready:
-                engine.add_metric(*_engine(status, labels))
+                for name, count, speedup in _engines(status):
+                    engine.add_metric((*labels, name), speedup)
+                    if count is not None:
+                        programs.add_metric((*labels, name), count)
                 _add_measured(status, labels, (ratio, celsius, throttled))
         yield from (up, seen, drained, quarantined, refused, audited, wrong, others)
-        yield from (ratio, rate, link, celsius, throttled, engine)
+        yield from (ratio, rate, link, celsius, throttled, engine, programs)
 
 
-def _engine(status: DeviceStatus, labels: tuple[str, str]) -> tuple[tuple[str, ...], float]:
-    """The labels and the gain of a device's engine; that of onnxruntime itself is 1."""
-    name, speedup = str(status.facts.get("engine", "")), status.facts.get("speedup")
-    unmeasured = 1.0 if name == "onnxruntime" else math.nan
-    return (*labels, name), speedup if isinstance(speedup, float) and speedup else unmeasured
+def _engines(status: DeviceStatus) -> Iterator[tuple[str, int | None, float]]:
+    """The engines of a device, each with the programs that it computes (None: not told) and its
+    gain; that of onnxruntime itself is 1.
+    """
+    shares, kept = status.facts.get("engines"), status.facts.get("kept")
+    if isinstance(shares, tuple) and shares:
+        for share in shares:
+            yield str(share["name"]), int(share["programs"]), float(share["speedup"])
+        if isinstance(kept, tuple):
+            yield ONNXRUNTIME, sum(int(entry["programs"]) for entry in kept), 1.0
+    else:
+        name, speedup = str(status.facts.get("engine", "")), status.facts.get("speedup")
+        unmeasured = 1.0 if name == ONNXRUNTIME else math.nan
+        yield name, None, speedup if isinstance(speedup, float) and speedup else unmeasured
 
 
 def _add_measured(

@@ -237,6 +237,7 @@ def _facts(status: DeviceStatus, load: dict[str, float]) -> dict[str, Any]:
         "throttled": status.throttled,
         "engine": status.facts.get("engine", ""),
         "speedup": status.facts.get("speedup", 0.0),
+        "engines": status.facts.get("engines", ()),
         "limits": str(Limits(**limits)) if isinstance(limits, Mapping) else "",
         "load": round(min(1.0, load.get(status.id, 0.0)), 3),
     }

@@ -67,7 +67,11 @@ function facts(device) {
 
 function engine(device) {
   const faster = device.speedup ? `, ${device.speedup.toFixed(2)} × onnxruntime` : "";
-  return `${device.engine}${faster}${device.limits ? `: ${device.limits}` : ""}`;
+  const shares = device.engines.map(
+    (each) => `${each.name}, ${each.programs} programs, ${each.speedup.toFixed(2)} × onnxruntime`,
+  );
+  const computes = shares.length ? shares.join("; ") : `${device.engine}${faster}`;
+  return `${computes}${device.limits ? `: ${device.limits}` : ""}`;
 }
 
 // Changes are told to screen readers; loads, which change every second, are not.
