@@ -523,7 +523,7 @@ class Selection(_message.Message):
 
 class Tensor(_message.Message):
     __slots__ = ("request", "plan_version", "task", "attempt", "tensor", "box", "data_type", "payload_bytes", "kept", "shape")
-    class KeptPrograms(_message.Message):
+    class Kept(_message.Message):
         __slots__ = ("axis", "entries")
         AXIS_FIELD_NUMBER: _ClassVar[int]
         ENTRIES_FIELD_NUMBER: _ClassVar[int]
@@ -553,9 +553,9 @@ class Tensor(_message.Message):
     box: Box
     data_type: int
     payload_bytes: int
-    kept: Tensor.KeptPrograms
+    kept: Tensor.Kept
     shape: Tensor.Shape
-    def __init__(self, request: _Optional[str] = ..., plan_version: _Optional[int] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., tensor: _Optional[str] = ..., box: _Optional[_Union[Box, _Mapping]] = ..., data_type: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., kept: _Optional[_Union[Tensor.KeptPrograms, _Mapping]] = ..., shape: _Optional[_Union[Tensor.Shape, _Mapping]] = ...) -> None: ...
+    def __init__(self, request: _Optional[str] = ..., plan_version: _Optional[int] = ..., task: _Optional[int] = ..., attempt: _Optional[int] = ..., tensor: _Optional[str] = ..., box: _Optional[_Union[Box, _Mapping]] = ..., data_type: _Optional[int] = ..., payload_bytes: _Optional[int] = ..., kept: _Optional[_Union[Tensor.Kept, _Mapping]] = ..., shape: _Optional[_Union[Tensor.Shape, _Mapping]] = ...) -> None: ...
 
 class TaskDone(_message.Message):
     __slots__ = ("request", "task", "attempt", "ready_s", "start_s", "stop_s", "peer_bytes", "described_last")
