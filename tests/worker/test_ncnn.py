@@ -54,13 +54,13 @@ def model(nodes, inputs, outputs, constants, opset=OPSET, kind=FLOAT):
     return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
 
 
-def computed(folder, nodes, feeds, outputs=("y",), opset=OPSET, **constants):
+def computed(folder, nodes, feeds, outputs=("y",), opset=OPSET, threads=1, **constants):
     """The results of ncnn and of onnxruntime."""
     kind = helper.np_dtype_to_tensor_dtype(next(iter(feeds.values())).dtype)
     shapes = {name: array.shape for name, array in feeds.items()}
     file = model(nodes, shapes, outputs, constants, opset, kind)
     expected = dict(zip(outputs, ort.InferenceSession(file).run(list(outputs), feeds), strict=True))
-    built, program = engine(folder), Program(file, ())
+    built, program = engine(folder, threads), Program(file, ())
     built.prepare(program)
     ready = built.load(program.sha256).bound(feeds, {n: a.shape for n, a in expected.items()})
     before = {name: array.copy() for name, array in feeds.items()}
@@ -295,6 +295,27 @@ WRITTEN = {
         {"ReLU"},
     ),
 }
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_wide_convolution_is_loaded_in_parts_by_few_threads(tmp_path, monkeypatch, threads):
+    net, texts = Ncnn.net, []
+
+    def noted(own, graph, threads, packs):
+        texts.append(graph.text)
+        return net(own, graph, threads, packs)
+
+    monkeypatch.setattr(Ncnn, "net", noted)
+    nodes = [
+        node("Conv", "x w b", "c", pads=[1, 1, 1, 1], **WINDOW),
+        node("Relu", "c", "r"),
+        node("Add", "r x"),
+    ]
+    weights = values(512, 512, 3, 3) / 64
+    feeds = {"x": values(1, 512, 8, 8)}
+    assert_same(*computed(tmp_path, nodes, feeds, threads=threads, w=weights, b=values(512)))
+    parts = [line for line in texts[0].splitlines() if line.startswith("Convolution")]
+    assert (len(parts) > 1) is (threads == 1)
 
 
 @pytest.mark.parametrize("packs", [True, False])

@@ -208,7 +208,7 @@ class Translated(Runnable):
     def _load(self, inputs: Mapping[str, np.ndarray]) -> tuple[NcnnGraph, Net]:
         """The program for inputs like these, in the faster layout if both are loaded quickly."""
         shapes = {name: array.shape for name, array in inputs.items()}
-        graph = translate(self._program, self._weights, shapes)
+        graph = translate(self._program, self._weights, shapes, self._threads)
         small = sum(array.nbytes for array in graph.weights) <= _SMALL_BYTES
         layouts = (True, False) if small else (True,)
         nets = [self._engine.net(graph, self._threads, packs) for packs in layouts]

@@ -17,6 +17,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper, shape_inference
 
 from models.cut.program import Program
 from models.tensors.arrays import Shape
+from worker.engines.ncnn_algorithms import choose_algorithms
 from worker.engines.ncnn_layer import CONVOLUTIONS, Layer, Unknown
 from worker.engines.ncnn_rewrites import rewritten
 from worker.programs.graphs import declare_input
@@ -30,14 +31,8 @@ _MAGIC = 7767517
 PLAIN = np.zeros(1, np.int32)
 # ncnn's numbers of the sizes of a tensor, from its first axis on, by their count.
 _SIZES = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}
-# ncnn's parameter for what a layer must not do, and its sign for Winograd's algorithm.
-_MASK, _NO_WINOGRAD = 31, 1 << 6
 # A tensor is copied out as channels of another one of at most so many times its size.
 _MOST_LEFT_OUT = 4
-# What a multiplication costs with tiles of so many elements, with their transformations; what it
-# costs to read a weight from memory, and from a cache of this size.
-_PRICES = {1: 1.0, 2: 1.2, 4: 1.5}
-_READING, _READING_CACHED, _CACHE_BYTES = 10.0, 3.0, 1 << 20
 # The operands after which come settings, not tensors, by operator.
 _TENSORS = {"Clip": 1, "Pad": 1, "Reshape": 1, "Resize": 1, "Slice": 1, "Split": 1}
 _TENSORS |= {"ReduceMean": 1, "Squeeze": 1, "Unsqueeze": 1, "Upsample": 1}
@@ -124,10 +119,12 @@ class Translation:
         weights: Mapping[str, np.ndarray],
         sizes: dict[str, Shape],
         inputs: MapShapes,
+        threads: int,
     ) -> None:
         self._model = model
         self._sizes = sizes
         self._inputs = inputs
+        self._threads = threads
         self.opset = next(
             entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")
         )
@@ -154,9 +151,10 @@ class Translation:
         for node in self._nodes():
             self._translate(node, operators)
         ends = {self.blob(name) for name in self._results}
-        self._layers = rewritten(self._layers, ends, self._sizes)
+        layers = rewritten(self._layers, ends, self._sizes)
+        self._layers, tile = choose_algorithms(layers, self._sizes, self._threads)
         self._by_output = {layer.outputs[0]: layer for layer in self._layers}
-        return self._written(self._choose_algorithms(), self._shaped_inputs(ends))
+        return self._written(tile, self._shaped_inputs(ends))
 
     # ------------------------------------------------------------ what the program says
 
@@ -344,26 +342,6 @@ class Translation:
 
     # ------------------------------------------------------------ the text
 
-    def _choose_algorithms(self) -> int:
-        """Has each 3x3 convolution computed by Winograd's algorithm where that pays; returns the
-        size of its tiles, which is the same for all layers of a net.
-        """
-        layers = [layer for layer in self._layers if _is_for_winograd(layer)]
-
-        def cost(layer: Layer, tile: int) -> float:
-            weight, (_, rows, columns) = layer.weights[1], self.dims(layer.outputs[0])
-            pairs = int(weight.shape[0] * weight.shape[1])
-            return _cost(weight.nbytes, rows, columns, tile) * pairs
-
-        def total(tile: int) -> float:
-            return sum(min(cost(layer, tile), cost(layer, 1)) for layer in layers)
-
-        best = min((4, 2), key=total)
-        for layer in layers:
-            if cost(layer, 1) < cost(layer, best):
-                layer.parameters[_MASK] = _NO_WINOGRAD
-        return best
-
     def _parts(self) -> dict[str, list[Part]]:
         """What the outputs consist of. Channels are joined and taken apart last of all while they
         are copied out, not by layers.
@@ -447,22 +425,6 @@ class Translation:
         text = "\n".join((str(_MAGIC), f"{len(lines)} {count}", *lines, ""))
         weights = [array for layer in self._layers for array in layer.weights]
         return NcnnGraph(text, weights, inputs, outputs, tile)
-
-
-def _is_for_winograd(layer: Layer) -> bool:
-    plain = {1: 3, 11: 3, 2: 1, 12: 1, 3: 1, 13: 1}
-    return layer.kind == "Convolution" and plain.items() <= layer.parameters.items()
-
-
-def _cost(weight_bytes: int, rows: int, columns: int, tile: int) -> float:
-    """Multiplications of a 3x3 convolution for a pair of channels in tiles of this size, each at
-    its price, with what reading the weights costs: they are as many as a tile of input has
-    elements, and are read from memory, unless they stay in the cache.
-    """
-    elements = (tile + 2) ** 2
-    read = _READING if weight_bytes > _CACHE_BYTES else _READING_CACHED
-    tiles = -(-rows // tile) * -(-columns // tile)
-    return elements * (_PRICES[tile] * tiles + read)
 
 
 def attributes(node: NodeProto) -> dict[str, Any]:

@@ -39,8 +39,10 @@ _SIMPLE = ("Erf", "Mish", "Sigmoid", "Softplus")
 _ACTIVATIONS = ("HardSwish", "LeakyRelu", "Relu")
 
 
-def translate(program: Program, weights: Mapping[str, np.ndarray], shapes: MapShapes) -> NcnnGraph:
-    """The program for inputs of these shapes, with these weights (by name).
+def translate(
+    program: Program, weights: Mapping[str, np.ndarray], shapes: MapShapes, threads: int
+) -> NcnnGraph:
+    """The program for inputs of these shapes and so many threads, with these weights (by name).
 
     Raises:
         BadInput: an operator, or a form of it, that is not translated.
@@ -48,9 +50,8 @@ def translate(program: Program, weights: Mapping[str, np.ndarray], shapes: MapSh
     """
     model = checked_model(program)
     try:
-        return Translation(model, weights, inferred(model, program, shapes), shapes).graph(
-            _OPERATORS
-        )
+        sizes = inferred(model, program, shapes)
+        return Translation(model, weights, sizes, shapes, threads).graph(_OPERATORS)
     except Unknown as error:
         raise BadInput(cause=f"ncnn does not take {error}", cure="Use onnxruntime") from None
 
