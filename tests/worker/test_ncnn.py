@@ -190,6 +190,7 @@ PROGRAMS = {
     "subtracted constant": ([node("Sub", "x c", "d"), node("Sub", "c d")], {"c": np.float32(3)}),
     **{op.lower(): ([node(op, "x")], {}) for op in ("Abs", "Erf", "Exp", "Mish", "Neg", "Tanh")},
     "softplus": ([node("Softplus", "x")], {}),
+    "square": ([node("Pow", "x p")], {"p": np.float32(2)}),
     "root": ([node("Abs", "x", "a"), node("Sqrt", "a")], {}),
 }
 

@@ -34,6 +34,8 @@ _ALIASES = ("Identity", "Dropout")
 # ncnn's numbers for operations on two tensors, and for the same with exchanged operands.
 _BINARY = {"Add": (0, 0), "Sub": (1, 7), "Mul": (2, 2), "Div": (3, 8), "Max": (4, 4), "Min": (5, 5)}
 _UNARY = {"Abs": 0, "Neg": 1, "Floor": 2, "Ceil": 3, "Sqrt": 5, "Exp": 7, "Log": 8, "Tanh": 16}
+# ncnn's numbers of those powers that it does not compute by logarithms.
+_POWERS = {0.5: 5, 2.0: 4}
 # Of one tensor, without settings, by the same name.
 _SIMPLE = ("Erf", "Mish", "Sigmoid", "Softplus")
 _ACTIVATIONS = ("HardSwish", "LeakyRelu", "Relu")
@@ -243,6 +245,14 @@ def _hard_sigmoid(to: Translation, node: NodeProto) -> None:
 
 def _unary(to: Translation, node: NodeProto) -> None:
     to.add("UnaryOp", node.input[:1], node.output[0], {0: _UNARY[node.op_type]})
+
+
+def _power(to: Translation, node: NodeProto) -> None:
+    power = to.constant(node, 1)
+    assert power is not None
+    if power.size != 1 or power.item() not in _POWERS:
+        raise Unknown("Pow with this exponent")
+    to.add("UnaryOp", node.input[:1], node.output[0], {0: _POWERS[power.item()]})
 
 
 def _simple(to: Translation, node: NodeProto) -> None:
@@ -483,6 +493,7 @@ _OPERATORS: Operators = {
     "MaxPool": _pool,
     "PRelu": _prelu,
     "Pad": _pad,
+    "Pow": _power,
     "ReduceMean": _reduce_mean,
     "Reshape": _reshape,
     "Resize": _resize,
