@@ -5,14 +5,17 @@ confused; the rest is refused by name.
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from models.cut.program import Program
+from models.tensors.precision import write_precision
 from protos.failures import BadInput
 from tests.worker.support import conv_program, picture, whole
 from worker.engines.base import Place
@@ -42,23 +45,23 @@ def integers(*numbers):
     return np.array(numbers, np.int64)
 
 
-def model(nodes, inputs, outputs, constants, opset=OPSET, kind=FLOAT):
+def model(nodes, inputs, outputs, constants, opset=OPSET, kind=FLOAT, made=FLOAT):
     graph = helper.make_graph(
         nodes,
         "g",
         [helper.make_tensor_value_info(name, kind, shape) for name, shape in inputs.items()],
-        [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs],
+        [helper.make_tensor_value_info(name, made, None) for name in outputs],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
     opsets = [helper.make_opsetid("", opset)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
 
 
-def computed(folder, nodes, feeds, outputs=("y",), opset=OPSET, threads=1, **constants):
+def computed(folder, nodes, feeds, outputs=("y",), opset=OPSET, threads=1, made=FLOAT, **constants):
     """The results of ncnn and of onnxruntime."""
     kind = helper.np_dtype_to_tensor_dtype(next(iter(feeds.values())).dtype)
     shapes = {name: array.shape for name, array in feeds.items()}
-    file = model(nodes, shapes, outputs, constants, opset, kind)
+    file = model(nodes, shapes, outputs, constants, opset, kind, made)
     expected = dict(zip(outputs, ort.InferenceSession(file).run(list(outputs), feeds), strict=True))
     built, program = engine(folder, threads), Program(file, ())
     built.prepare(program)
@@ -200,7 +203,9 @@ PROGRAMS = {
 def test_every_layer_is_computed_as_by_onnxruntime(tmp_path, monkeypatch, name, packs):
     nodes, constants = PROGRAMS[name]
     net = Ncnn.net
-    monkeypatch.setattr(Ncnn, "net", lambda own, graph, threads, _: net(own, graph, threads, packs))
+    monkeypatch.setattr(
+        Ncnn, "net", lambda own, graph, options: net(own, graph, replace(options, packs=packs))
+    )
     opset = {"mish": 18}.get(name, 13 if name.startswith(("split", "mean", "global")) else OPSET)
     assert_same(*computed(tmp_path, nodes, {"x": values(*CUBE)}, opset=opset, **constants))
 
@@ -302,9 +307,9 @@ WRITTEN = {
 def test_a_wide_convolution_is_loaded_in_parts_by_few_threads(tmp_path, monkeypatch, threads):
     net, texts = Ncnn.net, []
 
-    def noted(own, graph, threads, packs):
+    def noted(own, graph, options):
         texts.append(graph.text)
-        return net(own, graph, threads, packs)
+        return net(own, graph, options)
 
     monkeypatch.setattr(Ncnn, "net", noted)
     nodes = [
@@ -327,9 +332,9 @@ def test_what_is_written_with_fewer_layers_is_computed_as_by_onnxruntime(
     nodes, constants, kinds = WRITTEN[name]
     net, texts = Ncnn.net, []
 
-    def noted(own, graph, threads, _):
+    def noted(own, graph, options):
         texts.append(graph.text)
-        return net(own, graph, threads, packs)
+        return net(own, graph, replace(options, packs=packs))
 
     monkeypatch.setattr(Ncnn, "net", noted)
     feeds = {"x": values(*CUBE)}
@@ -384,6 +389,37 @@ def test_pixels_become_numbers(tmp_path):
     nodes = [node("Cast", "x", "f", to=FLOAT), node("Mul", "f c")]
     pixels = np.arange(192, dtype=np.uint8).reshape(1, 3, 8, 8)
     assert_same(*computed(tmp_path, nodes, {"x": pixels}, c=np.float32(1 / 255)))
+
+
+def test_maps_may_travel_in_16_bits(tmp_path):
+    made = TensorProto.FLOAT16
+    nodes = [
+        node("Cast", "x", "f", to=FLOAT),
+        node("Conv", "f w", "c", **WINDOW),
+        node("Cast", "c", to=made),
+    ]
+    feeds = {"x": values(*CUBE).astype(np.float16)}
+    results, expected = computed(tmp_path, nodes, feeds, made=made, w=values(8, 8, 3, 3))
+    assert results["y"].dtype == expected["y"].dtype == np.float16
+    assert np.abs(results["y"] - expected["y"]).max() <= 1e-3 * np.abs(expected["y"]).max()
+
+
+@pytest.mark.parametrize("has", [True, False])
+@pytest.mark.parametrize("precision", ["exact", "fp16", "int8"])
+def test_halves_are_for_models_that_allow_them_on_processors_that_have_them(
+    tmp_path, monkeypatch, precision, has
+):
+    chosen, net = [], Ncnn.net
+    monkeypatch.setattr("worker.engines.ncnn.has_half_arithmetic", lambda: has)
+    monkeypatch.setattr(
+        Ncnn, "net", lambda own, graph, options: chosen.append(options) or net(own, graph, options)
+    )
+    described = onnx.ModelProto.FromString(model([node("Relu", "x")], {"x": CUBE}, "y", {}))
+    write_precision(described, precision)
+    program = Program(described.SerializeToString(), ())
+    trial = engine(tmp_path).trial(program, {}, 1)
+    trial.bound({"x": values(*CUBE)}, {"y": CUBE}).compute()
+    assert {options.halves for options in chosen} == {has and precision != "exact"}
 
 
 REFUSED = {

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -19,11 +20,12 @@ import onnx
 
 from models.cut.program import Program
 from models.tensors.arrays import Shape, aligned_empty
+from models.tensors.precision import read_precision
 from protos.failures import BadInput, OutOfMemory, RunError
 from worker.engines.base import CompilingEngine, Place, Ready, Runnable, Signature, Traits
 from worker.engines.ncnn_graph import NcnnGraph
 from worker.engines.ncnn_layers import translate
-from worker.engines.processor import cpu_fingerprint
+from worker.engines.processor import cpu_fingerprint, has_half_arithmetic
 from worker.programs.graphs import checked_model
 
 # Before the import: its threads would otherwise spin between layers, and after a run.
@@ -49,12 +51,15 @@ _pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
 class Ncnn(CompilingEngine):
-    """ncnn, in 32-bit floats."""
+    """ncnn, in 32-bit floats, or in 16-bit floats where the model's precision allows it and the
+    processor computes with them.
+    """
 
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         self.nets: WeakValueDictionary[str, Net] = WeakValueDictionary()
         self._loading = threading.Lock()
+        self._has_half = has_half_arithmetic()
         version = ncnn.__version__
         fingerprint = f"{NAME}|{version}|{cpu_fingerprint()}"
         self.traits = Traits(NAME, version, "cpu", fingerprint, may_crash=True)
@@ -63,45 +68,60 @@ class Ncnn(CompilingEngine):
         self, program: Program, weights: Mapping[str, np.ndarray], threads: int
     ) -> "Translated":
         """The program with these weights and this many threads."""
-        return Translated(self, program, weights, threads)
+        model = checked_model(program)
+        halves = self._has_half and read_precision(model) != "exact"
+        return Translated(self, program, weights, Options(threads, halves=halves), model.graph)
 
-    def net(self, graph: NcnnGraph, threads: int, packs: bool) -> "Net":
-        """A net of this graph, shared by all that are equal; see `Net`.
+    def net(self, graph: NcnnGraph, options: "Options") -> "Net":
+        """A net of this graph, shared by all that are equal.
 
         Raises:
             OutOfMemory: it cannot be loaded.
         """
-        digest = hashlib.sha256(f"{threads} {graph.tile} {packs}\n{graph.text}".encode())
+        digest = hashlib.sha256(f"{options} {graph.tile}\n{graph.text}".encode())
         for array in graph.weights:
             digest.update(np.ascontiguousarray(array).data)
         key = digest.hexdigest()
         with self._loading:
             net = self.nets.get(key)
             if net is None:
-                net = self.nets[key] = Net(graph, threads, packs)
+                net = self.nets[key] = Net(graph, options)
             return net
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a net computes: with so many threads; with maps in packs of channels (`packs`), which are
+    computed faster, but made of what enters, and taken apart in what leaves; in 16-bit floats
+    (`halves`).
+    """
+
+    threads: int
+    packs: bool = True
+    halves: bool = False
+
+
 class Net:
-    """A net of ncnn. If it `packs`, maps are laid out in packs of channels, which are computed
-    faster, but made of what enters, and taken apart in what leaves.
+    """A net of ncnn.
 
     Raises:
         OutOfMemory, RunError: it cannot be loaded.
     """
 
-    def __init__(self, graph: NcnnGraph, threads: int, packs: bool) -> None:
+    def __init__(self, graph: NcnnGraph, chosen: Options) -> None:
         self._net = ncnn.Net()
         options = self._net.opt
-        options.num_threads = threads
+        options.num_threads = chosen.threads
         options.blob_allocator, options.workspace_allocator = _POOLS
         for name in dir(options):
-            if name.startswith(("use_fp16", "use_bf16", "use_int8", "use_vulkan")):
+            if name.startswith(("use_bf16", "use_int8", "use_vulkan")):
                 setattr(options, name, False)
+            elif name.startswith("use_fp16"):
+                setattr(options, name, chosen.halves)
         # Its sums differ too much: 1.3e-5 in YOLOv8n.
         options.use_winograd63_convolution = False
         options.use_winograd43_convolution = graph.tile == 4
-        options.use_packing_layout = packs
+        options.use_packing_layout = chosen.packs
         if self._net.load_param_mem(graph.text):
             raise RunError(cause="ncnn cannot read what was written for it", cure="Report it")
         weights = _Weights(graph.weights)
@@ -171,14 +191,18 @@ class Translated(Runnable):
     """A program that is translated for the shapes of each run."""
 
     def __init__(
-        self, engine: Ncnn, program: Program, weights: Mapping[str, np.ndarray], threads: int
+        self,
+        engine: Ncnn,
+        program: Program,
+        weights: Mapping[str, np.ndarray],
+        options: Options,
+        graph: onnx.GraphProto,
     ) -> None:
-        graph = checked_model(program).graph
         super().__init__(_signatures(graph.input), _signatures(graph.output))
         self._engine = engine
         self._program = program
         self._weights = weights
-        self._threads = threads
+        self._options = options
         self._loaded: dict[tuple[Shape, ...], tuple[NcnnGraph, Net]] = {}
 
     def _bind(
@@ -199,7 +223,7 @@ class Translated(Runnable):
             return {
                 name: _joined(
                     [arrays[part.blob][part.start : part.stop] for part in parts], shapes.get(name)
-                )
+                ).astype(self.outputs[name].dtype, copy=False)
                 for name, parts in wanted.items()
             }
 
@@ -208,10 +232,10 @@ class Translated(Runnable):
     def _load(self, inputs: Mapping[str, np.ndarray]) -> tuple[NcnnGraph, Net]:
         """The program for inputs like these, in the faster layout if both are loaded quickly."""
         shapes = {name: array.shape for name, array in inputs.items()}
-        graph = translate(self._program, self._weights, shapes, self._threads)
+        graph = translate(self._program, self._weights, shapes, self._options.threads)
         small = sum(array.nbytes for array in graph.weights) <= _SMALL_BYTES
         layouts = (True, False) if small else (True,)
-        nets = [self._engine.net(graph, self._threads, packs) for packs in layouts]
+        nets = [self._engine.net(graph, replace(self._options, packs=packs)) for packs in layouts]
         ends = {part.blob for parts in graph.outputs.values() for part in parts}
         seconds = [math.inf for _ in nets]
         for _ in range(_ROUNDS if small else 0):

@@ -244,6 +244,10 @@ class Translation:
         """Whether an output depends on this tensor."""
         return name in self._needed
 
+    def is_result(self, name: str) -> bool:
+        """Whether a tensor is an output that nothing else reads."""
+        return name in self._results and self.is_read_once(name)
+
     def size_along(self, name: str, axis: int) -> int:
         """A tensor's size along an axis."""
         return (1, *self.dims(name))[axis]

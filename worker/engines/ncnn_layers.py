@@ -260,7 +260,8 @@ def _simple(to: Translation, node: NodeProto) -> None:
 
 
 def _cast(to: Translation, node: NodeProto) -> None:
-    if attributes(node)["to"] != TensorProto.FLOAT:
+    is_last = attributes(node)["to"] == TensorProto.FLOAT16 and to.is_result(node.output[0])
+    if attributes(node)["to"] != TensorProto.FLOAT and not is_last:
         raise Unknown("Cast to another type")
     to.rename(node.input[0], node.output[0])
 

@@ -42,6 +42,11 @@ def cpu_fingerprint() -> str:
     return "|".join(parts)
 
 
+def has_half_arithmetic() -> bool:
+    """Whether it is a 64-bit Arm that computes with 16-bit floats, as that of a Pi 5 does."""
+    return "asimdhp" in _cpuinfo("Features").split()
+
+
 def _cpuinfo(field: str) -> str:
     try:
         with open("/proc/cpuinfo") as file:
