@@ -171,6 +171,12 @@ SECTIONS = (
         lambda result: engine_blocks.markdown(result["networks"]),
     ),
     Section(
+        "loading.json",
+        "How long ncnn keeps other threads waiting while it loads programs",
+        "The longest pause of a thread of Python's, in the programs of a plan for four Pi 4s.",
+        columns("networks"),
+    ),
+    Section(
         "heights.json",
         "OpenVINO with open heights",
         "Programs compiled for one height, and for any.",

@@ -3,13 +3,20 @@
 import pytest
 
 from models.cut.program import Program
+from protos.failures import RunError
 from tests.worker.plugged import plant
-from tests.worker.support import conv_model
+from tests.worker.support import conv_model, picture
 from worker.engines.base import Place, Runnable
+from worker.engines.onnxruntime import OnnxRuntime
 from worker.engines.ort_session import Session
 from worker.engines.pick import pick_engine
-from worker.engines.verified import Record, VerifiedProgram
+from worker.engines.registry import factory_of
+from worker.engines.verified import Record, Verified, VerifiedProgram
 from worker.programs.store import BlobStore
+
+
+class ForSpeed(Verified):
+    is_for_speed = True
 
 
 class Loaded(Runnable):
@@ -54,3 +61,18 @@ def test_nothing_stands_between_a_task_and_onnxruntime_unless_another_engine_doe
     program = Program(conv_model()[0].SerializeToString(), ())
     engine.prepare(program)
     assert type(engine.load(program.sha256)) is kind
+
+
+def test_where_engines_are_for_speed_one_that_crashes_is_not_measured(tmp_path, monkeypatch):
+    plant(tmp_path, monkeypatch, "DyingMeasured")
+    place = Place(tmp_path, BlobStore(tmp_path, 1 << 20), 1)
+    name = "dyingmeasured"
+    verified = ForSpeed(place, OnnxRuntime(place), {name: factory_of(name)(place)})
+    program = Program(conv_model()[0].SerializeToString(), ())
+    trials = {each: trial(program, {}, 1) for each, trial in verified.trials.items()}
+    assert trials.keys() == {"onnxruntime", name}
+    for _ in range(2):
+        with pytest.raises(RunError, match="signal 6"):
+            trials[name].bound({"x": picture()}, {})
+    trials["onnxruntime"].bound({"x": picture()}, {}).compute()
+    verified.close()
