@@ -70,9 +70,9 @@ class Ncnn(CompilingEngine):
         """The program with these weights and this many threads."""
         model = checked_model(program)
         halves = self._has_half and read_precision(model) != "exact"
-        return Translated(self, program, weights, Options(threads, halves=halves), model.graph)
+        return Translated(self, program, weights, NetOptions(threads, halves=halves), model.graph)
 
-    def net(self, graph: NcnnGraph, options: "Options") -> "Net":
+    def net(self, graph: NcnnGraph, options: "NetOptions") -> "Net":
         """A net of this graph, shared by all that are equal.
 
         Raises:
@@ -90,7 +90,7 @@ class Ncnn(CompilingEngine):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class NetOptions:
     """How a net computes: with so many threads; with maps in packs of channels (`packs`), which are
     computed faster, but made of what enters, and taken apart in what leaves; in 16-bit floats
     (`halves`).
@@ -108,7 +108,7 @@ class Net:
         OutOfMemory, RunError: it cannot be loaded.
     """
 
-    def __init__(self, graph: NcnnGraph, chosen: Options) -> None:
+    def __init__(self, graph: NcnnGraph, chosen: NetOptions) -> None:
         self._net = ncnn.Net()
         options = self._net.opt
         options.num_threads = chosen.threads
@@ -195,7 +195,7 @@ class Translated(Runnable):
         engine: Ncnn,
         program: Program,
         weights: Mapping[str, np.ndarray],
-        options: Options,
+        options: NetOptions,
         graph: onnx.GraphProto,
     ) -> None:
         super().__init__(_signatures(graph.input), _signatures(graph.output))
