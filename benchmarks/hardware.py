@@ -24,6 +24,7 @@ from imbrex.kinds.clusters import cluster_of, mixed_text
 from imbrex.kinds.presets import load_kind
 from models.catalogue.catalogue import load
 from models.catalogue.loading import network_of
+from protos.wire.facts import ONNXRUNTIME
 
 KINDS = {
     "pi3bplus": "Raspberry Pi 3B+, estimated, 250 Mbit/s Ethernet",
@@ -76,7 +77,9 @@ def simulated() -> dict[str, Any]:
             found = {str(count): plan.predicted_latency_s for count, plan in plans.items()}
             # The whole model on one of them, without any message.
             (device, *_) = cluster_of(preset, 1).devices
-            found["1"] = device.costs.block_s(whole_works(network))
+            works = whole_works(network)
+            found["1"] = device.costs.block_s(works)
+            found[ONNXRUNTIME] = device.costs.engines[0].program_s(works)
             rows.setdefault(kind, {})[model] = found
     return rows
 
@@ -110,33 +113,42 @@ def _rate(seconds: float) -> str:
 
 
 def summary(rows: dict[str, Any]) -> str:
-    """Markdown: for each kind and network one alone, what a real one was measured to take, four
-    together, and the gain.
+    """Markdown: for each kind and network one alone by its fastest engine, and by onnxruntime, each
+    with what a real one was measured to take; four together, and the gain.
     """
     lines = [f"| network | {' | '.join(KINDS.values())} |", "|---" * (1 + len(KINDS)) + "|"]
     for model in MODELS:
-        cells = (_cell(rows[kind][model], published_s(kind, model)) for kind in KINDS)
+        cells = (_cell(rows[kind][model], published(kind, model)) for kind in KINDS)
         lines.append(f"| `{model}` | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _cell(found: Mapping[str, float], published: float | None) -> str:
-    alone, four = found["1"], found["4"]
-    real = f" ({duration(published)})" if published else ""
-    return f"{duration(alone)}{real}, {duration(four)}: {alone / four:.1f}x"
+def _cell(found: Mapping[str, float], real: Mapping[str, float]) -> str:
+    alone, four, plain = found["1"], found["4"], found[ONNXRUNTIME]
+    is_faster = alone < plain
+    times = [_alone(alone, real.get("ncnn") if is_faster else plain_s(real))]
+    if is_faster:
+        times.append(f"onnxruntime {_alone(plain, plain_s(real))}")
+    return f"{'; '.join(times)}; four {duration(four)}: {alone / four:.1f}x"
 
 
-def published_s(kind: str, model: str) -> float | None:
-    """What one real device of a preset was measured to take, by onnxruntime or, failing that,
-    OpenCV; None if nobody has published it.
-    """
+def _alone(seconds: float, real_s: float | None) -> str:
+    return duration(seconds) + (f" ({duration(real_s)})" if real_s else "")
+
+
+def published(kind: str, model: str) -> dict[str, float]:
+    """Seconds that one real device of a preset was measured to take in 32 bits, by engine."""
     device, rows = kind.partition("-")[0], json.loads(ANCHORS.read_text())["rows"]
-    found = {
+    return {
         row["engine"]: row["ms"] / 1e3
         for row in rows
         if (row["device"], row["network"], row["precision"]) == (device, model, "f32")
     }
-    return found.get("onnxruntime", found.get("opencv"))
+
+
+def plain_s(real: Mapping[str, float]) -> float | None:
+    """Those of onnxruntime or, failing that, OpenCV; None if nobody has published them."""
+    return real.get(ONNXRUNTIME, real.get("opencv"))
 
 
 def charts(rows: dict[str, Any]) -> dict[Path, str]:

@@ -4,15 +4,17 @@
     python -m benchmarks.anchors --write    writes the rates of the presets pi4-gbe and pi5-gbe
     python -m benchmarks.anchors --count    writes work.json beside this file
 
-Times of onnxruntime in 32 bits are predicted, and OpenCV's on a Pi 4, as the simulator predicts one
-device alone: by the preset, whose rates are fitted to a Pi 5's times, and by rates that were fitted
-without that network. Other engines' times are listed. A source that does not state the precision
-counts as 16 bits. `--count` exports networks: the first time, it makes an environment with PyTorch.
+Times of onnxruntime in 32 bits are predicted, and on a Pi 4 those of ncnn and OpenCV, as the
+simulator predicts one device alone: by the preset, whose rates are fitted to a Pi 5's times of
+onnxruntime and a Pi 4's of ncnn, and by rates that were fitted without that network. Other engines'
+times are listed. A source that does not state the precision counts as 16 bits. `--count` exports
+networks: the first time, it makes an environment with PyTorch.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,11 +26,20 @@ from benchmarks.report import ROOT, command_line, emit
 from coordinator.costs.rates import RateCosts
 from imbrex.kinds.clusters import cluster_of
 from imbrex.kinds.presets import FOLDER, KINDS, load_kind
+from protos.wire.facts import ONNXRUNTIME
 
 FILE = ROOT / "benchmarks" / "anchors.json"
-PREDICTED = (("pi5", "onnxruntime"), ("pi4", "onnxruntime"), ("pi4", "opencv"))
+PREDICTED = (
+    ("pi5", "onnxruntime"),
+    ("pi4", "onnxruntime"),
+    ("pi4", "ncnn"),
+    ("pi4", "opencv"),
+)
+NCNN = "ncnn"
 # The form of the presets.
 FORM = "one rate"
+# What precedes the other engines of a preset.
+_OTHERS = "[[engine]]\n"
 _SKIPPED = "imbrex neither builds nor exports this network"
 
 
@@ -57,29 +68,34 @@ def times(device: str, engine: str) -> list[Time]:
     ]
 
 
-def shipped(device: str) -> RateCosts:
-    """The costs of a device's preset."""
+def shipped(device: str, engine: str = ONNXRUNTIME) -> RateCosts:
+    """The costs of an engine in a device's preset; onnxruntime's for an engine that it lacks."""
     costs = cluster_of(load_kind(KINDS[device].preset).preset, 1).devices[0].costs
     assert isinstance(costs, RateCosts)
-    return costs
+    return next((other for other in costs.others if other.engine == engine), costs)
 
 
-def fitted() -> tuple[dict[str, RateCosts], float]:
-    """Costs by device, and how many times as long a Pi 4 takes as a Pi 5."""
-    fast = fit(times("pi5", "onnxruntime"), FORM, shipped("pi5"))
-    slow, factor = slower(fast, times("pi4", "onnxruntime"), shipped("pi4"))
-    return {"pi5": fast, "pi4": slow}, factor
+def fitted() -> tuple[dict[tuple[str, str], RateCosts], float]:
+    """Costs by device and engine, and how many times as long a Pi 4 takes as a Pi 5 with
+    onnxruntime.
+    """
+    fast = fit(times("pi5", ONNXRUNTIME), FORM, shipped("pi5"))
+    slow, factor = slower(fast, times("pi4", ONNXRUNTIME), shipped("pi4"))
+    other = fit(times("pi4", NCNN), FORM, shipped("pi4"), math.inf)
+    costs = {("pi5", ONNXRUNTIME): fast, ("pi4", ONNXRUNTIME): slow, ("pi4", NCNN): other}
+    return costs, factor
 
 
 def predictions() -> list[dict[str, Any]]:
     """Every time that is predicted with its errors, and the others with the reason."""
-    learned = times("pi5", "onnxruntime")
+    learned = times("pi5", ONNXRUNTIME)
     unseen = held_out(learned, FORM, shipped("pi5"), lambda time: time.network)
     without = {time.network: error for time, error in zip(learned, unseen, strict=True)}
     work, found = kept(), []
     for row in filter(is_predicted, rows()):
         if row["network"] in work:
-            error = Time(row, work[row["network"]]).error(shipped(row["device"]))
+            costs = shipped(row["device"], row["engine"])
+            error = Time(row, work[row["network"]]).error(costs)
             found.append(dict(row) | {"preset": error})
             if row["device"] == "pi5":
                 found[-1]["held_out"] = without[row["network"]]
@@ -90,7 +106,7 @@ def predictions() -> list[dict[str, Any]]:
 
 def forms() -> list[dict[str, Any]]:
     """How well each form predicts a Pi 5's times without the network, or its family."""
-    learned, base = times("pi5", "onnxruntime"), shipped("pi5")
+    learned, base = times("pi5", ONNXRUNTIME), shipped("pi5")
     result = []
     for form in FORMS:
         costs = fit(learned, form, base)
@@ -126,24 +142,38 @@ def summary(errors: Sequence[float]) -> dict[str, float]:
 def preset_texts() -> dict[Path, str]:
     """The presets' files with fitted rates."""
     costs, factor = fitted()
-    learned = {device: len(times(device, "onnxruntime")) for device in costs}
+    counts = {key: len(times(*key)) for key in costs}
     sources = {
-        "pi5": f"fitted to {learned['pi5']} times of onnxruntime [benchmarks.anchors]",
-        "pi4": f"a Pi 5's / {factor:.2f}, fitted to {learned['pi4']} times [benchmarks.anchors]",
+        ("pi5", ONNXRUNTIME): "fitted to {} times of onnxruntime",
+        ("pi4", ONNXRUNTIME): f"a Pi 5's / {factor:.2f}, fitted to {{}} times",
+        ("pi4", NCNN): "fitted to {} times of ncnn in 32 bits",
     }
-    return {
-        FOLDER / f"{KINDS[device].preset}.toml": _with_rates(device, costs[device], source)
-        for device, source in sources.items()
-    }
+    texts: dict[Path, str] = {}
+    for (device, engine), source in sources.items():
+        path = FOLDER / f"{KINDS[device].preset}.toml"
+        text = texts.get(path) or path.read_text()
+        main, heading, others = text.partition(_OTHERS)
+        told = f"{source.format(counts[device, engine])} [benchmarks.anchors]"
+        if engine == ONNXRUNTIME:
+            main = _with_rates(main, costs[device, engine], told)
+        else:
+            others = _with_rates(others, costs[device, engine], told)
+        texts[path] = main + heading + others
+    return texts
 
 
-def _with_rates(device: str, costs: RateCosts, source: str) -> str:
+def _with_rates(text: str, costs: RateCosts, source: str) -> str:
+    """The lines of an engine with these rates."""
     rates = {"gflops": f"{costs.gflops:.1f}", "map_byte_ns": f"{costs.map_byte_ns:.4f}"}
-    lines = (FOLDER / f"{KINDS[device].preset}.toml").read_text().splitlines()
-    rest = [line for line in lines if line.partition(" = ")[0] not in rates]
-    place = next(index for index, line in enumerate(rest) if not line.startswith("#"))
+    lines = text.splitlines()
+    place = next(index for index, line in enumerate(lines) if _key(line) in rates)
+    rest = [line for line in lines if _key(line) not in rates]
     rest[place:place] = [f"{key} = {rate} # {source}" for key, rate in rates.items()]
     return "\n".join(rest) + "\n"
+
+
+def _key(line: str) -> str:
+    return line.partition(" = ")[0]
 
 
 def _text(result: Mapping[str, Any]) -> str:

@@ -23,7 +23,8 @@ from models.tensors.arrays import Floats
 
 # What a source says of one measurement: see `benchmarks.anchors.__main__.rows`.
 Row = Mapping[str, Any]
-# Of a Pi 5: four Cortex-A76 of 2.4 GHz, each two multiply-adds of four numbers per cycle.
+# Of a Pi 5: four Cortex-A76 of 2.4 GHz, each two multiply-adds of four numbers per cycle. An engine
+# that computes convolutions by Winograd's algorithm saves multiplications, and may seem faster.
 PEAK_GFLOPS = 4 * 2.4 * 16
 # Classes that share a rate. The first form makes the presets: the other one has more numbers, and
 # predicts networks that it has not seen no better.
@@ -62,16 +63,20 @@ class Time:
 
     def error(self, costs: RateCosts) -> float:
         """Predicted / published - 1."""
-        return costs.block_s(nodes_of(self.work)) / self.seconds - 1
+        return costs.program_s(nodes_of(self.work)) / self.seconds - 1
 
 
-def fit(times: Sequence[Time], form: str, base: RateCosts) -> RateCosts:
-    """`base` with the rates, and the cost of maps, that explain these times."""
+def fit(
+    times: Sequence[Time], form: str, base: RateCosts, most_gflops: float = PEAK_GFLOPS
+) -> RateCosts:
+    """`base` with the rates, of at most `most_gflops`, and the cost of maps, that explain these
+    times.
+    """
     groups = FORMS[form]
     flops = [[sum(_flop(time.work, name) for name in group) for group in groups] for time in times]
     maps = [[sum(each.map_bytes for each in time.work.values())] for time in times]
     amounts = np.hstack([np.array(flops, float), np.array(maps, float)])
-    least = np.array([1e-9 / PEAK_GFLOPS] * len(groups) + [0.0])
+    least = np.array([1e-9 / most_gflops] * len(groups) + [0.0])
     slopes = least + _regress(amounts, times, base, amounts @ least)
     rates = {
         name: 1e-9 / slope
@@ -94,7 +99,7 @@ def slower(costs: RateCosts, times: Sequence[Time], base: RateCosts) -> tuple[Ra
     of which `base` has the cost; and that number.
     """
     alike = replace(costs, weight_ns=0.0)
-    amounts = np.array([[alike.block_s(nodes_of(time.work))] for time in times])
+    amounts = np.array([[alike.program_s(nodes_of(time.work))] for time in times])
     factor = float(_regress(amounts, times, base, np.zeros(len(times)))[0])
     slow = replace(
         costs,
@@ -122,7 +127,7 @@ def untested(times: Sequence[Time], form: str, costs: RateCosts) -> list[str]:
 
     def share(time: Time, group: Sequence[str]) -> float:
         shown = {name: amounts for name, amounts in time.work.items() if name in group}
-        return rates_alone.block_s(nodes_of(shown)) / costs.block_s(nodes_of(time.work))
+        return rates_alone.program_s(nodes_of(shown)) / costs.program_s(nodes_of(time.work))
 
     return [
         ", ".join(group)

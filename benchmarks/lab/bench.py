@@ -127,15 +127,15 @@ def _clocked(computer: Computer, clock: float) -> Computer:
     """The same computer at another clock: kernels and Python are slower alike, memory isn't.
     One that is faster than the preset's is another computer, with faster memory.
     """
+    assert computer.rates is not None, "a preset has rates"
     return replace(
         computer,
         pace=computer.pace * clock,
-        gflops=computer.gflops * clock,
+        rates=computer.rates.scaled(clock, max(1.0, clock)),
         message_ms=computer.message_ms / clock,
         byte_ns=computer.byte_ns / clock,
         task_ms=computer.task_ms / clock,
         weight_ns=computer.weight_ns / max(1.0, clock),
-        map_byte_ns=computer.map_byte_ns / max(1.0, clock),
         peer_message_ms=computer.peer_message_ms / clock,
         peer_byte_ns=computer.peer_byte_ns / clock,
         describe_ms=computer.describe_ms / clock,

@@ -74,7 +74,7 @@ class Machine:
             peer_message_ms=round(max(0.0, preset.peer_message_ms - own.peer_message_ms), 4),
             peer_byte_ns=round(max(0.0, preset.peer_byte_ns - own.peer_byte_ns), 4),
             describe_ms=round(max(0.0, preset.describe_ms - own.describe_ms), 4),
-            **preset.rates,
+            rates=preset.computing,
         )
 
 

@@ -23,6 +23,7 @@ from imbrex.kinds.presets import KINDS, DeviceKind, Preset, load_kind
 from imbrex.kinds.software import SERVER
 from models.cut.program import sha256_of
 from worker.engines.processor import cpu_fingerprint
+from worker.engines.registry import candidates
 
 # What all devices together may take of one core: other programs run beside a demo. If it would take
 # too long otherwise, more.
@@ -89,7 +90,7 @@ def told(name: str, preset: Preset, scale: float, core: Core) -> Likeness:
         peer_message_ms=round(max(0.0, wanted.peer_message_ms - SERVER.peer_message_ms), 4),
         peer_byte_ns=round(wanted.peer_byte_ns + wire_ns / 2, 4),
         reference_s=core.reference_s,
-        **wanted.rates,
+        rates=wanted.computing.with_engines(candidates()),
     )
     host = Computer(
         pace=1.0,

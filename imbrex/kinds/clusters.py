@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from coordinator.costs.cluster import Cluster
 from coordinator.planning.cluster_file import parse_cluster
-from imbrex.kinds.presets import Preset
+from imbrex.kinds.presets import EngineRates, Preset
 
 # Cluster files say what a weight costs, presets what a byte does.
 _WEIGHT_BYTES = 4
@@ -28,7 +28,7 @@ def mixed_text(host: Preset, others: Mapping[str, tuple[Preset, int]]) -> str:
     """
     text = (
         f"[host]\n{_computes(host)}{_end(host)}endpoint_ms_per_task = {host.describe_ms}\n\n"
-        f"[host.worker]\n{_worker(host)}\n"
+        f"{_engines('host', host)}[host.worker]\n{_worker(host)}\n"
         f'[network]\nmedium = "{host.medium}"\n'
         f"mbps = {host.mbps}\nlatency_ms = {host.latency_ms}\n"
     )
@@ -36,14 +36,25 @@ def mixed_text(host: Preset, others: Mapping[str, tuple[Preset, int]]) -> str:
         if count:
             own = f"mbps = {preset.mbps}\n" if preset.mbps != host.mbps else ""
             text += f'\n[[device]]\nname = "{name}"\ncount = {count}\n{own}'
-            text += _computes(preset) + _worker(preset)
+            text += _computes(preset) + _worker(preset) + _engines("device", preset)
     return text
 
 
 def _computes(preset: Preset) -> str:
-    default = {key: field.default for key, field in Preset.model_fields.items()}
-    rates = {key: rate for key, rate in preset.rates.items() if rate != default[key]}
-    rates["weight_ns"] = round(preset.weight_ns * _WEIGHT_BYTES, 6)
+    return _rates(preset, preset.weight_ns)
+
+
+def _engines(section: str, preset: Preset) -> str:
+    return "".join(
+        f'\n[[{section}.engine]]\nname = "{other.name}"\n{_rates(other, preset.weight_ns)}\n'
+        for other in preset.engine
+    )
+
+
+def _rates(engine: EngineRates, weight_ns: float) -> str:
+    default = {key: field.default for key, field in EngineRates.model_fields.items()}
+    rates = {key: rate for key, rate in engine.rates.items() if rate != default[key]}
+    rates["weight_ns"] = round(weight_ns * _WEIGHT_BYTES, 6)
     return "".join(f"{key} = {rate}\n" for key, rate in rates.items())
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from coordinator.costs import Medium
+from coordinator.costs.rates import RateCosts
 from imbrex.kinds.software import SERVER, SERVER_TLS, Software
 from protos.daemon.documents import first_problem
 from protos.daemon.files import read_text
@@ -27,25 +29,77 @@ _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-_RATES = ("gflops", "rate_1x1", "rate_depthwise", "rate_product", "map_byte_ns")
-
-
-class Preset(BaseModel):
-    """One kind of device, and how they are connected. `gflops` is what a convolution gets;
-    `rate_1x1`, `rate_depthwise`, `rate_product` and `map_byte_ns` mean what they mean in a cluster
-    file. `mbps` is what a TCP stream gets, `message_ms` and
-    `byte_ns` what messages cost at each side, `peer_message_ms` and `peer_byte_ns` those between
-    workers, `task_ms` what a task costs beside its kernels, `describe_ms` what it costs the host,
-    `weight_ns` what reading a byte of weights does. `latency_ms` is the wire's one way; the lab's,
-    between namespaces, has none. With `tls`, daemons are members of a cluster with an authority.
-
-    A file may say `software` in place of what software costs: how many times slower it is than on
-    the server's core on which it was measured.
+class EngineRates(BaseModel):
+    """What an engine computes: `gflops` is what a convolution gets; `rate_1x1`, `rate_depthwise`,
+    `rate_product` and `map_byte_ns` mean what they mean in a cluster file.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     gflops: _Positive
+    rate_1x1: _Positive = 1.0
+    rate_depthwise: _Positive = 1.0
+    rate_product: _Positive = 1.0
+    map_byte_ns: _NotNegative = 0.0
+
+    @property
+    def rates(self) -> dict[str, Any]:
+        """These numbers by their names."""
+        return {key: getattr(self, key) for key in EngineRates.model_fields}
+
+    def scaled(self, scale: float, memory: float = 0.0) -> Self:
+        """The same engine on a device that is `scale` times as fast, and its memory `memory` times
+        (0: as the rest).
+        """
+        maps_ns = self.map_byte_ns / (memory or scale)
+        return self.model_copy(update={"gflops": self.gflops * scale, "map_byte_ns": maps_ns})
+
+
+class OtherEngine(EngineRates):
+    """A device's other engine, by its name."""
+
+    name: str
+
+
+class DeviceRates(EngineRates):
+    """What a device computes with onnxruntime, and with other engines."""
+
+    engine: tuple[OtherEngine, ...] = ()
+
+    @property
+    def costs(self) -> RateCosts:
+        """The same for planners, but for reading weights."""
+        others = tuple(RateCosts(**other.rates, engine=other.name) for other in self.engine)
+        return RateCosts(**self.rates, others=others)
+
+    def with_engines(self, names: Collection[str]) -> Self:
+        """The same device with those of its other engines that are named."""
+        engines = tuple(other for other in self.engine if other.name in names)
+        return self.model_copy(update={"engine": engines})
+
+    @property
+    def computing(self) -> DeviceRates:
+        """Only what is about computing."""
+        return DeviceRates(**self.rates, engine=self.engine)
+
+    def scaled(self, scale: float, memory: float = 0.0) -> Self:
+        """The same device, `scale` times as fast."""
+        engines = tuple(other.scaled(scale, memory) for other in self.engine)
+        return super().scaled(scale, memory).model_copy(update={"engine": engines})
+
+
+class Preset(DeviceRates):
+    """One kind of device, and how they are connected. `mbps` is what a TCP stream gets,
+    `message_ms` and `byte_ns` what messages cost at each side, `peer_message_ms` and `peer_byte_ns`
+    those between workers, `task_ms` what a task costs beside its kernels, `describe_ms` what it
+    costs the host, `weight_ns` what reading a byte of weights does. `latency_ms` is the wire's one
+    way; the lab's, between namespaces, has none. With `tls`, daemons are members of a cluster with
+    an authority.
+
+    A file may say `software` in place of what software costs: how many times slower it is than on
+    the server's core on which it was measured.
+    """
+
     mbps: _Positive
     message_ms: _NotNegative
     byte_ns: _NotNegative = 0.0
@@ -57,10 +111,6 @@ class Preset(BaseModel):
     latency_ms: _NotNegative = 0.0
     medium: Medium = "star"
     tls: bool = False
-    rate_1x1: _Positive = 1.0
-    rate_depthwise: _Positive = 1.0
-    rate_product: _Positive = 1.0
-    map_byte_ns: _NotNegative = 0.0
 
     @model_validator(mode="before")
     @classmethod
@@ -72,16 +122,11 @@ class Preset(BaseModel):
             return {**server(tls=tls).slower(times), **rest}
         return values
 
-    @property
-    def rates(self) -> dict[str, float]:
-        """What computing takes by class of layer, but for reading weights, by its keys."""
-        return {key: getattr(self, key) for key in _RATES}
-
-    def scaled(self, scale: float) -> Preset:
+    def scaled(self, scale: float, memory: float = 0.0) -> Self:
         """The same devices in a world that runs `scale` times as fast."""
-        return self.model_copy(
+        faster = super().scaled(scale, memory)
+        return faster.model_copy(
             update={
-                "gflops": self.gflops * scale,
                 "mbps": self.mbps * scale,
                 "message_ms": self.message_ms / scale,
                 "byte_ns": self.byte_ns / scale,
@@ -91,7 +136,6 @@ class Preset(BaseModel):
                 "describe_ms": self.describe_ms / scale,
                 "weight_ns": self.weight_ns / scale,
                 "latency_ms": self.latency_ms / scale,
-                "map_byte_ns": self.map_byte_ns / scale,
             }
         )
 

@@ -225,7 +225,7 @@ OUTPUT = {"tensor": "y", "box": MAP, "yields": MAP}
 
 async def test_a_task_of_an_emulated_worker_takes_what_its_preset_says(tmp_path):
     # A hundred times slower than the pace: half a megaFLOP takes half a second.
-    emulation = "gflops = 1e-3\nreference_s = 1e-3\n"
+    emulation = "rates = {gflops = 1e-3}\nreference_s = 1e-3\n"
     async with an_exchange(tmp_path, emulation, "pace = 0.5\n") as (stream, program):
         costs_s = RateCosts(1e-3).block_s(works_of(program, {"x": MAP.shape}))
         await stream.write([task_item(program, {"x": MAP}, [OUTPUT])])

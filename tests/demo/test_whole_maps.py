@@ -11,6 +11,7 @@ from benchmarks.anchors.work import class_of
 from coordinator.costs.rates import RateCosts
 from coordinator.costs.samples import DRAWS, draw
 from coordinator.tasks.plan import Block, Tile, tile_works
+from imbrex.demo.emulation import runtime as runtimes
 from imbrex.demo.emulation import throttle as throttles
 from imbrex.demo.emulation.runtime import EmulatedRuntime
 from imbrex.demo.emulation.settings import Emulation
@@ -23,14 +24,17 @@ from imbrex.demo.emulation.whole_maps import (
     works_of,
     write_maps,
 )
+from imbrex.kinds.presets import DeviceRates
 from models.catalogue.catalogue import load
 from models.catalogue.loading import network_of
 from models.cut.cutter import cut
 from models.cut.program import BlobSource
 from models.tensors.boxes import Box, Span
+from protos.failures import BadInput
 from tests.worker.clock import FakeClock
 from tests.worker.support import conv_program, picture
 from worker.engines.base import Place, Ready, Runnable
+from worker.engines.onnxruntime import OnnxRuntime
 from worker.programs.store import BlobStore
 
 COSTS = RateCosts(1.0, rate_1x1=0.5, rate_depthwise=0.1, rate_product=0.25, map_byte_ns=0.5)
@@ -101,7 +105,7 @@ def test_a_tile_grows_by_the_same_part_of_every_map(inputs, whole, wanted):
 
 @pytest.fixture
 def engine(tmp_path):
-    return EmulatedRuntime(Place(tmp_path / "engine", BlobStore(tmp_path, 1 << 30), 1))
+    return EmulatedRuntime(Place(tmp_path / "engine", BlobStore(tmp_path, 1 << 30), 1), COSTS)
 
 
 def tile_run(engine, piece):
@@ -116,7 +120,7 @@ def test_the_whole_map_of_a_tile_is_the_networks(network, engine, tmp_path):
     write_maps(tmp_path / "turns", "any", maps_of(network.graph))
     piece, _ = piece_of(network, 21, 30, range(4, 9))
     tile = tile_run(engine, piece)
-    found = WholeMaps(COSTS, tmp_path / "turns").of(tile)
+    found = WholeMaps(tmp_path / "turns").of(tile)
     ((name, box),) = piece.inputs.items()
     assert box.shape[2] < 14
     assert found.shapes == {name: (*box.shape[:2], 14, 14)}
@@ -128,7 +132,7 @@ def test_the_whole_map_of_a_tile_is_the_networks(network, engine, tmp_path):
 def test_a_map_of_which_nobody_has_told_is_as_high_as_it_is_wide(network, engine):
     piece, _ = piece_of(network, 21, 30, range(4, 9))
     ((name, box),) = piece.inputs.items()
-    found = WholeMaps(COSTS, None).of(tile_run(engine, piece))
+    found = WholeMaps(None).of(tile_run(engine, piece))
     assert found.shapes == {name: (*box.shape[:2], 14, 14)}
 
 
@@ -137,7 +141,7 @@ def test_maps_that_a_tile_does_not_fit_into_are_those_of_another_network(engine,
     ((name, box),) = piece.inputs.items()
     for number, shape in enumerate(([1, *box.shape[1:2], 40, 14], [1, 3, 40, 40], [1, 40])):
         (tmp_path / f"{number}.maps.json").write_text(json.dumps({name: shape}))
-    found = WholeMaps(COSTS, tmp_path).of(tile_run(engine, piece))
+    found = WholeMaps(tmp_path).of(tile_run(engine, piece))
     assert found.shapes == {name: (1, box.shape[1], 40, 14)}
 
 
@@ -147,7 +151,7 @@ def test_a_whole_network_is_its_own_whole_map(engine):
     everything = {name: Box.whole(graph.shape(name)) for name in graph.results}
     piece = cut(graph, graph.nodes, everything, BlobSource(), static=True)
     tile = tile_run(engine, piece)
-    found = WholeMaps(COSTS, None).of(tile)
+    found = WholeMaps(None).of(tile)
     assert found.kernels == tile.kernels
     assert any_rows(program).weights == program.weights
 
@@ -164,7 +168,7 @@ def test_every_sample_of_a_profile_is_charged_by_its_work(engine, kind):
     # A resized map is cropped, which a program does by a node of its own.
     most = 2.5 if kind == "resize" else 1.000001
     assert 0.999999 <= COSTS.block_s(own) / COSTS.block_s(sample.what.works) <= most
-    found = WholeMaps(COSTS, None).of(tile)
+    found = WholeMaps(None).of(tile)
     assert found.seconds >= COSTS.block_s(own)
 
 
@@ -187,9 +191,10 @@ def test_a_tile_is_charged_its_share_of_the_preset_times_what_it_loses(
 ):
     clock = FakeClock()
     monkeypatch.setattr(throttles, "reference", lambda: lambda: clock.work(1e-6, 1e-6))
-    told = {"gflops": 1.0, "rate_1x1": 0.5, "rate_depthwise": 0.1, "map_byte_ns": 0.5}
-    throttle = EmulatedThrottle(1e-5, Emulation(reference_s=1e-6, weight_ns=2.0, **told), clock)
-    costs = replace(COSTS, rate_product=1.0)
+    rates = DeviceRates(gflops=1.0, rate_1x1=0.5, rate_depthwise=0.1, map_byte_ns=0.5)
+    emulation = Emulation(reference_s=1e-6, weight_ns=2.0, rates=rates)
+    throttle = EmulatedThrottle(1e-5, emulation, clock)
+    costs = COSTS
 
     def charged(rows, seconds):
         piece, _ = piece_of(network, 21, 30, rows)
@@ -215,14 +220,14 @@ def test_a_tile_is_charged_its_share_of_the_preset_times_what_it_loses(
 
 def test_what_is_not_known_to_be_a_tile_is_charged_at_the_pace():
     clock = FakeClock()
-    throttle = EmulatedThrottle(0.5, Emulation(gflops=1.0), clock)
+    throttle = EmulatedThrottle(0.5, Emulation(rates=DeviceRates(gflops=1.0)), clock)
     timed = throttle.run(Ready(lambda: clock.work(1.0, 1.0)))
     assert timed.stop_s - timed.start_s == pytest.approx(2.0)
 
 
 def test_a_program_comes_back_after_a_restart(tmp_path):
     store = BlobStore(tmp_path, 1 << 30)
-    engine = EmulatedRuntime(Place(tmp_path / "engine", store, 1))
+    engine = EmulatedRuntime(Place(tmp_path / "engine", store, 1), COSTS)
     program, blobs = conv_program()
     for ref in program.weights:
         data = bytes(blobs.bytes_of(ref.sha256))
@@ -233,6 +238,68 @@ def test_a_program_comes_back_after_a_restart(tmp_path):
     assert engine.is_prepared(program.sha256)
     run = engine.load(program.sha256).bound({"x": picture()}, {})
     assert (run.program, run.inputs.keys()) == (program, {"x"})
-    again = EmulatedRuntime(Place(tmp_path / "engine", store, 1))
+    again = EmulatedRuntime(Place(tmp_path / "engine", store, 1), COSTS)
     assert not again.is_prepared(program.sha256)
     assert again.load(program.sha256) is None
+
+
+class _Slow(Runnable):
+    """Another engine's program."""
+
+    def __init__(self, session):
+        super().__init__(session.inputs, session.outputs)
+        self.session = session
+
+    def _bind(self, inputs, shapes):
+        return replace(self.session.bound(inputs, shapes), kernels=())
+
+
+class _Other(OnnxRuntime):
+    """Another engine, which takes no program of two inputs."""
+
+    def trial(self, program, weights, threads):
+        session = super().trial(program, weights, threads)
+        if len(session.inputs) > 1:
+            raise BadInput(cause="it has two inputs", cure="Use onnxruntime")
+        return _Slow(session)
+
+
+@pytest.fixture
+def two_engines(monkeypatch, tmp_path):
+    """Depthwise convolutions and everything but 1x1 ones are faster by another engine."""
+    monkeypatch.setattr(runtimes, "factory_of", lambda name: {"other": _Other}[name])
+    other = RateCosts(2.0, rate_1x1=0.1, map_byte_ns=0.0, engine="other")
+    costs = replace(COSTS, others=(other,))
+    return EmulatedRuntime(Place(tmp_path / "engine", BlobStore(tmp_path, 1 << 30), 1), costs)
+
+
+@pytest.mark.parametrize(("kind", "chosen"), [("depthwise", "other"), ("pointwise", "onnxruntime")])
+def test_a_program_is_charged_by_the_engine_that_its_preset_says_is_faster(
+    two_engines, kind, chosen
+):
+    sample = draw(kind, random.Random(3), 2e6)
+    weights = {ref.name: np.zeros(ref.dims, np.float32) for ref in sample.what.program.weights}
+    feeds = {each.tensor: np.ones(each.dims, np.float32) for each in sample.what.inputs}
+    run = two_engines.trial(sample.what.program, weights, 1).bound(feeds, {})
+    assert run.costs.engine == chosen
+    works = works_of(run.program, {name: array.shape for name, array in feeds.items()})
+    assert WholeMaps(None).of(run).seconds >= run.costs.program_s(works)
+    by_engine = {
+        name: trial(sample.what.program, weights, 1).bound(feeds, {})
+        for name, trial in two_engines.trials.items()
+    }
+    assert {name: each.costs.engine for name, each in by_engine.items()} == {
+        "onnxruntime": "onnxruntime",
+        "other": "other",
+    }
+    kernels = {each.kernels for each in by_engine.values()}
+    assert len(kernels) == 2
+    assert () not in kernels
+
+
+def test_what_the_other_engine_does_not_take_is_charged_as_by_onnxruntime(two_engines):
+    samples = (draw("concat", random.Random(seed), 2e6) for seed in range(100))
+    sample = next(sample for sample in samples if len(sample.what.inputs) > 1)
+    feeds = {each.tensor: np.ones(each.dims, np.float32) for each in sample.what.inputs}
+    run = two_engines.trial(sample.what.program, {}, 1).bound(feeds, {})
+    assert run.costs.engine == "onnxruntime"

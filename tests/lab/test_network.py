@@ -19,7 +19,7 @@ from benchmarks.lab.guard import guarded
 from benchmarks.lab.namespace import inside
 from benchmarks.lab.network import Network, Wiring, remove_leftovers, require_tools
 from imbrex.demo.emulation.rate import Core
-from imbrex.kinds.presets import Preset
+from imbrex.kinds.presets import DeviceRates, Preset
 from protos.errors import BadConfiguration, Unavailable
 
 needs_root = pytest.mark.skipif(
@@ -172,7 +172,7 @@ def test_a_lab_that_emulates_something_else_is_at_fault():
 def test_daemons_are_told_the_difference_to_this_machine():
     computer = Machine(Core(100, 1e-3), message_ms=0.5, byte_ns=1).computer(WANTED)
     told = {"pace": 0.04, "message_ms": 2.5, "byte_ns": 0, "task_ms": 1, "reference_s": 1e-3}
-    assert computer == Computer(**told, gflops=4)
+    assert computer == Computer(**told, rates=DeviceRates(gflops=4))
 
 
 def test_a_machine_that_is_too_slow_is_refused():

@@ -262,3 +262,45 @@ def test_a_device_with_limits_is_left_out_of_divisions() -> None:
 def test_limits_that_mean_nothing(wrong: str, named: str) -> None:
     with pytest.raises(BadRequest, match=named):
         parse_cluster(GOOD + f"[device.limits]\n{wrong}\n")
+
+
+ENGINES = """
+[network]
+mbps = 100
+
+[[device]]
+name = "pi-1"
+count = 2
+gflops = 4.0
+map_byte_ns = 0.5
+
+[[device.engine]]
+name = "ncnn"
+gflops = 9.0
+rate_1x1 = 0.5
+"""
+
+
+def test_a_device_may_have_several_engines() -> None:
+    found = parse_cluster(ENGINES)
+    other = RateCosts(9.0, rate_1x1=0.5, engine="ncnn")
+    costs = RateCosts(4.0, map_byte_ns=0.5, others=(other,))
+    assert [device.costs for device in found.devices] == 2 * [costs]
+    assert found.devices[0].speed == pytest.approx(9e9)
+    again = parse_cluster(dump_cluster(found))
+    assert [device.costs for device in again.devices] == 2 * [costs]
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (("gflops = 9.0", ""), r"device.0.engine.0.gflops"),
+        (("gflops = 9.0", "gflops = 0"), r"device.0.engine.0.gflops"),
+        (("rate_1x1", "rate_9x9"), "rate_9x9"),
+        (('name = "ncnn"', ""), r"device.0.engine.0.name"),
+        (("gflops = 4.0", 'profile = "pi.json"'), r"device.0.engine goes with gflops"),
+    ],
+)
+def test_faults_of_engines_are_named(change: tuple[str, str], fault: str) -> None:
+    with pytest.raises(BadRequest, match=fault):
+        parse_cluster(ENGINES.replace(*change))

@@ -16,7 +16,8 @@ from protos.errors import BadRequest, ImbrexError
 from protos.failures import OutOfMemory
 from protos.wire.convert import MAX_DIMS, dtype_of
 from worker.compute.compute import Compute
-from worker.engines.base import Engine, Runnable
+from worker.engines.base import Engine, Runnable, Trial
+from worker.engines.onnxruntime import OnnxRuntime
 from worker.engines.verified import Verified
 from worker.programs.graphs import checked_model, weight_bytes
 from worker.programs.store import BlobStore
@@ -88,16 +89,16 @@ class Measurer:
         Raises:
             ImbrexError: the program is refused, or memory is short.
         """
-        engines = _engines(self._engine)
+        trials = _trials(self._engine)
         results: dict[str, EngineSeconds] = {}
         refusal: ImbrexError | None = None
         async with self._one_at_a_time:
-            budget_s = min(at_most_s or _MAX_S, _MAX_S) / len(threads) / len(engines)
+            budget_s = min(at_most_s or _MAX_S, _MAX_S) / len(threads) / len(trials)
             count = max(1, min(repeats, _MAX_REPEATS))
-            for name, engine in engines.items():
+            for name, trial in trials.items():
                 try:
                     candidates = [
-                        await self._candidate(engine, program, inputs, count, budget_s, number)
+                        await self._candidate(trial, program, inputs, count, budget_s, number)
                         for number in threads
                     ]
                 except ImbrexError as error:
@@ -113,14 +114,14 @@ class Measurer:
 
     async def _candidate(
         self,
-        engine: Engine,
+        trial: Trial,
         program: Program,
         inputs: Sequence[TensorShape],
         repeats: int,
         budget_s: float,
         threads: int,
     ) -> EngineSeconds:
-        session, feed = await asyncio.to_thread(self._ready, engine, program, inputs, threads)
+        session, feed = await asyncio.to_thread(self._ready, trial, program, inputs, threads)
         until = time.monotonic() + budget_s
         await self._compute.run(lambda: session.bound(feed, {}))
         seconds: list[float] = []
@@ -130,7 +131,7 @@ class Measurer:
         return EngineSeconds(tuple(seconds), threads)
 
     def _ready(
-        self, engine: Engine, program: Program, inputs: Sequence[TensorShape], threads: int
+        self, trial: Trial, program: Program, inputs: Sequence[TensorShape], threads: int
     ) -> tuple[Runnable, dict[str, np.ndarray]]:
         checked_model(program)
         needed = PEAK_OVER_WEIGHTS * sum(weight_bytes(ref) for ref in program.weights)
@@ -143,7 +144,7 @@ class Measurer:
         weights = {ref.name: self._array(ref) for ref in program.weights}
         random = np.random.default_rng(_SEED)
         feed = {entry.tensor: _random(entry.dims, entry.dtype, random) for entry in inputs}
-        return engine.trial(program, weights, threads), feed
+        return trial(program, weights, threads), feed
 
     def _array(self, ref: WeightRef) -> np.ndarray:
         dtype = dtype_of(ref.data_type)
@@ -165,11 +166,10 @@ class Measurer:
         return np.memmap(self._store.path(ref.sha256), dtype, mode="r", shape=ref.dims)
 
 
-def _engines(engine: Engine) -> Mapping[str, Engine]:
-    """The engines that may compute a program, by name."""
-    if isinstance(engine, Verified):
-        return engine.measured_engines
-    return {engine.traits.name: engine}
+def _trials(engine: Engine) -> Mapping[str, Trial]:
+    if isinstance(engine, OnnxRuntime | Verified):
+        return engine.trials
+    return {engine.traits.name: engine.trial}
 
 
 def input_shape(tensor: str, data_type: int, dims: Sequence[int]) -> TensorShape:

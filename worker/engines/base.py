@@ -257,6 +257,8 @@ class ProgramCache:
         return arrays
 
 
+# `Engine.trial`.
+Trial: TypeAlias = Callable[[Program, Mapping[str, np.ndarray], int], Runnable]
 EngineFactory: TypeAlias = Callable[[Place], Engine]
 
 

@@ -195,7 +195,7 @@ class Translated(Runnable):
             for name, entry in graph.inputs.items()
         }
         copied = [entry.blob for entry in graph.inputs.values() if entry.copied]
-        ends = {part.blob: None for parts, _ in wanted.values() for part in parts}
+        ends = {part.blob: None for parts in graph.outputs.values() for part in parts}
 
         def compute() -> dict[str, np.ndarray]:
             arrays = net.run(entries, copied, ends)

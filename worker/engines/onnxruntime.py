@@ -32,7 +32,7 @@ from protos.daemon.memory_in_use import free_bytes
 from protos.errors import BadConfiguration, BadRequest
 from protos.failures import OutOfMemory, RunError
 from protos.wire.convert import dtype_of
-from worker.engines.base import Place, Runnable, Traits
+from worker.engines.base import Place, Runnable, Traits, Trial
 from worker.engines.ort_session import (
     CPU,
     Session,
@@ -95,6 +95,11 @@ class OnnxRuntime:
         fingerprint = "|".join((ort.__version__, "packed", cpu_fingerprint(), *without))
         self.traits = Traits(NAME, ort.__version__, "cpu", fingerprint)
         place.folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def trials(self) -> Mapping[str, Trial]:
+        """Trials of the engines that may compute a program, by name: of this one."""
+        return {NAME: self.trial}
 
     def gflops(self, cores: int, mhz: float) -> float:
         """Frequency x cores; an unknown frequency counts as 1 GHz."""

@@ -34,7 +34,7 @@ from models.tensors.memory import PROCESS_BYTES, engine_cap_bytes, megabytes
 from protos.daemon.memory_in_use import resident_bytes
 from protos.failures import BadInput
 from protos.wire.limits import ALL_TYPES, Limits
-from worker.engines.base import Engine, Place, ProgramCache, Ready, Runnable, Traits
+from worker.engines.base import Engine, Place, ProgramCache, Ready, Runnable, Traits, Trial
 from worker.engines.comparison import EngineComparison, ReferenceRun, compare_engines
 from worker.engines.processor import settle_thread
 from worker.engines.trial import Trials
@@ -179,15 +179,14 @@ class Verified:
         return self._reference.trial(program, weights, threads)
 
     @property
-    def measured_engines(self) -> Mapping[str, Engine]:
-        """Those that may compute a program, by name: the engine itself, which falls back to
-        onnxruntime, or where engines are for speed, onnxruntime and each of them.
+    def trials(self) -> Mapping[str, Trial]:
+        """Trials of the engines that may compute a program, by name: of the engine itself, which
+        falls back to onnxruntime, or where engines are for speed, of onnxruntime and each of them.
         """
-        if not self._engines:
-            return {self.traits.name: self._reference}
-        if not self.is_for_speed:
-            return {next(iter(self._engines)): self}
-        return {self.traits.name: self._reference, **self._engines}
+        if self._engines and not self.is_for_speed:
+            return {next(iter(self._engines)): self.trial}
+        engines = {self.traits.name: self._reference, **self._engines}
+        return {name: engine.trial for name, engine in engines.items()}
 
     def standing(self) -> Standing:
         """How the engines fare now."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import uvloop
 
+from coordinator.costs.rates import RateCosts
 from coordinator.devices.children import follow_parent
 from coordinator.devices.host_worker import WORKER, HostHardware
 from coordinator.serving.daemon import run as run_coordinator
@@ -28,18 +30,24 @@ from worker.machine.hardware import WorkerHardware
 from worker.settings import WorkerSettings
 
 
+@dataclass(frozen=True)
 class EmulatedHardware(WorkerHardware):
-    """The hardware of an emulated worker, which computes with onnxruntime as on Arm."""
+    """The hardware of an emulated worker, which computes with the engines of `costs`, onnxruntime
+    as on Arm.
+    """
+
+    costs: RateCosts = field(default=RateCosts(1.0))
 
     def make_engine(self, place: Place) -> Engine:
         """The engine."""
-        return EmulatedRuntime(place)
+        return EmulatedRuntime(place, self.costs)
 
 
 def worker_hardware(settings: WorkerSettings, emulation: Emulation) -> WorkerHardware:
     """The hardware of an emulated worker."""
     throttle = EmulatedThrottle(settings.pace, emulation)
-    return EmulatedHardware(throttle, endpoint=endpoint(emulation))
+    hardware = EmulatedHardware(throttle, endpoint=endpoint(emulation))
+    return replace(hardware, costs=emulation.rates.costs) if emulation.rates else hardware
 
 
 def endpoint(emulation: Emulation) -> SlowEndpoint:

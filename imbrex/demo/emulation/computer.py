@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from imbrex.kinds.presets import DeviceRates
+
 
 @dataclass(frozen=True, slots=True)
 class Computer:
@@ -20,16 +22,14 @@ class Computer:
     peer_byte_ns: float = 0.0
     describe_ms: float = 0.0
     reference_s: float = 0.0
-    gflops: float = 0.0
-    rate_1x1: float = 1.0
-    rate_depthwise: float = 1.0
-    rate_product: float = 1.0
-    map_byte_ns: float = 0.0
+    rates: DeviceRates | None = None
 
     def write(self, path: Path, turns: Path) -> Path:
         """The file that `imbrex.demo.emulation` runs a daemon by; `turns` as in `Emulation`."""
         told = asdict(self) | {"turns": turns}
-        del told["pace"]
+        del told["pace"], told["rates"]
+        if self.rates is not None:
+            told["rates"] = self.rates.model_dump()
         return settings_file(path, told)
 
 
@@ -45,7 +45,9 @@ def _toml(value: object) -> str:
             return str(value).lower()
         case int() | float():
             return repr(value)
-        case list():
+        case list() | tuple():
             return f"[{', '.join(map(_toml, value))}]"
+        case dict():
+            return f"{{{', '.join(f'{key} = {_toml(item)}' for key, item in value.items())}}}"
         case _:
             return f"'{value}'"

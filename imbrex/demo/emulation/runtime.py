@@ -1,25 +1,43 @@
-"""onnxruntime as on Arm, whose runs know which program they are of."""
+"""The engines of an emulated device: onnxruntime as on Arm and others, each program by the one that
+its preset says is faster. Its runs know which program they are of.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 
 import numpy as np
 
-from imbrex.demo.emulation.whole_maps import ProgramRun, any_rows
-from models.cut.program import Program
+from coordinator.costs.affine import EngineCosts
+from coordinator.costs.rates import RateCosts
+from imbrex.demo.emulation.whole_maps import ProgramRun, any_rows, works_of
+from models.cut.program import Program, weight_bytes
 from models.cut.whole import whole_network
-from worker.engines.base import Place, ProgramCache, Ready, Runnable
+from protos.errors import ImbrexError
+from worker.engines.base import Place, ProgramCache, Ready, Runnable, Trial
 from worker.engines.onnxruntime import OnnxRuntime
 from worker.engines.ort_session import BLOCKED_LAYOUT
+from worker.engines.registry import factory_of
+
+_Shapes = tuple[tuple[int, ...], ...]
 
 
 class EmulatedRuntime(OnnxRuntime):
-    """Without the layout that onnxruntime has for x86-64 alone."""
+    """onnxruntime without the layout that it has for x86-64 alone, and the other engines of
+    `costs`.
 
-    def __init__(self, place: Place) -> None:
+    Raises:
+        BadConfiguration: one of them is not installed.
+    """
+
+    def __init__(self, place: Place, costs: RateCosts) -> None:
         super().__init__(place, (BLOCKED_LAYOUT,))
+        self._place = place
         self._programs = ProgramCache(place.store)
+        self._costs = costs
+        self._others = {other.engine: factory_of(other.engine)(place) for other in costs.others}
 
     def is_prepared(self, sha256: str) -> bool:
         """As of any engine; after a start, a program has to arrive again."""
@@ -33,32 +51,88 @@ class EmulatedRuntime(OnnxRuntime):
     def load(self, sha256: str) -> Runnable | None:
         """As of any engine."""
         session, program = super().load(sha256), self._programs.get(sha256)
-        return _Session(session, program) if session and program else None
+        if session is None or program is None:
+            return None
+        weights = self._programs.weights(program)
+        others = self._other_sessions(program, weights, self._place.threads)
+        return _EmulatedProgram(program, [(self._costs, session), *others])
 
     def trial(self, program: Program, weights: Mapping[str, np.ndarray], threads: int) -> Runnable:
         """As of any engine; what is no whole network takes maps of any size."""
-        if whole_network(program) is None:
-            program = any_rows(program)
-        return _Session(super().trial(program, weights, threads), program)
+        program = _any_rows(program)
+        session = super().trial(program, weights, threads)
+        others = self._other_sessions(program, weights, threads)
+        return _EmulatedProgram(program, [(self._costs, session), *others])
+
+    @property
+    def trials(self) -> Mapping[str, Trial]:
+        """A trial of each engine, by its name."""
+        return {costs.engine: partial(self._trial_of, costs) for costs in self._costs.engines}
+
+    def _trial_of(
+        self,
+        costs: EngineCosts,
+        program: Program,
+        weights: Mapping[str, np.ndarray],
+        threads: int,
+    ) -> Runnable:
+        program = _any_rows(program)
+        other = self._others.get(costs.engine)
+        trial = other.trial if other else super().trial
+        return _EmulatedProgram(program, [(costs, trial(program, weights, threads))])
+
+    def _other_sessions(
+        self, program: Program, weights: Mapping[str, np.ndarray], threads: int
+    ) -> list[tuple[EngineCosts, Runnable]]:
+        sessions: list[tuple[EngineCosts, Runnable]] = []
+        for costs in self._costs.others:
+            with suppress(ImbrexError):
+                session = self._others[costs.engine].trial(program, weights, threads)
+                sessions.append((costs, session))
+        return sessions
 
 
-class _Session(Runnable):
-    """A session and its program."""
+class _EmulatedProgram(Runnable):
+    """A program, and its session by each engine; the first one computes all."""
 
-    def __init__(self, session: Runnable, program: Program) -> None:
-        super().__init__(session.inputs, session.outputs, session.blobs)
-        self._session = session
+    def __init__(self, program: Program, sessions: Sequence[tuple[EngineCosts, Runnable]]) -> None:
+        first = sessions[0][1]
+        super().__init__(first.inputs, first.outputs, first.blobs)
         self._program = program
+        self._sessions = sessions
+        self._chosen: dict[_Shapes, tuple[EngineCosts, Runnable]] = {}
 
     def _bind(
         self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
     ) -> Ready[dict[str, np.ndarray]]:
-        ready = self._session.bound(inputs, shapes)
+        sizes = tuple(inputs[name].shape for name in self.inputs)
+        if sizes not in self._chosen:
+            self._chosen[sizes] = self._choice(inputs, shapes)
+        costs, session = self._chosen[sizes]
+        ready = session.bound(inputs, shapes)
         return ProgramRun(
             ready.compute,
-            ready.weight_bytes,
-            ready.kernels,
+            ready.weight_bytes or weight_bytes(self._program.weights),
+            ready.kernels or (f"{costs.engine} {self._program.sha256}", *sizes),
             program=self._program,
-            session=self._session,
+            session=session,
             inputs=inputs,
+            costs=costs,
         )
+
+    def _choice(
+        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
+    ) -> tuple[EngineCosts, Runnable]:
+        """The engine that is charged least, of those that take the program for these inputs."""
+        works = works_of(self._program, {name: array.shape for name, array in inputs.items()})
+        if works:
+            ranked = sorted(self._sessions, key=lambda entry: entry[0].program_s(works))
+            for costs, session in ranked[: ranked.index(self._sessions[0])]:
+                with suppress(ImbrexError):
+                    session.bound(inputs, shapes)
+                    return costs, session
+        return self._sessions[0]
+
+
+def _any_rows(program: Program) -> Program:
+    return any_rows(program) if whole_network(program) is None else program

@@ -9,13 +9,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from coordinator.costs.rates import RateCosts
+from imbrex.kinds.presets import DeviceRates
 from protos.daemon.documents import first_problem
 from protos.daemon.files import read_text
 from protos.errors import BadConfiguration
 
 _Charge = Annotated[float, Field(ge=0, le=1000)]
-_Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Emulation(BaseModel):
@@ -30,8 +29,9 @@ class Emulation(BaseModel):
     and equal kernels take equal time on all of them: emulated computers share no caches and no
     cores.
 
-    With `gflops`, kernels are charged what a preset of these rates says of their nodes, times how
-    much less efficient the tile is on this machine than the whole map; without, at the pace alone.
+    With `rates`, kernels are charged what a preset of these says of their nodes, for the engine
+    that computes them soonest by these, times how much less efficient the tile is on this machine
+    than the whole map; without, at the pace alone.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -45,24 +45,7 @@ class Emulation(BaseModel):
     weight_ns: _Charge = 0.0
     reference_s: Annotated[float, Field(ge=0, le=1)] = 0.0
     turns: Path | None = None
-    gflops: _Rate = 0.0
-    rate_1x1: _Rate = 1.0
-    rate_depthwise: _Rate = 1.0
-    rate_product: _Rate = 1.0
-    map_byte_ns: _Charge = 0.0
-
-    @property
-    def costs(self) -> RateCosts | None:
-        """What the preset charges for computing, but for reading weights."""
-        if not self.gflops:
-            return None
-        return RateCosts(
-            gflops=self.gflops,
-            rate_1x1=self.rate_1x1,
-            rate_depthwise=self.rate_depthwise,
-            rate_product=self.rate_product,
-            map_byte_ns=self.map_byte_ns,
-        )
+    rates: DeviceRates | None = None
 
 
 def command(file: Path) -> tuple[str, ...]:

@@ -44,8 +44,7 @@ class EmulatedThrottle(Throttle):
         super().__init__(pace, clock)
         self._emulation = emulation
         self._turns = Turns(emulation.turns) if emulation.turns else None
-        costs = emulation.costs
-        self._wholes = WholeMaps(costs, emulation.turns) if costs else None
+        self._wholes = WholeMaps(emulation.turns) if emulation.rates else None
 
     def set_up(self, begin: Begin[T]) -> Ready[T]:
         """Sets up a run, for at least the emulated time."""

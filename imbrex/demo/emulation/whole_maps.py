@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import onnx
 
-from coordinator.costs.rates import RateCosts
+from coordinator.costs.affine import EngineCosts
 from models.cut.program import Program
 from models.cut.whole import whole_network
 from models.graph.graph import Graph
@@ -39,11 +39,14 @@ _RANK, _ROWS = 4, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramRun(Ready[T]):
-    """A run that knows its program, the session that runs it, and its inputs."""
+    """A run that knows its program, the session that runs it, its inputs, and what the preset
+    charges for its engine.
+    """
 
     program: Program
     session: Runnable
     inputs: Mapping[str, np.ndarray]
+    costs: EngineCosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +72,7 @@ class WholeMap:
 class WholeMaps:
     """The whole maps of programs, by their kernels; `folder` is that of `write_maps`."""
 
-    def __init__(self, costs: RateCosts, folder: Path | None) -> None:
-        self._costs = costs
+    def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._known: dict[tuple[object, ...], WholeMap | None] = {}
 
@@ -85,7 +87,7 @@ class WholeMaps:
         works = works_of(tile.program, own)
         if not works:
             return None
-        alone = WholeMap(self._costs.block_s(works), own, tile.kernels)
+        alone = WholeMap(tile.costs.program_s(works), own, tile.kernels)
         if whole_network(tile.program) is not None:
             return alone
         larger = grown(own, self._whole_shapes(own))
@@ -93,7 +95,7 @@ class WholeMaps:
             return alone
         with suppress(ImbrexError):  # sizes are written into the program
             kernels = (tile.kernels[0], *(larger[name] for name in tile.session.inputs))
-            whole = WholeMap(self._costs.block_s(works), larger, kernels)
+            whole = WholeMap(tile.costs.program_s(works), larger, kernels)
             whole.run(tile).compute()
             return whole
         return alone
