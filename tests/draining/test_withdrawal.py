@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -49,7 +50,10 @@ async def made(tmp_path, monkeypatch):
     plans = SimpleNamespace(devices_changed=lambda *_, **__: None)
     after = SimpleNamespace(settle=lambda: None)
     found = Withdrawal(devices, plans, driver, after, Journal())
+    following = asyncio.create_task(found.follow())
     yield found, devices
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
     await found.close()
 
 
@@ -58,18 +62,17 @@ async def test_a_quarantine_that_could_not_be_recorded_is_recorded_later(made) -
     found.wrong(PI, "task 3 is off", proven=True)
     await until(lambda: devices.withheld_list.refused)
     assert not devices.withheld_list.quarantined()
-    found._record_all()  # as `follow` does
     await until(lambda: devices.withheld_list.quarantined() == {PI: "task 3 is off"})
-    await until(lambda: not found._unrecorded)
 
 
-async def test_who_was_resumed_meanwhile_is_not_recorded(made) -> None:
+async def test_who_was_resumed_meanwhile_is_not_recorded(made, monkeypatch) -> None:
+    monkeypatch.setattr(withdrawal, "_AGAIN_S", 0.1)
     found, devices = made
     found.wrong(PI, "task 3 is off", proven=True)
     await until(lambda: devices.withheld_list.refused)
     # By its id, although it is not connected.
     assert await found.resume(PI) == PI
-    found._record_all()
+    await asyncio.sleep(0.2)  # longer than until it is recorded again
     assert not devices.withheld_list.quarantined()
     with pytest.raises(NotFound):
         await found.resume(PI)

@@ -263,7 +263,11 @@ def test_no_two_watches_share_topics_or_entities() -> None:
             found = {topic, told["unique_id"]}
             assert not found & seen
             seen |= found
-    topics = {Publisher(Broker.of("mqtt://hub"), name, "m")._topic for name in ANY_NAME}
+    topics = {
+        told["state_topic"]
+        for name in ANY_NAME
+        for told in Publisher(Broker.of("mqtt://hub"), name, "m").announcements().values()
+    }
     assert len(topics) == len(ANY_NAME)
 
 
