@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -148,11 +148,12 @@ BOUNDARIES = frozenset({"Clock", "WorkerService"})
 
 
 def protocols_of_one() -> list[str]:
-    """Protocols that one class of the product has all members of, or none; those at a boundary of
-    bytes or clocks apart.
+    """Protocols that one class of the product or of its benchmarks has all members of, or none;
+    those at a boundary of bytes or clocks apart.
     """
-    classes = [node for file in product() for node in nodes(file) if isinstance(node, ast.ClassDef)]
+    classes = _classes(product())
     protocols = [node for node in classes if "Protocol" in map(_base, node.bases)]
+    classes += _classes((ROOT / "benchmarks").rglob("*.py"))
     others = [_members(node) for node in classes if node not in protocols]
     return sorted(
         protocol.name
@@ -161,6 +162,10 @@ def protocols_of_one() -> list[str]:
         and _members(protocol) != {"__call__"}
         and protocol.name not in BOUNDARIES
     )
+
+
+def _classes(files: Iterable[Path]) -> list[ast.ClassDef]:
+    return [node for file in files for node in nodes(file) if isinstance(node, ast.ClassDef)]
 
 
 def _base(node: ast.expr) -> str:

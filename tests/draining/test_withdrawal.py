@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -30,6 +31,14 @@ class Unsteady(WithheldList):
             self.refused += 1
             raise Unavailable(cause="no quorum", cure="wait")
         super().quarantine(device, evidence)
+
+
+class Slow(WithheldList):
+    """A list that can be read before whoever changes it is told that it was changed."""
+
+    def quarantine(self, device: DeviceId, evidence: str) -> None:
+        super().quarantine(device, evidence)
+        time.sleep(0.1)  # in a thread, while the list is looked at many times
 
 
 @pytest.fixture
@@ -61,8 +70,20 @@ async def test_a_quarantine_that_could_not_be_recorded_is_recorded_later(made) -
     found, devices = made
     found.wrong(PI, "task 3 is off", proven=True)
     await until(lambda: devices.withheld_list.refused)
-    assert not devices.withheld_list.quarantined()
     await until(lambda: devices.withheld_list.quarantined() == {PI: "task 3 is off"})
+
+
+async def test_what_is_recorded_here_is_not_taken_for_the_word_of_another_coordinator(
+    made, monkeypatch, tmp_path
+) -> None:
+    doubted = []
+    monkeypatch.setattr(Journal, "doubt", lambda _, device: doubted.append(device))
+    found, devices = made
+    devices.withheld_list = Slow(ClusterState(tmp_path))
+    found.wrong(PI, "task 3 is off", proven=True)
+    await until(devices.withheld_list.quarantined)
+    await asyncio.sleep(0.2)  # longer than until the list is looked at, and said to be changed
+    assert doubted == [PI]
 
 
 async def test_who_was_resumed_meanwhile_is_not_recorded(made, monkeypatch) -> None:
