@@ -11,7 +11,7 @@ docs/adr/0003-costs.md has the errors, and what else was tried.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Self
@@ -111,8 +111,9 @@ class RegressionCosts(Costs):
     def engines(self) -> tuple[EngineCosts, ...]:
         """Those of the profile."""
         main = EngineRegression(self.profile.engine, self.profile)
+        kinds = frozenset(self.profile.fits)
         others = self.profile.others.items()
-        return (main, *(_PartialEngine(name, profile) for name, profile in others))
+        return (main, *(_PartialEngine(name, profile, kinds) for name, profile in others))
 
 
 @dataclass(frozen=True)
@@ -142,11 +143,17 @@ class EngineRegression(EngineCosts):
         return rates.scaled(scale)
 
 
+@dataclass(frozen=True)
 class _PartialEngine(EngineRegression):
-    """An engine that computes nothing of a layer type without samples."""
+    """An engine that computes none of the layer types in `sampled` of which it has no samples, and
+    nothing that only one engine was timed with.
+    """
+
+    sampled: Collection[str]
 
     def layer_rates(self, work: NodeWork) -> LayerRates:
-        if work.pace or kind_of(work) not in self.profile.fits:
+        kind = kind_of(work)
+        if work.pace or (kind in self.sampled and kind not in self.profile.fits):
             return LayerRates(fixed_s=math.inf)
         return super().layer_rates(work)
 
@@ -176,7 +183,23 @@ def fit(
     main = max(known, key=lambda engine: len(runs[engine]), default=ONNXRUNTIME)
     profile = known.pop(main, EngineProfile({}))
     parts = {part.name: getattr(profile, part.name) for part in fields(profile)}
-    return DeviceProfile(**parts, fingerprint=dict(fingerprint), engine=main, others=known)
+    others = {
+        engine: replace(other, fits=_completed(other.fits, profile.fits, runs[engine]))
+        for engine, other in known.items()
+    }
+    return DeviceProfile(**parts, fingerprint=dict(fingerprint), engine=main, others=others)
+
+
+def _completed(
+    fits: Mapping[str, LayerRegression],
+    main: Mapping[str, LayerRegression],
+    measured: Sequence[tuple[Sample, float]],
+) -> dict[str, LayerRegression]:
+    """An engine's fits; layer types of which it has too few samples are as for the main engine."""
+    sampled = {
+        kind_of(work) for sample, _ in measured if not sample.is_block for work in sample.what.works
+    }
+    return {kind: fit for kind, fit in main.items() if kind in sampled} | dict(fits)
 
 
 def fit_engine(measured: Sequence[tuple[Sample, float]]) -> EngineProfile:

@@ -17,7 +17,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from coordinator.devices import children
 from imbrex.client import Client
-from imbrex.demo.duration import USUAL, Requests
+from imbrex.demo.duration import PROFILE_S, USUAL, Requests
 from imbrex.demo.emulation.computer import Computer, settings_file
 from imbrex.demo.emulation.settings import command
 from imbrex.demo.likeness import Likeness, turns_in
@@ -39,7 +39,7 @@ PREFIX = "imbrex-demo-"
 class ClusterForm:
     """What to start. `like` is what the computers are like, None for this machine as it is. With
     `profile`, devices are measured before planning; profiles are kept in `cache` for the next
-    time. What `profile_s` per device leaves unknown, `requests` show. The coordinator listens on
+    time. What these leave unknown, `requests` show. The coordinator listens on
     `port`, or on any free one if that is taken; `settings` are further ones of the coordinator.
     """
 
@@ -49,7 +49,6 @@ class ClusterForm:
     like: Likeness | None
     profile: bool
     cache: Path
-    profile_s: float = 10.0
     requests: Requests = USUAL
     wire: str = ""
     port: int = 0
@@ -161,7 +160,7 @@ class DemoCluster:
             "models": [form.model],
             "strategy": form.strategy,
             "profile": form.profile,
-            **({"profile_s": form.profile_s} if form.like else {}),
+            **({"profile_s": PROFILE_S} if form.like else {}),
             **({"wire": form.wire} if form.wire else {}),
             **form.settings,
         }

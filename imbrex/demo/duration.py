@@ -7,8 +7,8 @@ from dataclasses import dataclass
 MOST_S = 120.0
 # Processes start and find each other, and the first plan is made.
 _START_S = 30.0
-# Devices are measured one at a time.
-_PROFILE_S, _MOST_OF_ONE_S = 30.0, 10.0
+# One device is measured, with each of its engines: the others are alike.
+PROFILE_S = 30.0
 # The device alone: runs, and the seconds after which no further one begins
 # (`coordinator.measuring.baseline`).
 _ALONE_RUNS, _ALONE_S = 8, 30.0
@@ -41,11 +41,6 @@ class Length:
     profile: bool
     curve: bool
 
-    @property
-    def profile_s(self) -> float:
-        """Seconds for measuring each device."""
-        return min(_MOST_OF_ONE_S, _PROFILE_S / self.workers)
-
     def expected_s(self, scale: float, requests: Requests) -> float:
         """Seconds that all takes here, if a second of the devices takes 1 / `scale`."""
         alone_s = self.alone_s / scale
@@ -55,7 +50,7 @@ class Length:
         count = 1 + requests.learning + plans * (requests.first + requests.warm)
         return (
             _START_S
-            + self.profile * self.workers * self.profile_s
+            + self.profile * PROFILE_S
             + count * together_s
             + min(_ALONE_RUNS * alone_s, _ALONE_S + 2 * alone_s)
         )

@@ -107,7 +107,7 @@ def _emulating(
     about_s = length.expected_s(scale, requests)
     progress(f"this takes about {about_s:.0f} s, at 1/{1 / scale:g} of the devices' speed\n")
     like = told(demo.like, preset, scale, core)
-    return replace(form, like=like, profile_s=length.profile_s, requests=requests)
+    return replace(form, like=like, requests=requests)
 
 
 def _outcome(

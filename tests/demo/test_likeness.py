@@ -76,4 +76,3 @@ def test_what_takes_longer_in_a_demo_is_expected_to():
     assert length(1.0, curve=True).expected_s(0.25, USUAL) > usual
     assert length(1.0, profile=False).expected_s(0.25, USUAL) == usual - 30.0
     assert length(1.0).expected_s(0.25, FEWER[-1]) < usual
-    assert length(1.0, workers=64).profile_s * 64 == 30.0

@@ -24,7 +24,7 @@ from imbrex.demo.emulation.whole_maps import (
     works_of,
     write_maps,
 )
-from imbrex.kinds.presets import DeviceRates
+from imbrex.kinds.presets import DeviceRates, OtherEngine
 from models.catalogue.catalogue import load
 from models.catalogue.loading import network_of
 from models.cut.cutter import cut
@@ -266,35 +266,57 @@ class _Other(OnnxRuntime):
 
 @pytest.fixture
 def two_engines(monkeypatch, tmp_path):
-    """Depthwise convolutions and everything but 1x1 ones are faster by another engine."""
+    """onnxruntime and another engine, which is twice as fast."""
     monkeypatch.setattr(runtimes, "factory_of", lambda name: {"other": _Other}[name])
-    other = RateCosts(2.0, rate_1x1=0.1, map_byte_ns=0.0, engine="other")
-    costs = replace(COSTS, others=(other,))
+    costs = RateCosts(1.0, others=(RateCosts(2.0, engine="other"),))
     return EmulatedRuntime(Place(tmp_path / "engine", BlobStore(tmp_path, 1 << 30), 1), costs)
 
 
-@pytest.mark.parametrize(("kind", "chosen"), [("depthwise", "other"), ("pointwise", "onnxruntime")])
-def test_a_program_is_charged_by_the_engine_that_its_preset_says_is_faster(
-    two_engines, kind, chosen
+@pytest.mark.parametrize(("other_times", "chosen"), [(1.5, "other"), (3.0, "onnxruntime")])
+def test_a_program_is_computed_by_the_engine_that_is_charged_least(
+    monkeypatch, network, two_engines, other_times, chosen
 ):
-    sample = draw(kind, random.Random(3), 2e6)
+    """By its preset the other one is twice as fast; of tiles it loses `other_times` as much."""
+    clock = FakeClock()
+    monkeypatch.setattr(throttles, "reference", lambda: lambda: clock.work(1e-6, 1e-6))
+    rates = DeviceRates(gflops=1.0, engine=(OtherEngine(name="other", gflops=2.0),))
+    throttle = EmulatedThrottle(1e-5, Emulation(reference_s=1e-6, rates=rates), clock)
+    piece, _ = piece_of(network, 21, 30, range(4, 9))
+    tile = tile_run(two_engines, piece)
+    (make_other,) = tile.others
+
+    def timed(run, times):
+        session = _Timed(run.session, clock, lambda rows: 1e-4 * rows * (times if rows < 14 else 1))
+        return replace(run, session=session, compute=session.bound(run.inputs, {}).compute)
+
+    run = replace(timed(tile, 1.0), others=[lambda: timed(make_other(), other_times)])
+    for _ in range(2):
+        result = throttle.run(run)
+    (rows,) = {array.shape[2] for array in tile.inputs.values()}
+    shapes = {name: (*array.shape[:2], 14, 14) for name, array in tile.inputs.items()}
+    works = works_of(tile.program, shapes)
+    seconds = {
+        "onnxruntime": tile.costs.program_s(works) * rows / 14,
+        "other": make_other().costs.program_s(works) * rows / 14 * other_times,
+    }
+    assert min(seconds, key=seconds.get) == chosen
+    assert result.stop_s - result.start_s == pytest.approx(seconds[chosen], rel=1e-6)
+
+
+def test_engines_are_tried_one_by_one(two_engines):
+    sample = draw("depthwise", random.Random(3), 2e6)
     weights = {ref.name: np.zeros(ref.dims, np.float32) for ref in sample.what.program.weights}
     feeds = {each.tensor: np.ones(each.dims, np.float32) for each in sample.what.inputs}
-    run = two_engines.trial(sample.what.program, weights, 1).bound(feeds, {})
-    assert run.costs.engine == chosen
-    works = works_of(run.program, {name: array.shape for name, array in feeds.items()})
-    assert WholeMaps(None).of(run).seconds >= run.costs.program_s(works)
-    by_engine = {
+    runs = {
         name: trial(sample.what.program, weights, 1).bound(feeds, {})
         for name, trial in two_engines.trials.items()
     }
-    assert {name: each.costs.engine for name, each in by_engine.items()} == {
+    assert {name: run.costs.engine for name, run in runs.items()} == {
         "onnxruntime": "onnxruntime",
         "other": "other",
     }
-    kernels = {each.kernels for each in by_engine.values()}
-    assert len(kernels) == 2
-    assert () not in kernels
+    assert len({run.kernels for run in runs.values()} - {()}) == 2
+    assert not any(run.others for run in runs.values())
 
 
 def test_what_the_other_engine_does_not_take_is_charged_as_by_onnxruntime(two_engines):
@@ -303,3 +325,4 @@ def test_what_the_other_engine_does_not_take_is_charged_as_by_onnxruntime(two_en
     feeds = {each.tensor: np.ones(each.dims, np.float32) for each in sample.what.inputs}
     run = two_engines.trial(sample.what.program, {}, 1).bound(feeds, {})
     assert run.costs.engine == "onnxruntime"
+    assert not run.others

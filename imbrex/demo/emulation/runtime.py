@@ -1,10 +1,10 @@
-"""The engines of an emulated device: onnxruntime as on Arm and others, each program by the one that
-its preset says is faster. Its runs know which program they are of.
+"""The engines of an emulated device: onnxruntime as on Arm and others. Its runs know which program
+they are of, and how other engines would compute it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from coordinator.costs.affine import EngineCosts
 from coordinator.costs.rates import RateCosts
-from imbrex.demo.emulation.whole_maps import ProgramRun, any_rows, works_of
+from imbrex.demo.emulation.whole_maps import ProgramRun, any_rows
 from models.cut.program import Program, weight_bytes
 from models.cut.whole import whole_network
 from protos.errors import ImbrexError
@@ -20,8 +20,6 @@ from worker.engines.base import Place, ProgramCache, Ready, Runnable, Trial
 from worker.engines.onnxruntime import OnnxRuntime
 from worker.engines.ort_session import BLOCKED_LAYOUT
 from worker.engines.registry import factory_of
-
-_Shapes = tuple[tuple[int, ...], ...]
 
 
 class EmulatedRuntime(OnnxRuntime):
@@ -100,16 +98,25 @@ class _EmulatedProgram(Runnable):
         super().__init__(first.inputs, first.outputs, first.blobs)
         self._program = program
         self._sessions = sessions
-        self._chosen: dict[_Shapes, tuple[EngineCosts, Runnable]] = {}
 
     def _bind(
         self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
     ) -> Ready[dict[str, np.ndarray]]:
-        sizes = tuple(inputs[name].shape for name in self.inputs)
-        if sizes not in self._chosen:
-            self._chosen[sizes] = self._choice(inputs, shapes)
-        costs, session = self._chosen[sizes]
+        first, *others = (
+            partial(self._run, costs, session, inputs, shapes) for costs, session in self._sessions
+        )
+        return first(others)
+
+    def _run(
+        self,
+        costs: EngineCosts,
+        session: Runnable,
+        inputs: Mapping[str, np.ndarray],
+        shapes: Mapping[str, tuple[int, ...] | None],
+        others: Sequence[Callable[[], ProgramRun[dict[str, np.ndarray]]]] = (),
+    ) -> ProgramRun[dict[str, np.ndarray]]:
         ready = session.bound(inputs, shapes)
+        sizes = (inputs[name].shape for name in self.inputs)
         return ProgramRun(
             ready.compute,
             ready.weight_bytes or weight_bytes(self._program.weights),
@@ -118,20 +125,8 @@ class _EmulatedProgram(Runnable):
             session=session,
             inputs=inputs,
             costs=costs,
+            others=others,
         )
-
-    def _choice(
-        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
-    ) -> tuple[EngineCosts, Runnable]:
-        """The engine that is charged least, of those that take the program for these inputs."""
-        works = works_of(self._program, {name: array.shape for name, array in inputs.items()})
-        if works:
-            ranked = sorted(self._sessions, key=lambda entry: entry[0].program_s(works))
-            for costs, session in ranked[: ranked.index(self._sessions[0])]:
-                with suppress(ImbrexError):
-                    session.bound(inputs, shapes)
-                    return costs, session
-        return self._sessions[0]
 
 
 def _any_rows(program: Program) -> Program:

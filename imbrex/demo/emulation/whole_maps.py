@@ -8,7 +8,7 @@ it, and a tile is as much less efficient as it is here.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,14 +39,15 @@ _RANK, _ROWS = 4, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramRun(Ready[T]):
-    """A run that knows its program, the session that runs it, its inputs, and what the preset
-    charges for its engine.
+    """A run that knows its program, the session that runs it, its inputs, what the preset charges
+    for its engine, and how to set up the same run by each of the device's other engines.
     """
 
     program: Program
     session: Runnable
     inputs: Mapping[str, np.ndarray]
     costs: EngineCosts
+    others: Sequence[Callable[[], ProgramRun[T]]] = ()
 
 
 @dataclass(frozen=True, slots=True)
