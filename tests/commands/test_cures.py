@@ -447,7 +447,7 @@ def test_plans_that_are_sent(live: Live, tmp_path: Path) -> None:
 
 def test_brokers_and_folders_of_a_watch(tmp_path: Path) -> None:
     pictures, port = tmp_path / "pictures", free_port()
-    with serving(tmp_path, ["--model", "digits"]) as service:
+    with serving(tmp_path, ["--model", "digits"], workers=1) as service:
         watch = ["watch", pictures, "--existing", "--frames", 1, "--url", service.url]
         refused(imbrex(*watch), f"no folder {pictures}", "Create it")
         pictures.mkdir()
