@@ -10,6 +10,7 @@ from coordinator.costs import Medium
 from coordinator.costs.affine import LayerRates
 from coordinator.costs.cluster import Cluster, EndpointOverhead, Link
 from coordinator.costs.corrections import CorrectedCosts
+from coordinator.costs.rates import RateCosts
 from coordinator.costs.regression import DeviceProfile, LayerRegression, RegressionCosts
 from coordinator.planning.finish import plan_of_blocks
 from coordinator.planning.legal import check_plan
@@ -195,3 +196,15 @@ def test_what_gets_cheaper_gets_no_slower(name: str, kind: str, what: str) -> No
     seconds = [auto(network, costlier(some, what, each)).predicted_latency_s for each in factors]
     for index, cheaper_s in enumerate(seconds):
         assert cheaper_s <= 1.02 * min(seconds[index:]), factors[index]
+
+
+def test_the_engines_that_are_counted_on_are_told() -> None:
+    two = pis(2, "star")
+    plain = auto(real("digits"), two)
+    assert not any("expected to be computed" in note for note in plain.notes)
+    costs = RateCosts(4.0, others=(RateCosts(8.0, engine="other"),))
+    devices = tuple(replace(device, costs=costs) for device in two.devices)
+    plan = auto(real("digits"), replace(two, devices=devices))
+    tiles = sum(len(block.tiles) for block in plan.blocks)
+    assert f"Its {tiles} tiles are expected to be computed: {tiles} by other." in plan.notes
+    assert plan.predicted_latency_s < plain.predicted_latency_s

@@ -25,6 +25,7 @@ from coordinator.planning.placing import within_memory
 from coordinator.planning.plan_memory import larger_than_a_device
 from coordinator.planning.planners.branches import by_branches
 from coordinator.planning.planners.candidates import CANDIDATES, When
+from coordinator.planning.planners.reasons import engine_notes
 from coordinator.planning.search.block_costs import PlanDraft, Stages
 from coordinator.planning.search.tables import tables_of
 from coordinator.planning.simulate.simulator import simulate
@@ -260,7 +261,8 @@ class _Candidates:
         ]
         skipped = f"Not searched, as an estimate rules them out: {', '.join(left)}."
         notes = (note, skipped) if left else (note,)
-        return replace(best.plan, strategy="auto", notes=(*notes, *best.plan.notes))
+        notes = (*notes, *best.plan.notes, *engine_notes(best.plan, self.network, self.cluster))
+        return replace(best.plan, strategy="auto", notes=notes)
 
     def _finalists(self) -> Iterator[_Candidate]:
         """The best few, and one device alone, with the simulator's own predictions."""

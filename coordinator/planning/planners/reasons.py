@@ -5,13 +5,29 @@ Alternatives are told relative to the plan: its own time is predicted again when
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
+from coordinator.costs.cluster import Cluster
 from coordinator.planning.planners.starts import Starts
 from coordinator.planning.search.improve import Search
 from coordinator.planning.search.slots import Slots
 from coordinator.planning.search.subsets import counts_of
-from coordinator.tasks.plan import Plan, Unused
+from coordinator.tasks.plan import Plan, Unused, tile_works
+from models.cut.units import Network
+
+
+def engine_notes(plan: Plan, network: Network, cluster: Cluster) -> tuple[str, ...]:
+    """With which engines the devices are expected to compute, if they have several."""
+    if all(len(device.costs.engines) == 1 for device in cluster.devices):
+        return ()
+    counts = Counter(
+        cluster.device(tile.device).costs.fastest(tile_works(network, block, tile)).engine
+        for block in plan.blocks
+        for tile in block.tiles
+    )
+    shares = ", ".join(f"{count} by {engine}" for engine, count in counts.most_common())
+    return (f"Its {counts.total()} tiles are expected to be computed: {shares}.",)
 
 
 class Reasons:
