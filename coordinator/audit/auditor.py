@@ -57,11 +57,6 @@ class Auditor:
         self._announcements = announcements
         self._at_work: dict[DeviceId, asyncio.Task[None]] = {}
 
-    @property
-    def busy(self) -> bool:
-        """Whether a task is being computed again."""
-        return bool(self._at_work)
-
     def take(self, computed: ComputedRequest) -> bool:
         """Looks at a request that was computed. Returns whether the audit keeps it, and releases it
         on its devices later.

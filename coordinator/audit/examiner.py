@@ -47,11 +47,6 @@ class Examiner:
         self._trying: dict[asyncio.Task[None], frozenset[str]] = {}
         self._one_at_a_time = asyncio.Lock()
 
-    @property
-    def busy(self) -> bool:
-        """Whether an exam is taken."""
-        return bool(self._at_work)
-
     async def close(self) -> None:
         """Stops all exams."""
         for task in self._at_work:

@@ -60,7 +60,7 @@ def ready(of: Coordinator) -> int:
 
 async def settled(host: Coordinator) -> None:
     """Exams and audits that were begun have ended."""
-    await until(lambda: not host.auditor.busy and not host.examiner.busy)
+    await until(lambda: not host.auditor._at_work and not host.examiner._at_work)
 
 
 def state_of(of: Coordinator, device: str) -> str:

@@ -98,7 +98,7 @@ async def test_a_device_that_changes_its_engine_goes_on_and_is_examined_again(
         assert (before.facts["engine"], after.facts["engine"]) == ("onnxruntime", "sound")
         assert before.fingerprint != after.fingerprint
         assert host.measuring.profile_of(worker.id).state in ("waiting", "measuring", "measured")
-        await until(lambda: not host.examiner.busy)
+        await until(lambda: not host.examiner._at_work)
         assert host.device_statuses()[0].state == "ready"
 
 
