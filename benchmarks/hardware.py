@@ -9,7 +9,7 @@ Every kind is a preset of the lab: its numbers, and where they come from, are in
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,10 @@ from coordinator.planning.single_device import whole_works
 from imbrex.cli.chart import speedup_svg
 from imbrex.kinds.clusters import cluster_of, mixed_text
 from imbrex.kinds.presets import load_kind
+from imbrex.kinds.software import Software
 from models.catalogue.catalogue import load
 from models.catalogue.loading import network_of
+from models.cut.units import Network
 from protos.wire.facts import ONNXRUNTIME
 
 KINDS = {
@@ -36,6 +38,8 @@ MODELS = ("digits", "mobilenetv2", "resnet50", "yolov8n", "yolov2", "vgg16")
 # The network that people count on for cameras.
 DETECTOR = "yolov8n"
 COUNTS = (1, 2, 3, 4, 6, 8)
+# Whose gain is compared with what software at no cost would allow, on so many devices.
+COSTLY, COSTLY_KINDS, COSTLY_COUNTS = ("resnet50", "yolov8n"), ("pi4-gbe", "pi5-gbe"), (4, 8)
 # Files of docs/clusters: how many of which presets, the host's first.
 EXAMPLES = {
     "four-pi3": {"pi3b-ort": 4},
@@ -65,12 +69,48 @@ def example(counts: Mapping[str, int]) -> str:
     return f"{head}{source} where each number comes from.\n" + mixed_text(presets[host], others)
 
 
+def software() -> list[dict[str, Any]]:
+    """How many times as fast as one alone several are, and would be if neither messages nor tasks
+    took time beyond the wire's and the kernels'.
+    """
+    rows = []
+    for model, network in _networks(COSTLY):
+        for kind in COSTLY_KINDS:
+            preset = load_kind(kind).preset
+            free = preset.model_copy(update=dict.fromkeys(Software.__slots__, 0.0))
+            alone_s = cluster_of(preset, 1).devices[0].costs.block_s(whole_works(network))
+            for count in COSTLY_COUNTS:
+                gain, without = (
+                    alone_s / auto(network, cluster_of(each, count)).predicted_latency_s
+                    for each in (preset, free)
+                )
+                row = {"network": model, "kind": kind, "devices": count}
+                rows.append(row | {"gain": gain, "without_software": without})
+    return rows
+
+
+def software_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown."""
+    lines = ["| network | devices | gain | software at no cost | share |", "|---" * 5 + "|"]
+    for row in rows:
+        gain, without = row["gain"], row["without_software"]
+        devices = f"{row['devices']} x {KINDS[row['kind']]}"
+        cells = (f"`{row['network']}`", devices, f"{gain:.2f}", f"{without:.2f}")
+        lines.append(f"| {' | '.join(cells)} | {gain / without:.2f} |")
+    return "\n".join(lines)
+
+
+def _networks(models: Iterable[str]) -> Iterator[tuple[str, Network]]:
+    """Networks for pictures as a camera's, with their names."""
+    for model in models:
+        loaded = load(model)
+        yield model, network_of(replace(loaded, sidecar=for_pictures(loaded)))
+
+
 def simulated() -> dict[str, Any]:
     """Predicted seconds by kind, network and number of devices, for pictures as a camera's."""
     rows: dict[str, Any] = {}
-    for model in MODELS:
-        loaded = load(model)
-        network = network_of(replace(loaded, sidecar=for_pictures(loaded)))
+    for model, network in _networks(MODELS):
         for kind in KINDS:
             preset = load_kind(kind).preset
             plans = {count: auto(network, cluster_of(preset, count)) for count in COUNTS[1:]}
@@ -170,7 +210,7 @@ def charts(rows: dict[str, Any]) -> dict[Path, str]:
 
 def main() -> None:
     """Simulates, and writes everything."""
-    document = {"seconds": simulated(), "provenance": provenance()}
+    document = {"seconds": simulated(), "software": software(), "provenance": provenance()}
     RESULT.write_text(json.dumps(document, indent=1) + "\n")
     for stem, counts in EXAMPLES.items():
         (CLUSTERS / f"{stem}.toml").write_text(example(counts))

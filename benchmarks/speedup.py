@@ -1,7 +1,7 @@
 """Speed-ups on the lab's emulated clusters: every strategy against the best device alone, in turns.
 
-The baseline is the whole, unsplit model in plain onnxruntime on one device under the same pace (one
-thread: a pace is a share of one core). `lw`, `efl`, `ofl`, `aofl` are as published: inputs and
+The baseline is the whole, unsplit model by the fastest engine of one device under the same pace
+(one thread: a pace is a share of one core). `lw`, `efl`, `ofl`, `aofl` are as published: inputs and
 outputs of every block pass the host, and each block waits for the one before it. Every answer is
 compared with the whole model's. Results are one JSON and one SVG per cluster.
 

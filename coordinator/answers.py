@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BeforeValidator, PlainSerializer
 
 from protos.errors import ImbrexError
+from protos.wire.facts import ONNXRUNTIME
 
 if TYPE_CHECKING:  # clients import this module, too, and do not need networks
     import numpy as np
@@ -209,11 +210,15 @@ class ProfileStatus:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The best device running the whole model in plain onnxruntime with its best threads."""
+    """The best device running the whole model by its fastest engine with its best threads, and the
+    seconds that it takes by onnxruntime, if that was measured.
+    """
 
     device: str
     latency_s: float
     threads: int
+    engine: str = ONNXRUNTIME
+    onnxruntime_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.compare import duration
+from protos.wire.facts import ONNXRUNTIME
 
 # More than this share of the cores in use by others, and times are of this machine, not of a Pi.
 _BUSY_SHARE = 0.1
@@ -99,12 +100,20 @@ def summary(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             cells = (
                 f"{run['devices']} x {run['preset']}",
                 f"`{model.removesuffix('.script')}`",
-                duration(measured["baseline"]["latency_s"] * run["scale"]),
+                _alone(measured["baseline"], run["scale"]),
                 duration(auto["latency_s"] * run["scale"]),
                 f"{auto['speedup']:.2f}",
                 *(f"{share / total_s:.0%}" for share in shares),
             )
             yield f"| {' | '.join(cells)} |"
+
+
+def _alone(baseline: Mapping[str, Any], scale: float) -> str:
+    """What one device takes by its fastest engine and, if that is another one, by onnxruntime."""
+    seconds = duration(baseline["latency_s"] * scale)
+    if baseline.get("engine", ONNXRUNTIME) == ONNXRUNTIME:
+        return seconds
+    return f"{seconds} ({baseline['engine']}; {duration(baseline['onnxruntime_s'] * scale)})"
 
 
 def document(run: Mapping[str, Any]) -> str:

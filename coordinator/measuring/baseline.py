@@ -1,4 +1,4 @@
-"""The baseline of all comparisons: the unsplit model on one device, in plain onnxruntime."""
+"""The baseline of all comparisons: the unsplit model on one device, by its fastest engine."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from coordinator.devices.programs import program_message
 from coordinator.library.loaded import Loaded
 from protos import imbrex_pb2 as pb
 from protos.errors import ImbrexError
+from protos.wire.facts import ONNXRUNTIME
 
 # Enough runs to be unaffected by one burst of other load.
 REPEATS = 7
@@ -62,4 +63,15 @@ async def alone(device: Connection, loaded: Loaded) -> Baseline:
         ),
         _START_S + 2 * AT_MOST_S * len(threads),
     )
-    return Baseline(facts.name, statistics.median_high(reply.seconds), reply.threads)
+    seconds = seconds_of(reply)
+    engine = min(seconds, key=lambda name: seconds[name])
+    plain_s = seconds.get(ONNXRUNTIME)
+    return Baseline(facts.name, seconds[engine], reply.threads, engine, plain_s)
+
+
+def seconds_of(reply: pb.MeasureReply) -> dict[str, float]:
+    """Median seconds by engine."""
+    runs = {run.engine: run.seconds for run in reply.engines}
+    if not runs:  # a worker of a version that did not tell engines apart
+        runs = {ONNXRUNTIME: reply.seconds}
+    return {engine: statistics.median_high(seconds) for engine, seconds in runs.items() if seconds}

@@ -139,8 +139,8 @@ class Measuring:
         return ProfileStatus(facts.id, facts.name, state, share or 0.0, profile, failure)
 
     async def baseline(self, model: str) -> Baseline:
-        """Measures the best device, with its best number of threads, on the whole model in plain
-        onnxruntime.
+        """Measures the best device, with its best number of threads, on the whole model by its
+        fastest engine.
 
         Raises:
             NotFound, BadRequest: no such model, or it cannot be used.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
 import time
 from dataclasses import asdict, dataclass, replace
 
@@ -16,6 +15,7 @@ from coordinator.devices.announcements import Announcements
 from coordinator.devices.connection import Connection
 from coordinator.devices.profiles import MOST_KINDS, Profiles
 from coordinator.devices.programs import program_message
+from coordinator.measuring.baseline import seconds_of
 from coordinator.measuring.queues import ProfileQueue
 from coordinator.requests.admission import Admission
 from protos import imbrex_pb2 as pb
@@ -189,7 +189,4 @@ async def _seconds(connection: Connection, sample: Sample) -> dict[str, float]:
         raise
     except ImbrexError:
         return {}
-    runs = {run.engine: run.seconds for run in reply.engines}
-    if not runs:  # a worker of a version that did not tell engines apart
-        runs = {connection.facts.engine: reply.seconds}
-    return {engine: statistics.median(seconds) for engine, seconds in runs.items() if seconds}
+    return seconds_of(reply)

@@ -124,7 +124,7 @@ def show(found: Found) -> None:
     console, cases, about = terminal.out(), found.cases, found.about
     console.print(
         f"{about['model']} at {about['url']}: {about['repeat']} interleaved rounds; alone: the "
-        f"whole model on {about['baseline_device']}, in plain onnxruntime"
+        f"whole model on {about['baseline_device']}, by its fastest engine"
     )
     made = terminal.table(
         *("strategy", ">of", ">median, ms", "", ">25 %", ">75 %", ">predicted, ms", ">error"),

@@ -236,7 +236,7 @@ def _speedups(found: measuring.Found) -> dict[str, Any]:
         "model": found.about["model"],
         "repeat": found.about["repeat"],
         "one_device_s": [round(each, 6) for each in found.alone_s],
-        "how": "the whole model on the best device in plain onnxruntime, in turns with the rest",
+        "how": "the whole model on the best device by its fastest engine, in turns with the rest",
         "results": [{key: each[key] for key in _RESULT if key in each} for each in results],
     }
 

@@ -17,6 +17,7 @@ from imbrex.demo.measurement import PlanRun, all_right, labels
 from imbrex.demo.question import Question
 from models.check.tolerance import STATISTICS, told
 from models.run.reference import Comparison
+from protos.wire.facts import ONNXRUNTIME
 
 _BAR_WIDTH = 44
 # Predictions are good to about 10 %; a larger error has another cause.
@@ -260,8 +261,12 @@ def _compared(outcome: DemoResult, console: Console) -> None:
     measured = outcome.measured
     names = {each["id"]: each["name"] for each in outcome.devices}
     device = names.get(measured.baseline["device"], measured.baseline["device"])
+    engine, plain_s = measured.baseline["engine"], measured.baseline["onnxruntime_s"]
+    others = ""
+    if engine != ONNXRUNTIME and plain_s is not None:
+        others = f" (by onnxruntime {terminal.duration(measured.scale * plain_s)})"
     console.print(
-        f"{device} alone, the whole model in plain onnxruntime, without a message: "
+        f"{device} alone, the whole model by {engine}{others}, without a message: "
         f"{terminal.duration(measured.alone_s)}; together, without decoding the picture, "
         f"{terminal.duration(measured.latency_s)}: {measured.speedup:.2f}x (predicted "
         f"{terminal.duration(measured.predicted_s)})"

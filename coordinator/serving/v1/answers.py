@@ -213,12 +213,16 @@ class Models(BaseModel):
 
 
 class Alone(BaseModel):
-    """The best device on the whole model, in plain onnxruntime with its best number of threads."""
+    """The best device on the whole model, by its fastest engine with its best number of threads;
+    and the seconds that it takes by onnxruntime, null if that was not measured.
+    """
 
     model: str
     device: str
     latency_s: float
     threads: int
+    engine: str
+    onnxruntime_s: float | None
 
 
 class DeviceList(BaseModel):

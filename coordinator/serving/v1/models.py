@@ -35,7 +35,7 @@ async def models(coordinator: TheCoordinator) -> Models:
 @router.post("/v1/models/{model}/baseline")
 @orders.taking(BodyKind.NONE)
 async def baseline(model: ModelName, coordinator: TheCoordinator) -> Alone:
-    """Measures the best device on the whole model, in plain onnxruntime."""
+    """Measures the best device on the whole model, by its fastest engine."""
     source = coordinator.names.source(model)
     served = await coordinator.served.get(source)
     return Alone(model=served.name, **asdict(await coordinator.measuring.baseline(source)))
