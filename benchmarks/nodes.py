@@ -114,7 +114,7 @@ def _feeds(model: onnx.ModelProto, given: Sequence[Any]) -> Arrays | None:
 
 def outcome_of(case: Case, folder: Path) -> Outcome:
     """Loads, divides, runs and compares one case."""
-    whole = _whole(case)
+    whole = whole_answer(case)
     path = folder / _FILE
     onnx.save(case.model, path)
     is_split = False
@@ -131,7 +131,7 @@ def outcome_of(case: Case, folder: Path) -> Outcome:
         return Outcome(case.name, "crashed", reason, runs=whole is not None)
     most = tolerance(network.graph)
     word = max((_compared(answer, whole, most) for answer in answers), key=_WORDS.index)
-    if word == "wrong" and _compared(_whole(case) or {}, whole, most) == "wrong":
+    if word == "wrong" and _compared(whole_answer(case) or {}, whole, most) == "wrong":
         word = "random"
     return Outcome(case.name, word, is_split=is_split)
 
@@ -142,7 +142,7 @@ def _fits(network: Network, feeds: Arrays) -> bool:
     return all(feeds[name].shape == graph.shape(name) for name in graph.inputs)
 
 
-def _whole(case: Case) -> Arrays | None:
+def whole_answer(case: Case) -> Arrays | None:
     """onnxruntime's answer; None if it has none that consists of tensors."""
     if case.feeds is None:
         return None

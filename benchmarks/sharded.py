@@ -291,7 +291,8 @@ def _loss(case: Case, cluster: Running, feeds: Arrays, whole: Arrays) -> dict[st
     }
 
 
-def _is_ok(found: dict[str, Any]) -> bool:
+def is_ok(found: dict[str, Any]) -> bool:
+    """Whether what was found of a combination is as it should be."""
     loss, rate = found.get("loss", {"workers": []}), found.get("rate", {"kills": 0})
     kills = sum(each["kills"] for each in (*found["worker_memory"], *loss["workers"], rate))
     settled = loss.get("code", TooLittleMemory.code) == TooLittleMemory.code
@@ -319,7 +320,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for case in chosen.cases:
         rows.append(measure(case, lose=chosen.lose, rate=chosen.rate, engine=chosen.engine))
         print(_line(rows[-1]), file=sys.stderr, flush=True)
-    ok = all(map(_is_ok, rows))
+    ok = all(map(is_ok, rows))
     emit({"cases": rows, "ok": ok}, chosen, "\n".join(map(_line, rows)))
     return int(not ok)
 

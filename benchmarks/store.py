@@ -8,12 +8,14 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import nats
+from nats.js import JetStreamContext
 
 from coordinator.devices.children import wait_until
 from coordinator.trust.authority import Authority
@@ -26,6 +28,8 @@ CONFIGURATION = Path(__file__).parent.parent / "deploy" / "nats" / "nats-server.
 # Those of the configuration.
 _DEVICES = ("pi-1", "pi-2", "pi-3")
 _PORTS = (15_000, 32_000)
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -85,13 +89,26 @@ class Store:
 
     def put(self, value: bytes) -> int:
         """Writes the value of the cluster's state, as anybody could who may."""
-        return asyncio.run(self._put(value))
 
-    async def _put(self, value: bytes) -> int:
+        async def put(stream: JetStreamContext) -> int:
+            return await (await stream.key_value(BUCKET)).put(KEY, value)
+
+        return asyncio.run(self._asked(put))
+
+    def leader(self) -> Node:
+        """Which of several servers leads the others in keeping the cluster's state."""
+
+        async def name(stream: JetStreamContext) -> str | None:
+            cluster = (await stream.stream_info(f"KV_{BUCKET}")).cluster
+            return None if cluster is None else cluster.leader
+
+        leader = asyncio.run(self._asked(name))
+        return next(node for node in self.nodes if node.name == leader)
+
+    async def _asked(self, ask: Callable[[JetStreamContext], Awaitable[T]]) -> T:
         client = await nats.connect(f"nats://{self.nodes[0].address}")
         try:
-            bucket = await client.jetstream().key_value(BUCKET)
-            return await bucket.put(KEY, value)
+            return await ask(client.jetstream())
         finally:
             await client.close()
 

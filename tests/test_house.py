@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.house.__main__ import counted
-from benchmarks.house.counts import OPTIONAL, arrows, package_cycles, product
+from benchmarks.house.counts import OPTIONAL, arrows, nodes, package_cycles, product
 from benchmarks.house.names import importers_of_optional_rooms
 
 ROOT = Path(__file__).parent.parent
@@ -80,13 +80,9 @@ def sources(where: str) -> list[Path]:
     return [path] if path.is_file() else sorted(path.rglob("*.py"))
 
 
-def tree(file: Path) -> ast.Module:
-    return ast.parse(file.read_text())
-
-
 def imports(file: Path) -> set[str]:
     found = set()
-    for node in ast.walk(tree(file)):
+    for node in nodes(file):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -152,7 +148,7 @@ def test_the_pure_core_has_no_edges(where: str) -> None:
     for file in files:
         names = {name.split(".")[0] for name in imports(file)}
         assert not names & EDGES, f"{file.relative_to(ROOT)} imports {names & EDGES}"
-        waits = [each for each in ast.walk(tree(file)) if isinstance(each, ast.AsyncFunctionDef)]
+        waits = [each for each in nodes(file) if isinstance(each, ast.AsyncFunctionDef)]
         assert not waits, f"{file.relative_to(ROOT)} waits in {waits[0].name}"
 
 

@@ -37,6 +37,16 @@ def _parsed(text: str) -> ast.Module:
     return ast.parse(text)
 
 
+def nodes(file: Path) -> tuple[ast.AST, ...]:
+    """Everything in the syntax tree of a file."""
+    return _walked(parsed(file))
+
+
+@cache
+def _walked(module: ast.Module) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(module))
+
+
 def product() -> list[Path]:
     """Every file of Python that is installed and written by hand."""
     files = [file for room in ROOMS for file in (ROOT / room).rglob("*.py")]
@@ -146,7 +156,7 @@ def _room(file: Path) -> str:
 
 def _imported(file: Path) -> Iterator[tuple[str, ...]]:
     """The names that each import may mean, the innermost first."""
-    for node in ast.walk(parsed(file)):
+    for node in nodes(file):
         if isinstance(node, ast.Import):
             yield from ((alias.name,) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

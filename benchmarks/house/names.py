@@ -6,23 +6,33 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
-from benchmarks.house.counts import OPTIONAL, circles, imports, module_name, parsed, product
+from benchmarks.house.counts import (
+    OPTIONAL,
+    circles,
+    imports,
+    module_name,
+    nodes,
+    parsed,
+    product,
+)
 from benchmarks.report import ROOT
 
 # What a clock or a source of chance returns.
 _NUMBERS = frozenset({"float", "int"})
 _TABLES = frozenset({"Mapping", "dict", "Sequence", "tuple", "list"})
 _HANDED_TO = frozenset({"__init__", "start"})
+_OF_NAMED_TUPLES = {"_asdict", "_replace"}
 # Their instances are the rows of a table: of operators, of calls, of the catalogue, of candidates.
 _ROWS_OF_TABLES = frozenset({"Operator", "Call", "Built", "Entry", "Candidate"})
 
 
 def statements() -> int:
     """Statements of the product, docstrings among them."""
-    return sum(isinstance(node, ast.stmt) for file in product() for node in ast.walk(parsed(file)))
+    return sum(isinstance(node, ast.stmt) for file in product() for node in nodes(file))
 
 
 def defined_twice() -> dict[str, list[str]]:
@@ -74,7 +84,7 @@ def callables_handed_over() -> list[str]:
         known = {"Callable"} | defined[module_name(file)] | _imported_aliases(file, defined)
         handed_over += [
             f"{_path(file)}: {owner.name}({name})"
-            for owner in ast.walk(parsed(file))
+            for owner in nodes(file)
             if isinstance(owner, ast.ClassDef) and owner.name not in _ROWS_OF_TABLES
             for name, annotation in _handed_to(owner)
             if _is_callable(annotation, known)
@@ -109,7 +119,7 @@ def _callable_aliases(module: ast.Module) -> set[str]:
 def _imported_aliases(file: Path, defined: Mapping[str, set[str]]) -> set[str]:
     return {
         alias.asname or alias.name
-        for node in ast.walk(parsed(file))
+        for node in nodes(file)
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
         if alias.name in defined.get(node.module or "", ())
@@ -138,16 +148,12 @@ BOUNDARIES = frozenset({"Clock", "WorkerService"})
 
 
 def protocols_of_one() -> list[str]:
-    """Protocols that one class of the product has all members of, or none; those at a boundary of
-    bytes or clocks apart.
+    """Protocols that one class of the product or of its benchmarks has all members of, or none;
+    those at a boundary of bytes or clocks apart.
     """
-    classes = [
-        node
-        for file in product()
-        for node in ast.walk(parsed(file))
-        if isinstance(node, ast.ClassDef)
-    ]
+    classes = _classes(product())
     protocols = [node for node in classes if "Protocol" in map(_base, node.bases)]
+    classes += _classes((ROOT / "benchmarks").rglob("*.py"))
     others = [_members(node) for node in classes if node not in protocols]
     return sorted(
         protocol.name
@@ -156,6 +162,10 @@ def protocols_of_one() -> list[str]:
         and _members(protocol) != {"__call__"}
         and protocol.name not in BOUNDARIES
     )
+
+
+def _classes(files: Iterable[Path]) -> list[ast.ClassDef]:
+    return [node for file in files for node in nodes(file) if isinstance(node, ast.ClassDef)]
 
 
 def _base(node: ast.expr) -> str:
@@ -202,22 +212,25 @@ def importers_of_optional_rooms() -> list[str]:
 def _names_in(file: Path, room: str) -> bool:
     """Whether a string of the file is, or begins with, the room's dotted name."""
     name = room.replace("/", ".")
-    return any(
-        isinstance(node, ast.Constant)
-        and isinstance(node.value, str)
-        and f"{node.value}.".startswith((f"{name}.", f"{name}:"))
-        for node in ast.walk(parsed(file))
-    )
+    return any(f"{text}.".startswith((f"{name}.", f"{name}:")) for text in _strings(file))
+
+
+@cache
+def _strings(file: Path) -> set[str]:
+    constants = (node.value for node in nodes(file) if isinstance(node, ast.Constant))
+    return {value for value in constants if isinstance(value, str)}
 
 
 def private_reads() -> dict[str, int]:
-    """How often each file of tests reads a private member of something that is not its own."""
+    """How often each file of tests reads a private member of something that is not its own. What
+    named tuples give to everybody begins with `_`, too, and is not private.
+    """
     counts = {}
     for file in sorted((ROOT / "tests").rglob("*.py")):
-        own = set(_private_names(parsed(file)))
+        own = {*_private_names(file), *_OF_NAMED_TUPLES}
         reads = [
             node
-            for node in ast.walk(parsed(file))
+            for node in nodes(file)
             if isinstance(node, ast.Attribute)
             and node.attr.startswith("_")
             and not node.attr.startswith("__")
@@ -229,9 +242,9 @@ def private_reads() -> dict[str, int]:
     return counts
 
 
-def _private_names(module: ast.Module) -> Iterator[str]:
+def _private_names(file: Path) -> Iterator[str]:
     """Those that a file defines itself."""
-    for node in ast.walk(module):
+    for node in nodes(file):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):

@@ -113,7 +113,7 @@ class Network:
 
     def remove(self) -> None:
         """Ends what runs inside and removes the namespaces."""
-        _remove([name for name in _existing() if name.startswith(self._stem)])
+        _remove([name for name in existing() if name.startswith(self._stem)])
 
     def dropped(self) -> int:
         """Packets that found a queue full, since it was built."""
@@ -192,7 +192,7 @@ def require_tools() -> None:
 
 def remove_leftovers() -> list[str]:
     """Removes the namespaces of owners that are gone; their names."""
-    found = [name for name in _existing() if not _owned(name)]
+    found = [name for name in existing() if not _owned(name)]
     _remove(found)
     return found
 
@@ -206,7 +206,8 @@ def limit(namespace: str, device: str, mbps: float, queue_bytes: int = QUEUE_BYT
     _run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", *shaper)
 
 
-def _existing() -> list[str]:
+def existing() -> list[str]:
+    """The namespaces of all rooms on this machine."""
     return sorted(path.name for path in _RUN.glob(f"{PREFIX}*")) if _RUN.exists() else []
 
 

@@ -31,7 +31,7 @@ ASKED: Mapping[tuple[str, str, int], Mapping[str, float]] = {
     ("pi4-gbe", "switch", 4): {"resnet50": 3.1, "resnet18": 2.7, "digits": 2.5},
     ("pi5-gbe", "switch", 8): {"resnet50": 3.3, "digits": 2.4},
 }
-_PARTS = {
+PARTS = {
     "ideal": "ideal",
     "redundant": "redundant",
     "slower_kernels": "slower kernels",
@@ -186,8 +186,8 @@ def _model(model: str, measured: Mapping[str, Any], best: float) -> Iterator[str
         f"{busy:.0%} of the time, and {dropped} packets of a request were dropped."
     )
     yield ""
-    yield f"| {' | '.join(_HEAD)} | {' | '.join(_PARTS.values())} |"
-    yield "|---" * (len(_HEAD) + len(_PARTS)) + "|"
+    yield f"| {' | '.join(_HEAD)} | {' | '.join(PARTS.values())} |"
+    yield "|---" * (len(_HEAD) + len(PARTS)) + "|"
     for name, result in measured["strategies"].items():
         if "reason" in result:
             yield f"| `{name}` | {result['reason']} |"
@@ -201,6 +201,6 @@ def _model(model: str, measured: Mapping[str, Any], best: float) -> Iterator[str
             f"{sum(result['bytes'].values()) * 1e-6:.1f}",
             f"{result['coordinator_cpu_ms']:.0f} ms",
             f"{result['max_rel_error']:.1g}",
-            *(f"{result['where_s'][part]:.3f}" for part in _PARTS),
+            *(f"{result['where_s'][part]:.3f}" for part in PARTS),
         ]
         yield f"| {' | '.join(cells)} |"

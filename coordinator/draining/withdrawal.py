@@ -66,7 +66,8 @@ class Withdrawal:
                 were_wrong, self._quarantined = self._quarantined, set(quarantined)
                 for device in self._drained - were_drained:
                     self._drain(device, drained[device])
-                for device in self._quarantined - were_wrong:
+                # What is being recorded here is known.
+                for device in self._quarantined - were_wrong - self._unrecorded.keys():
                     self.wrong(device, quarantined[device], proven=True)
                 for device in (were_drained | were_wrong) - self._drained - self._quarantined:
                     self._resumed(device)

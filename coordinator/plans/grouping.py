@@ -50,7 +50,7 @@ LOOK_S = 0.25
 
 
 @dataclass(slots=True, eq=False)
-class _Line:
+class ModelLine:
     """One model's requests, and its groupings by their number of groups: `planned` at `planned_s`,
     and `ready` on the devices. Number 1 is the plan in force, which is always ready. `groups` take
     requests now; they may belong to an earlier plan.
@@ -142,8 +142,8 @@ class Regrouping:
         self._book = book
         self._works = works
         self._objective = objective
-        self._lines: dict[str, _Line] = {}
-        self._line_of: dict[Ticket, _Line] = {}
+        self._lines: dict[str, ModelLine] = {}
+        self._line_of: dict[Ticket, ModelLine] = {}
         self._devices: frozenset[DeviceId] = frozenset()
 
     def is_busy(self, model: str) -> bool:
@@ -173,7 +173,7 @@ class Regrouping:
     @completed
     def queue(self, ticket: Ticket, model: str, graph: TaskGraph, now: float) -> Iterator[PlanStep]:
         """A request wants its turn on the groups of a model, whose plan in force is `graph`."""
-        line = self._lines.setdefault(model, _Line(model))
+        line = self._lines.setdefault(model, ModelLine(model))
         line.follow(graph)
         line.load.arrived(now)
         line.waiting[ticket] = None
@@ -213,7 +213,7 @@ class Regrouping:
         for line in [each for each in self._lines.values() if each.work == outcome.work]:
             yield from self._made(line, outcome, now)
 
-    def _made(self, line: _Line, outcome: WorkOutcome, now: float) -> Iterator[PlanStep]:
+    def _made(self, line: ModelLine, outcome: WorkOutcome, now: float) -> Iterator[PlanStep]:
         target, line.work, line.target = line.target, None, None
         if isinstance(target, Grouping):
             count = len(target.plans)
@@ -237,7 +237,7 @@ class Regrouping:
 
     # ------------------------------------------------------------ which grouping
 
-    def _look(self, line: _Line, now: float) -> Iterator[PlanStep]:
+    def _look(self, line: ModelLine, now: float) -> Iterator[PlanStep]:
         """Switches to the best grouping if it is ready, and has it prepared otherwise; has
         groupings planned when all devices together are busy.
         """
@@ -259,7 +259,7 @@ class Regrouping:
             ready = tuple(line.planned[each] for each in line.ready if each > 1)
             yield Divide(line.work, line.model, line.target.plan, ready)
 
-    def _are_old(self, line: _Line, now: float) -> bool:
+    def _are_old(self, line: ModelLine, now: float) -> bool:
         """Whether groupings are missing, or were planned beside another plan in force or for other
         speeds of the devices.
         """
@@ -267,7 +267,7 @@ class Regrouping:
         missing = changed or len(line.planned) == 1
         return line.planned_s == -inf or (missing and now - line.planned_s > KEEP_S)
 
-    def _best(self, line: _Line, outstanding: float) -> int:
+    def _best(self, line: ModelLine, outstanding: float) -> int:
         """The number of groups to aim for: the present one unless another is clearly better."""
 
         def cost(count: int) -> tuple[float, float]:

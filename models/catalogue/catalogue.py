@@ -103,7 +103,7 @@ def _of_zoo(name: str, description: str, function: str) -> Entry:
     return Entry(name, f"{description} ({UNTRAINED})", InZoo(function))
 
 
-_ENTRIES = {
+ENTRIES = {
     entry.name: entry
     for entry in (
         Entry(
@@ -157,7 +157,7 @@ _ENTRIES = {
 }
 _NAMES = tuple(
     name
-    for name, each in _ENTRIES.items()
+    for name, each in ENTRIES.items()
     if not isinstance(each.source, InZoo) or is_installed(each.source.member)
 )
 
@@ -173,8 +173,8 @@ def entry(name: str) -> Entry:
     Raises:
         NotFound: no such name.
     """
-    if name in _ENTRIES:
-        return _ENTRIES[name]
+    if name in ENTRIES:
+        return ENTRIES[name]
     installed = Store().installed()
     closest = difflib.get_close_matches(name, (*_NAMES, *installed), n=1)
     hint = f"Did you mean {closest[0]!r}? " if closest else ""
@@ -240,7 +240,7 @@ def _of_size(loaded: LoadedModel, size: Size | None) -> LoadedModel:
 
 
 def _is_path(text: str) -> bool:
-    if text in _ENTRIES:
+    if text in ENTRIES:
         return False
     return text.lower().endswith(".onnx") or os.sep in text
 

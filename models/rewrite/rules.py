@@ -47,7 +47,7 @@ def simplified(
     for original in written:
         node = onnx.NodeProto()
         node.CopyFrom(original)
-        rule = _RULES.get(op_of(node))
+        rule = RULES.get(op_of(node))
         least = _fewest_outputs(node, opset, ours=rule is not None)
         while len(node.output) > least and node.output[-1] not in read:
             node.output.pop()
@@ -250,7 +250,7 @@ _MEANS = frozenset({"GlobalAveragePool", "ReduceMean"})
 _QUANTISING = frozenset(
     {"DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger"}
 )
-_RULES: dict[str, Rule] = {
+RULES: dict[str, Rule] = {
     "Split": _split,
     "Gather": _gather,
     "Reshape": _reshape,

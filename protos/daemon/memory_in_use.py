@@ -26,7 +26,7 @@ def cap_memory(budget_bytes: int) -> None:
     """
     threading.stack_size(_PYTHON_STACK_BYTES)
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = _allocated_bytes() + budget_bytes + _STACKS_BYTES
+    wanted = allocated_bytes() + budget_bytes + _STACKS_BYTES
     soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
@@ -39,7 +39,7 @@ def free_bytes() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
     if soft == resource.RLIM_INFINITY:
         return available
-    return max(0, min(available, soft - _allocated_bytes()))
+    return max(0, min(available, soft - allocated_bytes()))
 
 
 def resident_bytes() -> int:
@@ -47,7 +47,7 @@ def resident_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def _allocated_bytes() -> int:
+def allocated_bytes() -> int:
     """The bytes that count towards RLIMIT_DATA: private writable memory."""
     for line in _STATUS.read_text().splitlines():
         key, _, value = line.partition(":")

@@ -2,7 +2,6 @@
 
 import asyncio
 import fcntl
-import subprocess
 import sys
 import termios
 from collections.abc import AsyncIterator
@@ -159,19 +158,31 @@ async def test_what_cannot_be_computed_here_says_nothing_of_the_device(arbiter: 
     assert not (await arbiter.judge(case())).is_wrong(PLAIN)
 
 
-def _unread(process: subprocess.Popen[bytes]) -> int:
+RECOMPUTE = "coordinator.audit.recompute"
+
+
+def recomputing() -> list[psutil.Process]:
+    """The processes of arbiters that have not ended."""
+    return [
+        process
+        for process in psutil.Process().children()
+        if process.status() != psutil.STATUS_ZOMBIE and RECOMPUTE in process.cmdline()
+    ]
+
+
+def unread(process: psutil.Process) -> int:
     """The bytes that a suspended process was sent."""
-    assert process.stdin is not None
-    return int.from_bytes(fcntl.ioctl(process.stdin, termios.FIONREAD, bytes(4)), sys.byteorder)
+    with open(f"/proc/{process.pid}/fd/0", "rb") as pipe:
+        return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 async def test_a_process_that_dies_says_nothing_and_comes_back(arbiter: Arbiter) -> None:
     await arbiter.judge(case())
-    assert arbiter._process is not None
-    psutil.Process(arbiter._process.pid).suspend()
+    (process,) = recomputing()
+    process.suspend()
     asked = asyncio.create_task(arbiter.judge(case()))
-    await until(partial(_unread, arbiter._process))
-    arbiter._process.kill()  # as the system does where memory is short
+    await until(partial(unread, process))
+    process.kill()  # as the system does where memory is short
     with pytest.raises(NoVerdict):
         await asked
     assert not (await arbiter.judge(case())).is_wrong(PLAIN)
@@ -182,8 +193,8 @@ async def test_without_work_there_is_no_process(
 ) -> None:
     monkeypatch.setattr(module, "IDLE_S", 0.01)
     await arbiter.judge(case())
-    await until(lambda: arbiter._process is None)
-    assert not [each for each in psutil.Process().children() if "recompute" in each.cmdline()]
+    assert recomputing()
+    await until(lambda: not recomputing())
     assert not (await arbiter.judge(case())).is_wrong(PLAIN)
 
 

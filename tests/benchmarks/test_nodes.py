@@ -35,7 +35,7 @@ def test_weights_are_also_tried_as_constants() -> None:
 
 def test_a_wrong_answer_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = next(cases("test_conv_with_strides_padding"))
-    whole = nodes._whole(case)
+    whole = nodes.whole_answer(case)
     assert whole is not None
     wrong = {name: array + 1 for name, array in whole.items()}
     monkeypatch.setattr(nodes, "_answer", lambda *_: wrong)

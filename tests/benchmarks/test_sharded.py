@@ -47,7 +47,7 @@ def test_anything_else_is_refused(text: str) -> None:
     ],
 )
 def test_what_is_a_failure(changed: dict[str, Any], ok: bool) -> None:
-    assert sharded._is_ok(FOUND | changed) is ok
+    assert sharded.is_ok(FOUND | changed) is ok
 
 
 @pytest.mark.skipif(bool(cgroup.missing()), reason=cgroup.missing() or "a cap can be set")

@@ -2,11 +2,12 @@
 
 import random
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
 from coordinator.costs.affine import LayerRates
-from coordinator.costs.cluster import EndpointOverhead, Link
+from coordinator.costs.cluster import Cluster, EndpointOverhead, Link
 from coordinator.costs.endpoints import DEVICE_ENDPOINT, EndpointEstimate
 from coordinator.costs.links import LIVE_LOOPBACK, LinkEstimate, divided, prior_link
 from coordinator.costs.profile_json import parse_profile, save_profile
@@ -17,6 +18,7 @@ from coordinator.planning.simulate.simulator import simulate
 from coordinator.tasks.plan import Block, Plan, Tile
 from coordinator.tasks.task_graph import outline_plan
 from coordinator.tasks.timeline import TaskTimes
+from models.cut.units import Network
 from models.tensors.boxes import Box
 from protos.errors import BadRequest
 from protos.wire.facts import DeviceId
@@ -117,6 +119,11 @@ def test_messages_of_peers_are_found_in_their_tasks() -> None:
     assert some.devices[0].id not in message_waits(graph, crowded, links)
 
 
+@cache
+def halo_plan(network: Network, some: Cluster) -> Plan:
+    return in_one_piece(halo(network, some))
+
+
 @pytest.mark.parametrize("believed_s", [0.0, FAR.message_s / 5, 4 * FAR.message_s])
 def test_messages_that_wait_for_each_other_are_charged_to_none_of_them(believed_s: float) -> None:
     """DeepLab reads all rows in four places, so that every device sends to every other at once."""
@@ -124,7 +131,7 @@ def test_messages_that_wait_for_each_other_are_charged_to_none_of_them(believed_
     link = Link(1e8, message_s=1e-4, latency_s=3e-4, far=far)
     some = replace(cluster(*[1.85] * 4, link=link, host=False), medium="switch")
     network = real("deeplabv3")
-    plan = in_one_piece(halo(network, some))
+    plan = halo_plan(network, some)
     graph = outline_plan(plan, network)
     times = [
         TaskTimes(each.task, 0, each.device, each.start_s, each.start_s, each.stop_s)

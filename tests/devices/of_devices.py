@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
 
 from coordinator.devices.quarantine import Quarantine
@@ -57,15 +58,9 @@ def convicts_at_once(
     return inf
 
 
-def skips_links(queue: LinkQueue) -> LinkNews:
+def skips_links(queue: LinkQueue, cause: str, devices: Iterable[DeviceId]) -> LinkNews:
     """Only one link of each cause is probed."""
-    causes = []
-    while queue._wanted and not queue._wanted[0][1]:
-        causes.append(queue._wanted.popleft()[0])
-    for _, devices in queue._wanted:
-        while len(devices) > 1:
-            devices.pop()
-    return causes, queue._wanted[0][1][0] if queue._wanted else None
+    return WANTED(queue, cause, list(devices)[:1])
 
 
 def profiles_beside(queue: ProfileQueue, device: DeviceId, kind: str) -> DeviceId:
@@ -81,13 +76,13 @@ def forgets_others(queue: ProfileQueue, *, found: bool) -> DeviceId | None:
     return following
 
 
-PROFILED = ProfileQueue.profiled
+WANTED, PROFILED = LinkQueue.want, ProfileQueue.profiled
 FAULTS: list[tuple[object, str, object]] = [
     (Withheld, "tick", never_withdraws),
     (Withheld, "wrong", convicts_at_once),
     (Quarantine, "pardon", lambda *_: None),
     (Quarantine, "accuse", lambda *_: 0.0),
-    (LinkQueue, "_next", skips_links),
+    (LinkQueue, "want", skips_links),
     (queues, "PROBES_AT_MOST", PROBES_AT_MOST + 1),
     (queues, "AGREE", 3.0),
     (ProfileQueue, "want", profiles_beside),

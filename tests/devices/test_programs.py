@@ -10,7 +10,8 @@ import pytest
 from models.cut.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
 from protos.errors import BadRequest, ImbrexError, Infeasible, LostWorker
-from protos.rpc.client import CHUNK_BYTES
+from protos.rpc.channels import HOST, Caller
+from protos.rpc.client import CHUNK_BYTES, WorkerClient
 from tests.devices.support import connected, watched_pool, worker_process
 from tests.waiting import until
 from tests.worker.support import conv_program, in_process, message_of
@@ -28,15 +29,15 @@ async def connection(tmp_path):
 class Puts:
     """Watches which blobs are sent, and from which byte."""
 
-    def __init__(self, connection, monkeypatch):
+    def __init__(self, monkeypatch):
         self.sent = []
-        real = connection._client.put
+        real = WorkerClient.put
 
-        async def put(sha256, parts, total_bytes, offset=0):
+        async def put(client, sha256, parts, total_bytes, offset=0):
             self.sent.append((sha256, offset))
-            await real(sha256, parts, total_bytes, offset)
+            await real(client, sha256, parts, total_bytes, offset)
 
-        monkeypatch.setattr(connection._client, "put", put)
+        monkeypatch.setattr(WorkerClient, "put", put)
 
 
 def big_program(megabytes):
@@ -59,7 +60,7 @@ def big_program(megabytes):
 
 
 async def test_weights_are_sent_once_and_progress_is_told(connection, monkeypatch):
-    puts = Puts(connection, monkeypatch)
+    puts = Puts(monkeypatch)
     program, blobs = conv_program()
     other, _ = conv_program(blobs, pads=(0, 0, 0, 0))
     told = []
@@ -76,7 +77,7 @@ async def test_weights_are_sent_once_and_progress_is_told(connection, monkeypatc
 
 
 async def test_concurrent_callers_share_one_transfer(connection, monkeypatch):
-    puts = Puts(connection, monkeypatch)
+    puts = Puts(monkeypatch)
     program, blobs = big_program(4)
     await asyncio.gather(*(connection.ensure([program], blobs) for _ in range(5)))
     assert len(puts.sent) == 1
@@ -99,13 +100,10 @@ async def test_a_broken_transfer_resumes_where_it_stopped(connection, monkeypatc
     program, blobs = big_program(3)
     (ref,) = program.weights
     data = bytes(blobs.bytes_of(ref.sha256))
-
-    async def half():
-        yield pb.BlobChunk(sha256=ref.sha256, total_bytes=len(data), data=data[:CHUNK_BYTES])
-
-    with pytest.raises(BadRequest, match="ended after"):
-        await connection._client._call("Put", half(), 5)
-    puts = Puts(connection, monkeypatch)
+    async with WorkerClient(connection.address, Caller(HOST)) as client:
+        with pytest.raises(BadRequest, match="ended after"):
+            await client.put(ref.sha256, [data[:CHUNK_BYTES]], len(data))
+    puts = Puts(monkeypatch)
     told = []
     await connection.ensure([program], blobs, lambda *each: told.append(each))
     assert puts.sent == [(ref.sha256, CHUNK_BYTES)]

@@ -1,6 +1,5 @@
 """The tests that the page on extending names are there."""
 
-import ast
 import re
 
 from tests.docs.commands import ROOT
@@ -17,9 +16,7 @@ def test_every_named_test_exists() -> None:
     files = {str(file.relative_to(ROOT)): file for file in (ROOT / "tests").rglob("*.py")}
     known = set(files) | {file.name for file in files.values()}
     for file in files.values():
-        tree = ast.parse(file.read_text())
-        kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-        known |= {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
+        known |= set(re.findall(r"^ *(?:async )?def (test_\w+)", file.read_text(), re.MULTILINE))
     tests = {name for name in named() if name.startswith("test")}
     assert len(tests) >= 5
     assert tests <= known

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -31,6 +33,14 @@ class Unsteady(WithheldList):
         super().quarantine(device, evidence)
 
 
+class Slow(WithheldList):
+    """A list that can be read before whoever changes it is told that it was changed."""
+
+    def quarantine(self, device: DeviceId, evidence: str) -> None:
+        super().quarantine(device, evidence)
+        time.sleep(0.1)  # in a thread, while the list is looked at many times
+
+
 @pytest.fixture
 async def made(tmp_path, monkeypatch):
     monkeypatch.setattr(withdrawal, "_AGAIN_S", 0.01)
@@ -49,7 +59,10 @@ async def made(tmp_path, monkeypatch):
     plans = SimpleNamespace(devices_changed=lambda *_, **__: None)
     after = SimpleNamespace(settle=lambda: None)
     found = Withdrawal(devices, plans, driver, after, Journal())
+    following = asyncio.create_task(found.follow())
     yield found, devices
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
     await found.close()
 
 
@@ -57,19 +70,30 @@ async def test_a_quarantine_that_could_not_be_recorded_is_recorded_later(made) -
     found, devices = made
     found.wrong(PI, "task 3 is off", proven=True)
     await until(lambda: devices.withheld_list.refused)
-    assert not devices.withheld_list.quarantined()
-    found._record_all()  # as `follow` does
     await until(lambda: devices.withheld_list.quarantined() == {PI: "task 3 is off"})
-    await until(lambda: not found._unrecorded)
 
 
-async def test_who_was_resumed_meanwhile_is_not_recorded(made) -> None:
+async def test_what_is_recorded_here_is_not_taken_for_the_word_of_another_coordinator(
+    made, monkeypatch, tmp_path
+) -> None:
+    doubted = []
+    monkeypatch.setattr(Journal, "doubt", lambda _, device: doubted.append(device))
+    found, devices = made
+    devices.withheld_list = Slow(ClusterState(tmp_path))
+    found.wrong(PI, "task 3 is off", proven=True)
+    await until(devices.withheld_list.quarantined)
+    await asyncio.sleep(0.2)  # longer than until the list is looked at, and said to be changed
+    assert doubted == [PI]
+
+
+async def test_who_was_resumed_meanwhile_is_not_recorded(made, monkeypatch) -> None:
+    monkeypatch.setattr(withdrawal, "_AGAIN_S", 0.1)
     found, devices = made
     found.wrong(PI, "task 3 is off", proven=True)
     await until(lambda: devices.withheld_list.refused)
     # By its id, although it is not connected.
     assert await found.resume(PI) == PI
-    found._record_all()
+    await asyncio.sleep(0.2)  # longer than until it is recorded again
     assert not devices.withheld_list.quarantined()
     with pytest.raises(NotFound):
         await found.resume(PI)

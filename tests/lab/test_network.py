@@ -43,7 +43,7 @@ with guarded(os.getpid(), folder):
 
 
 def existing(owner):
-    return [name for name in rooms._existing() if name.startswith(f"{rooms.PREFIX}{owner}-")]
+    return [name for name in rooms.existing() if name.startswith(f"{rooms.PREFIX}{owner}-")]
 
 
 def until(condition, timeout_s=20.0):

@@ -157,7 +157,7 @@ def test_a_run_is_shown_with_what_disturbed_it():
         coordinator_cpu_ms=12.0,
         machine_busy_share=0.25,
         packets_dropped=[0, 3],
-        where_s=dict.fromkeys(tables._PARTS, 0.1),
+        where_s=dict.fromkeys(tables.PARTS, 0.1),
         samples_s=[0.5, 0.4],
     )
     found |= {"scale": 2.0, "machine_busy_before": 0.9}
@@ -172,7 +172,7 @@ def test_a_run_is_shown_with_what_disturbed_it():
 def test_the_summary_is_in_the_devices_own_time(monkeypatch):
     monkeypatch.setattr(tables, "_CLUSTERS", (("p", "star"),))
     monkeypatch.setattr(tables, "_NETWORKS", {"m": "auto"})
-    parts = dict.fromkeys(tables._PARTS, 0.1)
+    parts = dict.fromkeys(tables.PARTS, 0.1)
     found = document(latency_s=0.5, where_s=parts | {"ideal": 0.5}) | {"scale": 0.5}
     strategies = found["models"]["m"]["strategies"]
     strategies["auto"] = strategies.pop("halo")

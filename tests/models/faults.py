@@ -44,7 +44,7 @@ def _beside(span: Span, size: int, reduces: bool) -> Span:
 
 def left_out(op: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An operator is written out without one of its steps."""
-    right = rules._RULES[op]
+    right = rules.RULES[op]
 
     def wrong(draft: rules.Draft, node: onnx.NodeProto) -> bool:
         before = len(draft.nodes)
@@ -54,4 +54,4 @@ def left_out(op: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
         del found.input[1:], found.attribute[:]
         return applied
 
-    monkeypatch.setitem(rules._RULES, op, wrong)
+    monkeypatch.setitem(rules.RULES, op, wrong)

@@ -69,7 +69,7 @@ def test_wrong_sidecar_is_refused(tmp_path):
 def test_shipped_file_loads_by_name(tmp_path, monkeypatch):
     path = saved(tmp_path, tiny())
     entry = catalogue.Entry("shipped", "a file", catalogue.Shipped(path))
-    monkeypatch.setitem(catalogue._ENTRIES, "shipped", entry)
+    monkeypatch.setitem(catalogue.ENTRIES, "shipped", entry)
     assert catalogue.load("shipped").proto == tiny()
 
 

@@ -78,7 +78,7 @@ def test_other_scripts_are_drawn_if_the_system_has_a_font_and_are_numbers_otherw
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fonts, "FOLDERS", (tmp_path,))
-    fonts._of_the_system.cache_clear()
+    fonts.of_the_system.cache_clear()
     try:
         for label in ("猫", "cat 🐈", "Bär 犬"):
             assert plate(label, 12) == plate("#12", 12)
@@ -86,8 +86,8 @@ def test_other_scripts_are_drawn_if_the_system_has_a_font_and_are_numbers_otherw
         shutil.copy(fonts.OWN, tmp_path / "noto" / "NotoSansCJK-Regular.ttf")
         (tmp_path / "broken.otf").write_bytes(b"no font")
         monkeypatch.setattr(fonts, "OWN", Path(ImageFont.__file__))
-        fonts._of_the_system.cache_clear()
+        fonts.of_the_system.cache_clear()
         assert fonts.font_for("кот", 20) is not None
         assert fonts.font_for("猫", 20) is None
     finally:
-        fonts._of_the_system.cache_clear()
+        fonts.of_the_system.cache_clear()

@@ -82,7 +82,14 @@ def test_variants_of_vgg16_share_the_weights_of_their_convolutions():
 PLACES = {"low_high", "boxes", "output0"}
 
 
-@pytest.mark.parametrize("name", [name for name in BUILT if not name.startswith("vgg16-256")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name == "vgg16" else name
+        for name in BUILT
+        if not name.startswith("vgg16-256")
+    ],
+)
 def test_activations_stay_sane(name):
     proto = catalogue.load(name).proto
     final = {value.name for value in proto.graph.output}

@@ -59,7 +59,7 @@ def test_never_slower_than_one_device(medium: Medium, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "count", [5, *(pytest.param(n, marks=pytest.mark.slow) for n in (6, 7)), 8]
+    "count", [5, *(pytest.param(n, marks=pytest.mark.slow) for n in (6, 7, 8))]
 )
 def test_more_devices_are_not_slower_than_four(count: int) -> None:
     """Small maps: four devices are nearly as many as help."""
@@ -123,7 +123,7 @@ def test_what_an_estimate_rules_out_is_not_searched() -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "counts"),
     [
-        ("squeezenet", "pi4-gbe", (6, 8, 12, 16)),
+        pytest.param("squeezenet", "pi4-gbe", (6, 8, 12, 16), marks=pytest.mark.slow),
         pytest.param("resnet18", "pi4-gbe", (6, 8, 12, 16), marks=pytest.mark.slow),
         pytest.param("squeezenet", "pi3b-ort", (8, 16), marks=pytest.mark.slow),
         ("yolov3-tiny", "pi3b-ort", (8, 16)),
@@ -180,12 +180,11 @@ def costlier(some: Cluster, what: str, times: float) -> Cluster:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("mobilenetv2", "pi5-gbe"),
-        *(
-            pytest.param(name, kind, marks=pytest.mark.slow)
-            for name in CHEAPER
-            for kind in ("pi4-gbe", "pi5-gbe")
-        ),
+        (name, kind)
+        if (name, kind) == ("digits", "pi4-gbe")
+        else pytest.param(name, kind, marks=pytest.mark.slow)
+        for name in CHEAPER
+        for kind in ("pi4-gbe", "pi5-gbe")
     ],
 )
 def test_what_gets_cheaper_gets_no_slower(name: str, kind: str, what: str) -> None:

@@ -141,7 +141,7 @@ def test_one_device_needs_no_halo() -> None:
     assert plan.strategy == "halo"
 
 
-@pytest.mark.parametrize("name", ["digits", "resnet50"])
+@pytest.mark.parametrize("name", ["digits", pytest.param("resnet50", marks=pytest.mark.slow)])
 def test_split_equals_whole(name: str) -> None:
     proto = load(name).proto
     network = divide(load_graph(proto, name))

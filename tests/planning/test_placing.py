@@ -86,7 +86,9 @@ def test_one_device_alone_is_never_several() -> None:
     assert not isinstance(caught.value, TooLittleMemory)
 
 
-@pytest.mark.parametrize("memory_mb", [(300,) * 4, (400,) * 3])
+@pytest.mark.parametrize(
+    "memory_mb", [(300,) * 4, pytest.param((400,) * 3, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", ["auto", "fused", "halo", "aofl"])
 def test_vgg16_fits_on_devices_smaller_than_its_weights(
     name: str, memory_mb: tuple[int, ...]

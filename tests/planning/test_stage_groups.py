@@ -27,6 +27,8 @@ from tests.planning.support import device
 from tests.planning.test_placing import capped
 from tests.planning.test_placing import network as like_vgg
 
+UNLIKE = (2.0, 1.9, 2.1, 2.0, 2.2, 1.8, 2.0, 1.5)
+
 
 @cache
 def model() -> ModelProto:
@@ -51,8 +53,8 @@ def cluster(memory_mb: int, *gflops: float) -> Cluster:
     ("name", "gflops"),
     [
         ("auto", (2.0,) * 8),
-        ("fused", (2.0, 1.9, 2.1, 2.0, 2.2, 1.8, 2.0, 1.5)),
-        ("lw", (2.0, 1.9, 2.1, 2.0, 2.2, 1.8, 2.0, 1.5)),
+        pytest.param("fused", UNLIKE, marks=pytest.mark.slow),
+        ("lw", UNLIKE),
     ],
 )
 def test_groups_answer_sooner_than_stages_on_one_device_each(
@@ -130,7 +132,7 @@ def with_heads() -> Network:
 def test_a_block_that_another_group_has_begun_keeps_only_what_it_still_makes() -> None:
     """Groups of unlike devices cut the network at other places."""
     draw, found = random.Random(1), 0
-    for _ in range(12):
+    for _ in range(examples(12)):
         count = draw.randint(4, 8)
         rates = [draw.choice((0.5, 1.0, 2.0, 4.0, 8.0)) for _ in range(count)]
         unlike = Cluster(

@@ -342,7 +342,7 @@ def starts_everybody(groups, waiting: int):
     return [(position, groups[0]) for position in range(waiting)]
 
 
-def keeps_its_turn(line: grouping_module._Line, ticket: Ticket) -> bool:
+def keeps_its_turn(line: grouping_module.ModelLine, ticket: Ticket) -> bool:
     """Who is answered still counts as on its way."""
     line.waiting.pop(ticket, None)
     return line.started.pop(ticket, None) is not None
@@ -365,7 +365,7 @@ FAULTS: list[tuple[object, str, Callable[..., object]]] = [
     (PlanBook, "hold", takes_what_is_late),
     (grouping_module, "starts", starts_everybody),
     (AdmissionQueue, "_let_in", never_alone),
-    (grouping_module._Line, "leave", keeps_its_turn),
+    (grouping_module.ModelLine, "leave", keeps_its_turn),
 ]
 
 

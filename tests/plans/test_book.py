@@ -327,9 +327,8 @@ def test_a_forgotten_model_leaves_nothing_but_its_programs() -> None:
 def test_programs_of_plans_before_are_remembered_up_to_a_cap() -> None:
     state = plans()
     for number in range(MOST_LEFT + 9):
-        state.hold(M, graph(plan("a" if number % 2 else "b")), 0.0)
-        state._entries[M, IN_FORCE].left[f"made up {number}"] = None
-    assert len(state._entries[M, IN_FORCE].left) <= MOST_LEFT + 1
+        state.hold(M, graph(chr(ord("a") + number)), 0.0)
+    assert len(state.programs_of(M)) == MOST_LEFT + 1
 
 
 def test_plans_are_looked_at_again_every_period_and_when_what_is_seen_has_drifted() -> None:

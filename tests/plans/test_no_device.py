@@ -32,7 +32,6 @@ async def test_without_any_device_who_wants_a_plan_is_told_so(plans) -> None:
     with pytest.raises(Unavailable, match="no worker is ready"):
         await plans.prepared("lenet5")
     assert not plans.in_use("lenet5")
-    assert not plans._works
     assert not plans._asked
     await plans.settled()
     with pytest.raises(NotFound):

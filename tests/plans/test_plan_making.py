@@ -10,6 +10,8 @@ from coordinator.planning.groups import Grouping
 from coordinator.plans.plan_making import PlanMaker
 from coordinator.plans.steps import Divide, Work
 from coordinator.settings import CoordinatorSettings
+from models.catalogue import catalogue
+from models.catalogue.loading import network_of
 from tests.planning.support import cluster
 
 MODEL = "squeezenet"
@@ -24,7 +26,7 @@ def maker(tmp_path) -> PlanMaker:
 async def divided(
     maker: PlanMaker, devices: Cluster, ready: tuple[Grouping, ...] = ()
 ) -> dict[int, Grouping]:
-    network = (await maker._library.load(MODEL)).served.network
+    network = network_of(catalogue.load(MODEL))
     plan = maker.planner("")(network, devices)
     asked = Divide(Work(1), MODEL, plan, ready)
     return dict((await maker.divide(asked, devices)).groupings)

@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import onnx
 import pytest
+from fastapi import FastAPI
 
 from coordinator.devices import children
 from coordinator.serving.app import create_app
@@ -20,8 +21,13 @@ def coordinator() -> InPlace:
 
 
 @pytest.fixture
-async def http(coordinator: InPlace) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(create_app(coordinator), raise_app_exceptions=False)
+def app(coordinator: InPlace) -> FastAPI:
+    return create_app(coordinator)
+
+
+@pytest.fixture
+async def http(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         yield client
 

@@ -59,7 +59,7 @@ def _settled(coordinator: Coordinator) -> bool:
     """Links are measured and the first plan is there: no plan changes by itself any more."""
     return (
         not coordinator.measuring._probing.busy
-        and bool(coordinator.plans.book._entries)
+        and bool(coordinator.plans.book.in_force())
         and not coordinator.plans.book.is_busy()
     )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from rich.console import Console
 
 from coordinator.answers import DeviceStatus, Fact
@@ -101,8 +102,8 @@ async def test_metrics(http: httpx.AsyncClient, mixed: InPlace) -> None:
     assert programs == {"ncnn": 7, "openvino": 1, "onnxruntime": 2}
 
 
-async def test_what_the_page_is_told(http: httpx.AsyncClient, mixed: InPlace) -> None:
-    found = http._transport.app.state.page.state()["devices"]  # type: ignore[attr-defined]
+async def test_what_the_page_is_told(app: FastAPI, mixed: InPlace) -> None:
+    found = app.state.page.state()["devices"]
     assert [(each["engine"], each["speedup"]) for each in found] == [
         ("openvino", 1.86),
         ("onnxruntime", 0.0),
@@ -113,8 +114,10 @@ async def test_what_the_page_is_told(http: httpx.AsyncClient, mixed: InPlace) ->
 
 
 @needs_browser
-async def test_the_page(http: httpx.AsyncClient, mixed: InPlace, tmp_path: Path) -> None:
-    told = http._transport.app.state.page.state()["devices"]  # type: ignore[attr-defined]
+async def test_the_page(
+    http: httpx.AsyncClient, app: FastAPI, mixed: InPlace, tmp_path: Path
+) -> None:
+    told = app.state.page.state()["devices"]
     with serving(tmp_path, ["--model", "digits"], workers=1) as running, browser() as driver:
         driver.get(running.url)
         wait(lambda: "1 device ready" in text(driver, "status"))

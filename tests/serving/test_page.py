@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from PIL import Image
 
 from benchmarks import screenshots
@@ -329,10 +330,10 @@ async def test_nothing_comes_from_elsewhere(http: httpx.AsyncClient) -> None:
 
 
 async def test_events_tell_state_and_requests(
-    http: httpx.AsyncClient, coordinator: InPlace
+    http: httpx.AsyncClient, coordinator: InPlace, app: FastAPI
 ) -> None:
     await http.post("/v1/models/tiny/infer", content=picture())
-    hub = http._transport.app.state.page  # type: ignore[attr-defined]
+    hub = app.state.page
     told = {}
     async for event in hub.watch():
         name, data = re.fullmatch(r"event: (\w+)\ndata: (.*)\n\n", event).groups()
@@ -352,10 +353,10 @@ async def test_events_tell_state_and_requests(
 
 
 async def test_what_one_device_took_is_told_to_every_page(
-    http: httpx.AsyncClient, coordinator: InPlace
+    http: httpx.AsyncClient, coordinator: InPlace, app: FastAPI
 ) -> None:
     await http.post("/v1/models/tiny/baseline")
-    state = http._transport.app.state.page.state()  # type: ignore[attr-defined]
+    state = app.state.page.state()
     assert state["models"][0]["alone"] == {"device": "pi-1", "ms": 500.0}
 
 
@@ -373,8 +374,8 @@ def test_the_answers_that_are_kept_have_caps() -> None:
     assert found == [400.0 + 1000 * extra for extra in range(3, recents.PER_MODEL + 3)]
 
 
-async def test_pages_that_watch_have_a_cap(http: httpx.AsyncClient) -> None:
-    hub = http._transport.app.state.page  # type: ignore[attr-defined]
+async def test_pages_that_watch_have_a_cap(http: httpx.AsyncClient, app: FastAPI) -> None:
+    hub = app.state.page
     watching = [hub.watch() for _ in range(16)]
     for each in watching:
         await anext(each)

@@ -5,7 +5,6 @@ real processes, with TLS.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
@@ -24,10 +23,17 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Iterator[Pair]:
-    with pair(tmp_path, MODEL, workers=2, pace=0.5) as found:
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with pair(tmp_path_factory.mktemp("pair"), MODEL, workers=2, pace=0.5) as found:
         yield found
+
+
+@pytest.fixture
+def made(started: Pair) -> Pair:
+    """The pair, whole: each test starts again whatever it has killed."""
+    started.whole()
+    return started
 
 
 def more(seen: Seen, count: int = 4 * CLIENTS) -> None:

@@ -226,16 +226,16 @@ async def test_answers_are_kept_for_a_while_and_within_a_limit(
         app.state.repeats = Repeats(kept_s=0.05)
         for _ in range(2):
             await asked(client)
-            await until(lambda: not app.state.repeats._known)
+            await until(lambda: not app.state.repeats)
         assert coordinator.computed == 2
-        assert app.state.repeats._kept_bytes == 0
+        assert app.state.repeats.held_bytes == 0
 
         size = len((await asked(client)).content) + ENTRY_BYTES
         app.state.repeats = Repeats(kept_bytes=2 * size + ENTRY_BYTES)
         coordinator.computed = 0
         for number in (1, 2, 3, 3, 2, 1):  # the oldest has left when it is asked for again
             await asked(client, key=f"request-{number}")
-            assert app.state.repeats._kept_bytes <= 2 * size + ENTRY_BYTES
+            assert app.state.repeats.held_bytes <= 2 * size + ENTRY_BYTES
         assert coordinator.computed == 4
     assert 2 * LARGEST_BYTES <= KEPT_BYTES
 
@@ -296,10 +296,10 @@ async def test_answers_that_end_together_leave_no_bytes_behind() -> None:
         asyncio.create_task(repeats.once(asked(), f"request-{number}", partial(compute, go)))
         for number, go in enumerate(goes)
     ]
-    await until(lambda: len(repeats._known) == len(goes))
+    await until(lambda: len(repeats) == len(goes))
     await asyncio.sleep(0.01)
     for go in reversed(goes):
         go.set()
     await asyncio.gather(*waiting)
-    await until(lambda: not repeats._known)
-    assert repeats._kept_bytes == 0
+    await until(lambda: not repeats)
+    assert repeats.held_bytes == 0

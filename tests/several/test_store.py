@@ -242,7 +242,7 @@ def test_root_changes_no_folder_of_somebody_else(tmp_path):
 
 def test_a_lock_that_leads_elsewhere_is_not_followed(tmp_path, state):
     elsewhere = tmp_path / "elsewhere"
-    (state._state_dir / "models.lock").symlink_to(elsewhere)
+    (tmp_path / "state" / "models.lock").symlink_to(elsewhere)
     with pytest.raises(BadConfiguration, match="cannot be used"):
         state.change((MODELS,), lambda entries: entries.clear())
     assert not elsewhere.exists()
@@ -289,10 +289,9 @@ def test_a_store_on_this_machine_does_not_make_it_say_loopback():
         ("a" * 12, "pi-1:8463"),
     ],
 )
-def test_only_hosts_and_ports_of_others_are_asked(state, other, address):
+def test_only_hosts_and_ports_of_others_are_asked(tmp_path, state, other, address):
     told = {"name": "pi-2", "since": "", "expires": "", "address": address}
-    state_dir = state._state_dir / "cluster"
-    state_dir.mkdir()
+    (tmp_path / "state" / "cluster").mkdir()
     state.change((COORDINATORS,), lambda entries: entries.update({other: told}))
     assert sources(state.entries(COORDINATORS), "a" * 12) == []
 

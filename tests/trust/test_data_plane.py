@@ -10,8 +10,9 @@ import pytest
 
 from models.tensors.boxes import Box
 from protos.errors import LostWorker
-from protos.rpc.channels import Caller
+from protos.rpc.channels import Caller, make_channel
 from protos.rpc.direct import accept_offer
+from protos.rpc.serving import EXCHANGE
 from protos.trust.identity import device_name
 from protos.wire.endpoint import Endpoint
 from tests.trust.support import BORDER as IN
@@ -185,9 +186,10 @@ async def test_a_hosts_token_is_of_no_use_to_others(cluster, tmp_path):
     trust, kitchen, _ = cluster
     hall = caller(trust.certified, HALL, tmp_path / "hall-caller").credentials
     foreign = make_trust(tmp_path / "other").caller.credentials
-    async with host(trust, kitchen) as client:
-        call = client.exchange()
-        offered = await call._call.initial_metadata()
+    ours = trust.caller
+    async with make_channel(kitchen.address, ours.credentials, device_name(KITCHEN)) as channel:
+        call = channel.stream_stream(EXCHANGE)(metadata=ours.metadata)
+        offered = await call.initial_metadata()
         for credentials in (hall, foreign, None):
             with pytest.raises(LostWorker):
                 await accept_offer(offered, kitchen.address, KITCHEN, credentials)

@@ -220,11 +220,12 @@ def test_nobody_there_is_said(state_dir):
 
 
 @needs_server
-def test_one_of_three_servers_may_go(tmp_path, state_dir, opened):
+@pytest.mark.parametrize("which", ["leader", pytest.param("each", marks=pytest.mark.slow)])
+def test_one_of_three_servers_may_go(tmp_path, state_dir, opened, which):
     with stored(tmp_path, 3) as store:
         move(state_dir, store.url, replace=False)
         states = [opened(state_dir), opened(copied(state_dir, tmp_path / "second", store.url))]
-        for number, node in enumerate(store.nodes):
+        for number, node in enumerate([store.leader()] if which == "leader" else store.nodes):
             node.kill()
             wait(lambda number=number: _drains(states[number % 2], f"{number}"))
             for state in states:

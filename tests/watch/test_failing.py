@@ -35,7 +35,7 @@ LONG_S = 60
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with serving(tmp_path_factory.mktemp("watched"), ["--model", "digits"]) as running:
+    with serving(tmp_path_factory.mktemp("watched"), ["--model", "digits"], workers=1) as running:
         yield running
 
 

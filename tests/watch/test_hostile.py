@@ -11,7 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -25,6 +26,7 @@ from imbrex.watch import folder as folder_module
 from imbrex.watch.folder import Folder
 from imbrex.watch.run import MOST_MEMORY_BYTES
 from imbrex.watch.stream import Stream
+from imbrex.watch.video_frames import Frame
 from protos.errors import BadRequest, ImbrexError, PeerViolation, Unavailable
 
 LONG_S = 30.0
@@ -113,10 +115,29 @@ def test_a_file_that_is_no_picture_is_not_read_to_its_end(tmp_path: Path, monkey
     monkeypatch.setattr(folder_module, "LARGEST_BYTES", 1000)
     (tmp_path / "a.jpg").write_bytes(bytes(1001))
     (tmp_path / "b.jpg").write_bytes(bytes(1000))
-    watched = Folder(tmp_path)
-    assert len(watched._read("b.jpg")) == 1000
+    frames: list[Frame] = []
+    enough = threading.Event()
+
+    def put(frame: Frame) -> None:
+        frames.append(frame)
+        if len(frames) == 2:
+            enough.set()
+
+    Folder(tmp_path, existing=True).run(put, enough)
+    large, small = sorted(frames, key=lambda frame: frame.name)
+    assert len(small.read()) == 1000
     with pytest.raises(BadRequest, match=r"a\.jpg has more than"):
-        watched._read("a.jpg")
+        large.read()
+
+
+@contextlib.contextmanager
+def traced() -> Iterator[Callable[[], int]]:
+    """How many more bytes Python holds than at the start."""
+    tracemalloc.start()
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_broker_that_takes_nothing_fills_no_memory() -> None:
@@ -137,20 +158,16 @@ def test_a_broker_that_takes_nothing_fills_no_memory() -> None:
 
         thread = threading.Thread(target=broker)
         thread.start()
-        publisher = Publisher(
-            Broker("127.0.0.1", listener.getsockname()[1], "", "imbrex", tls=False), "yard", "m"
-        )
-        publisher.__enter__()
-        try:
-            line = {"predictions": [], "text": "x" * 100_000}
-            for _ in range(10 * MOST_QUEUED):
-                publisher(line)
-            assert len(publisher._client._out_packet) <= 2 * MOST_QUEUED
-        finally:
-            ended.set()
-            publisher._client.disconnect()
-            publisher._client.loop_stop()
-            thread.join()
+        address = Broker("127.0.0.1", listener.getsockname()[1], "", "imbrex", tls=False)
+        with Publisher(address, "yard", "m") as publisher, traced() as bytes_held:
+            try:
+                line = {"predictions": [], "text": "x" * 100_000}
+                for _ in range(10 * MOST_QUEUED):
+                    publisher(line)
+                assert bytes_held() <= 2 * MOST_QUEUED * 100_000
+            finally:
+                ended.set()
+                thread.join()
 
 
 class Endless(http.server.BaseHTTPRequestHandler):
@@ -219,16 +236,11 @@ def test_a_brokers_huge_packet_is_not_taken() -> None:
 
         thread = threading.Thread(target=broker)
         thread.start()
-        port = listener.getsockname()[1]
-        publisher = Publisher(Broker("127.0.0.1", port, "", "imbrex", tls=False), "yard", "m")
-        publisher.__enter__()
-        try:
+        address = Broker("127.0.0.1", listener.getsockname()[1], "", "imbrex", tls=False)
+        with traced() as bytes_held, Publisher(address, "yard", "m"):
             assert hung_up.wait(LONG_S)
-            assert len(publisher._client._in_packet["packet"]) == 0
-        finally:
-            publisher._client.disconnect()
-            publisher._client.loop_stop()
             thread.join()
+            assert bytes_held() < 1 << 20
 
 
 def pulled(monkeypatch, tmp_path: Path, handler, url: str = "https://models.example/a") -> None:

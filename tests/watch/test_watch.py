@@ -34,7 +34,7 @@ LONG_S = 60
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with serving(tmp_path_factory.mktemp("watched"), ["--model", "digits"]) as running:
+    with serving(tmp_path_factory.mktemp("watched"), ["--model", "digits"], workers=1) as running:
         yield running
 
 
@@ -263,7 +263,11 @@ def test_no_two_watches_share_topics_or_entities() -> None:
             found = {topic, told["unique_id"]}
             assert not found & seen
             seen |= found
-    topics = {Publisher(Broker.of("mqtt://hub"), name, "m")._topic for name in ANY_NAME}
+    topics = {
+        told["state_topic"]
+        for name in ANY_NAME
+        for told in Publisher(Broker.of("mqtt://hub"), name, "m").announcements().values()
+    }
     assert len(topics) == len(ANY_NAME)
 
 
@@ -346,12 +350,12 @@ def test_coordinator_and_broker_go_and_return_and_the_watch_goes_on(tmp_path: Pa
     flags = ["--model", "digits", "--port", str(port)]
     with ExitStack() as watch, camera() as yard, shooting(yard):
         with broker(brokers):
-            with serving(tmp_path / "before", flags):
+            with serving(tmp_path / "before", flags, workers=1):
                 process = watch.enter_context(watching(yard.url, "--url", url, "--mqtt", hub))
                 until(process, answered=True)
             lost = until(process, answered=False)
             assert lost["error"]["code"] == "no_coordinator"
-        with serving(tmp_path / "after", flags):
+        with serving(tmp_path / "after", flags, workers=1):
             until(process, answered=True)
             with broker(brokers), listening(brokers, "#") as found:
                 wait_for(found, "imbrex/watch/availability", b"online")

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -165,13 +166,17 @@ async def test_honest_devices_are_never_accused(tmp_path: Path, wire: str, reque
     for strategy in ("halo", "lw"):
         folder = tmp_path / strategy
         async with beside_an_honest_one(folder, strategy, audit_every=1, wire=wire) as (host, *_):
-            for _ in range(requests):
-                answer = await host.infer(model, feeds)
-                assert compare(answer.outputs, whole).max_rel_error <= limit
-                await settled(host)
-            told = host.device_statuses()
+            async with asyncio.timeout(120):
+                for number in count():
+                    told = host.device_statuses()
+                    # Plans may leave out a device for a while.
+                    audited = min(each.audited_tasks for each in told)
+                    if number >= requests and audited >= requests * 2 // 3:
+                        break
+                    answer = await host.infer(model, feeds)
+                    assert compare(answer.outputs, whole).max_rel_error <= limit
+                    await settled(host)
             assert [each.state for each in told] == ["ready", "ready"]
-            assert min(each.audited_tasks for each in told) >= requests * 2 // 3
             assert not any(each.wrong_tasks for each in told)
 
 

@@ -117,7 +117,7 @@ def test_packets_that_make_no_sense_are_refused(change, said):
 
 
 def test_a_box_of_many_gigabytes_allocates_nothing():
-    header = packets._HEADER.pack(packets._LAST, 2, 1, 1, 1, 1, 2**32 - 1, 1, 1)
+    header = packets.HEADER.pack(packets.LAST, 2, 1, 1, 1, 1, 2**32 - 1, 1, 1)
     data = header + b"ry" + struct.pack("<4I", 0, 2**31, 0, 2**31)
     with pytest.raises(PeerViolation, match="for a box"):
         list(read(data))

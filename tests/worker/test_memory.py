@@ -98,7 +98,7 @@ async def test_memory_that_ends_while_a_task_is_set_up_is_told_as_such(tmp_path,
 def test_what_is_free_is_what_the_cap_leaves(monkeypatch):
     before = memory.free_bytes()
     assert before > 100 << 20
-    limit = memory._allocated_bytes() + (50 << 20)
+    limit = memory.allocated_bytes() + (50 << 20)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
     assert 0 < memory.free_bytes() <= 50 << 20
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1, 1))

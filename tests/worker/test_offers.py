@@ -4,16 +4,19 @@ import asyncio
 import random
 import socket
 import struct
+from functools import partial
 
+import grpc
 import numpy as np
 import pytest
 
 from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
-from protos.errors import LostWorker, PeerViolation
-from protos.rpc.channels import HOST, Caller
-from protos.rpc.client import WorkerClient
-from protos.rpc.direct import PREFACE, TOKEN_BYTES, accept_offer, offer
+from protos.errors import LostWorker
+from protos.rpc.channels import HOST, Caller, make_channel
+from protos.rpc.client import ExchangeStream, WorkerClient
+from protos.rpc.direct import OFFER_KEY, PREFACE, TOKEN_BYTES, accept_offer, offer
+from protos.rpc.serving import EXCHANGE
 from tests.worker.support import (
     conv_program,
     in_process,
@@ -43,6 +46,13 @@ async def client(worker):
         yield client
 
 
+@pytest.fixture
+async def exchange(worker):
+    """Makes calls of Exchange, as gRPC has them."""
+    async with make_channel(worker.address) as channel:
+        yield partial(channel.stream_stream(EXCHANGE), metadata=Caller(HOST).metadata)
+
+
 async def direct(client, worker):
     stream = client.exchange()
     await stream.go_direct(worker.id, None)
@@ -58,10 +68,10 @@ async def computes(stream, program, request="r"):
     np.testing.assert_allclose(joined(pieces, IN), whole(x), atol=1e-5)
 
 
-async def told_to(worker, client):
+async def told_to(worker, exchange):
     """(a call that was offered a stream, its token)"""
-    call = client.exchange()
-    port, token = dict(await call._call.initial_metadata())["imbrex-direct"].split()
+    call = exchange()
+    port, token = dict(await call.initial_metadata())[OFFER_KEY].split()
     assert int(port) == worker.data_port
     return call, token
 
@@ -74,6 +84,14 @@ def connection(worker):
 
 def token_message(token):
     return struct.pack("<I", len(token)) + token.encode()
+
+
+async def let_in(worker, token):
+    """A connection that the worker has welcomed."""
+    stream = connection(worker)
+    stream.sendall(token_message(token))
+    assert await asyncio.to_thread(stream.recv, 4) == bytes(4)
+    return stream
 
 
 async def hung_up(stream):
@@ -116,24 +134,25 @@ async def test_large_tensors_both_ways(worker, client):
     np.testing.assert_allclose(joined(pieces, box), whole(x), atol=1e-5)
 
 
-async def test_the_stream_ends_with_its_call_and_the_call_with_it(worker, client):
+async def test_the_stream_ends_with_its_call_and_the_call_with_it(worker, client, exchange):
     stream = await direct(client, worker)
     stream.cancel()
     with pytest.raises(LostWorker):
         await stream.read()
-    broken = await direct(client, worker)
-    broken._direct.abort()
-    assert await broken.read() is None
-    assert await broken._call.code() is not None
     with pytest.raises(LostWorker):
-        await broken.write([pb.Item(release=pb.Release(requests=["r"]))])
+        await stream.write([pb.Item(release=pb.Release(requests=["r"]))])
+    call, token = await told_to(worker, exchange)
+    broken = await accept_offer(offer(worker.data_port, token), worker.address, worker.id, None)
+    broken.abort()
+    assert await call.code() is grpc.StatusCode.OK
 
 
 async def test_the_stream_ends_with_its_channel(worker):
     async with WorkerClient(worker.address, Caller(HOST), worker.id) as short:
         stream = await direct(short, worker)
     async with asyncio.timeout(10):
-        assert await stream._direct.read() is None
+        with pytest.raises(LostWorker):
+            await stream.read()
 
 
 async def test_a_worker_that_stops_ends_the_stream_cleanly(tmp_path):
@@ -155,26 +174,28 @@ async def test_a_worker_that_stops_ends_the_stream_cleanly(tmp_path):
         (struct.pack("<I", 9) + struct.pack("<I", 5) + b"\xff" * 5, "cannot be read"),
     ],
 )
-async def test_a_host_that_sends_nonsense_is_told_so(worker, client, message, says):
-    stream = await direct(client, worker)
-    stream._direct._transport.write(message)
-    with pytest.raises(PeerViolation, match=says):
-        await stream.read()
+async def test_a_host_that_sends_nonsense_is_told_so(worker, exchange, message, says):
+    call, token = await told_to(worker, exchange)
+    stream = await let_in(worker, token)
+    stream.sendall(message)
+    assert says in await call.details()
+    await hung_up(stream)
 
 
-async def test_half_a_frame_ends_the_stream_and_nothing_else(worker, client):
+async def test_half_a_frame_ends_the_stream_and_nothing_else(worker, client, exchange):
     program, blobs = conv_program()
     await install(client, program, blobs)
     other = await direct(client, worker)
-    stream = await direct(client, worker)
-    stream._direct._transport.write(struct.pack("<I", 100) + b"half")
-    stream._direct._transport.close()
-    assert await stream._call.code() is not None
+    call, token = await told_to(worker, exchange)
+    stream = await let_in(worker, token)
+    stream.sendall(struct.pack("<I", 100) + b"half")
+    stream.close()
+    assert await call.code() is grpc.StatusCode.OK
     await computes(other, program)
 
 
-async def test_a_token_is_good_for_one_stream_of_an_open_call(worker, client):
-    call, token = await told_to(worker, client)
+async def test_a_token_is_good_for_one_stream_of_an_open_call(worker, exchange):
+    call, token = await told_to(worker, exchange)
     assert len(token) == TOKEN_BYTES
     address = worker.address
     first = await accept_offer(offer(worker.data_port, token), address, worker.id, None)
@@ -182,9 +203,9 @@ async def test_a_token_is_good_for_one_stream_of_an_open_call(worker, client):
         await accept_offer(offer(worker.data_port, token), address, worker.id, None)
     call.cancel()
     assert await first.read() is None
-    late, token = await told_to(worker, client)
+    late, token = await told_to(worker, exchange)
     late.cancel()
-    await late._call.code()
+    await late.code()
     # The worker hears of it a little later than we.
     async with asyncio.timeout(10):
         while stream := await _accepted(worker, token):
@@ -198,9 +219,9 @@ async def _accepted(worker, token):
         return None
 
 
-async def test_strangers_are_hung_up_on(worker, client):
+async def test_strangers_are_hung_up_on(worker, client, exchange):
     rng = random.Random(0)
-    _, token = await told_to(worker, client)
+    _, token = await told_to(worker, exchange)
     wrong = [
         token_message("x" * TOKEN_BYTES),
         token_message(token[:-1]),
@@ -225,13 +246,13 @@ async def test_strangers_are_hung_up_on(worker, client):
         await hung_up(stream)
 
 
-async def test_mangled_greetings_and_messages_harm_nobody(worker, client):
+async def test_mangled_greetings_and_messages_harm_nobody(worker, client, exchange):
     program, blobs = conv_program()
     await install(client, program, blobs)
     good = await direct(client, worker)
     rng = random.Random(1)
     for number in range(200):
-        call, token = await told_to(worker, client)
+        call, token = await told_to(worker, exchange)
         data = bytearray(token_message(token) + struct.pack("<I", 20) + rng.randbytes(20))
         for _ in range(rng.randrange(3)):
             data[rng.randrange(len(data))] = rng.randrange(256)
@@ -244,19 +265,20 @@ async def test_mangled_greetings_and_messages_harm_nobody(worker, client):
     await computes(good, program, "last")
 
 
-async def test_where_the_port_cannot_be_reached_frames_go_over_the_call(worker, client):
+async def test_where_the_port_cannot_be_reached_frames_go_over_the_call(worker, client, exchange):
     program, blobs = conv_program()
     await install(client, program, blobs)
-    stream = client.exchange()
+    call = exchange()
     with socket.create_server(("127.0.0.1", 0)) as server:
         nowhere = server.getsockname()[1]
-    metadata = stream._call.initial_metadata
+    metadata = call.initial_metadata
 
     async def elsewhere():
         assert await metadata()
         return offer(nowhere, "t")
 
-    stream._call.initial_metadata = elsewhere
+    call.initial_metadata = elsewhere
+    stream = ExchangeStream(call, worker.address, Caller(HOST).endpoint)
     with pytest.raises(LostWorker, match="refused"):
         await stream.go_direct(worker.id, None)
     assert not stream.is_direct

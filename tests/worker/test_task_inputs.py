@@ -20,11 +20,11 @@ from worker.tasks.state import Tasks
 
 def test_pieces_may_overtake_their_task(tasks):
     assert tasks.add_piece(piece(IN), 0.0) == []
-    assert tasks._early.held_bytes > 32
+    assert tasks.early_bytes > 32
     assert plain(tasks.add_task(task_order(), 1.0)) == [
         ("run", KEY, "p", {"x": [[1] * 4] * 2}, {"y": OUT.shape})
     ]
-    assert tasks._early.held_bytes == 0
+    assert tasks.early_bytes == 0
 
 
 def test_a_frame_that_is_the_whole_input_is_not_copied(tasks):
@@ -82,11 +82,11 @@ def test_early_pieces_are_capped_and_expire():
     keys = [TaskKey("r", 1, number, 0) for number in range(3)]
     for key in keys:
         tasks.add_piece(piece(IN, key=key), 0.0)
-    held_bytes = tasks._early.held_bytes
+    held_bytes = tasks.early_bytes
     assert 2 * (PIECE_BYTES + 32) < held_bytes <= 3 * PIECE_BYTES
     assert tasks.dropped == {"early_overflow": 1}
     tasks.add_piece(piece(IN, key=keys[2]), EARLY_FOR_S)
-    assert (tasks._early.held_bytes, tasks.dropped["early_expired"]) == (held_bytes // 2, 2)
+    assert (tasks.early_bytes, tasks.dropped["early_expired"]) == (held_bytes // 2, 2)
 
 
 def test_however_small_pieces_are_only_so_many_are_held():
@@ -96,7 +96,7 @@ def test_however_small_pieces_are_only_so_many_are_held():
         tasks.add_piece(sent_by("flood", empty, key=TaskKey("r", 1, number, 0)), 0.0)
     assert tasks.dropped["early_overflow"] > 90
     tasks.add_piece(sent_by("flood", empty, key=TaskKey("r" * 10**6, 1, 0, 0)), 0.0)
-    assert tasks._early.held_bytes <= 10 * PIECE_BYTES
+    assert tasks.early_bytes <= 10 * PIECE_BYTES
 
 
 def test_a_flood_of_one_sender_drops_nothing_of_others():
@@ -188,7 +188,7 @@ def test_any_pieces_in_any_order_fill_the_input_once(parts, when, overtaken):
     if full:
         assert np.array_equal(ran[0].inputs["x"], source[box.slices()])
     tasks.release(["r"])
-    assert (tasks.reserved_bytes, tasks._early.held_bytes, len(tasks)) == (0, 0, 0)
+    assert (tasks.reserved_bytes, tasks.early_bytes, len(tasks)) == (0, 0, 0)
 
 
 def test_what_peers_sent_is_shown_until_the_request_is_released(tasks):

@@ -140,7 +140,7 @@ def test_release_frees_everything_and_later_frames_are_strangers(tasks):
     tasks.add_task(task_order(TaskKey("r", 1, 1, 0)), 0.0)
     tasks.add_piece(piece(IN, key=TaskKey("r", 1, 2, 0)), 0.0)
     assert tasks.release(["r"]) == []
-    assert (len(tasks), tasks.reserved_bytes, tasks._early.held_bytes) == (0, 0, 0)
+    assert (len(tasks), tasks.reserved_bytes, tasks.early_bytes) == (0, 0, 0)
     assert tasks.add_piece(piece(IN), 0.0) == []
     assert tasks.add_task(task_order(), 0.0) == []
     assert tasks.dropped == {"stranger": 1, "late_task": 1}

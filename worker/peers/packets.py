@@ -1,6 +1,6 @@
 """What travels between workers: one packet for each box of a tensor.
 
-    header      fixed, little-endian (`_HEADER`): what follows, and which attempt of which task
+    header      fixed, little-endian (`HEADER`): what follows, and which attempt of which task
     names       the request and the tensor, UTF-8
     box         start and stop of each dimension, u32 each
     payload     the box, little-endian and row-major
@@ -31,8 +31,8 @@ WELCOME = b"\x01"
 _GREETING = struct.Struct("<7sBH")
 # Mark (of the last packet of a message, or another), dimensions, data type, plan version, task,
 # attempt, payload bytes, bytes of both names.
-_HEADER = struct.Struct("<HBBQIIIHH")
-_LAST, _MORE = 0x1B7E, 0x1B7F
+HEADER = struct.Struct("<HBBQIIIHH")
+LAST, _MORE = 0x1B7E, 0x1B7F
 # Requests are named by us (`uuid4`) or by clients; tensors by exporters.
 _MOST_NAME = 4096
 
@@ -67,8 +67,8 @@ def packets(parts: Sequence[TensorPiece]) -> list[memoryview | bytes]:
         left -= 1
         key, array = part.key, part.array
         request, place = key.request.encode(), _place(part.tensor, part.box)
-        header = _HEADER.pack(
-            _MORE if left else _LAST,
+        header = HEADER.pack(
+            _MORE if left else LAST,
             len(part.box),
             data_type_of(array.dtype),
             key.plan_version,
@@ -103,23 +103,23 @@ class PacketReader:
         Raises:
             PeerViolation: the packet is malformed or truncated.
         """
-        if not self._has(_HEADER.size):
+        if not self._has(HEADER.size):
             if self._start == self._stop:
                 return None
             raise _violation("ended the stream within a packet")
         mark, dims, kind, version, task, attempt, size, request_bytes, tensor_bytes = (
-            _HEADER.unpack_from(self._buffer, self._start)
+            HEADER.unpack_from(self._buffer, self._start)
         )
         longest = max(request_bytes, tensor_bytes)
-        if mark not in (_LAST, _MORE) or dims > MAX_DIMS or longest > _MOST_NAME:
+        if mark not in (LAST, _MORE) or dims > MAX_DIMS or longest > _MOST_NAME:
             raise _violation("sent a malformed packet")
         dtype = DTYPES.get(kind)
         if dtype is None:
             raise _violation(f"sent a tensor of data type {kind}, which the wire does not carry")
-        length = _HEADER.size + request_bytes + tensor_bytes + 8 * dims
+        length = HEADER.size + request_bytes + tensor_bytes + 8 * dims
         if not self._has(length):
             raise _violation("ended the stream within a packet")
-        names, stop = self._start + _HEADER.size, self._start + length
+        names, stop = self._start + HEADER.size, self._start + length
         request = _text(bytes(self._buffer[names : names + request_bytes]))
         tensor, box = _placed(bytes(self._buffer[names + request_bytes : stop]), tensor_bytes)
         self._start = stop
@@ -130,7 +130,7 @@ class PacketReader:
             self._fill(array.reshape(-1).view(np.uint8).data)
         return TensorPiece(
             TaskKey(request, version, task, attempt), tensor, box, array, self._sender
-        ), (mark == _LAST)
+        ), (mark == LAST)
 
     def _has(self, size: int) -> bool:
         """Reads until `size` bytes are buffered; False if the stream ends before."""

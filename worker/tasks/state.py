@@ -125,6 +125,11 @@ class Tasks:
     def __len__(self) -> int:
         return len(self._tasks)
 
+    @property
+    def early_bytes(self) -> int:
+        """What is held for tasks that are still to come."""
+        return self._early.held_bytes
+
     def running(self) -> bool:
         """Whether a task is being computed or is queued to be."""
         return any(task.phase is TaskPhase.RUNNING for task in self._tasks.values())

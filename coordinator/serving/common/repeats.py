@@ -64,9 +64,14 @@ class Repeats:
     def __init__(self, kept_s: float = KEPT_S, kept_bytes: int = KEPT_BYTES) -> None:
         self._kept_s = kept_s
         self._most_bytes = kept_bytes
-        self._kept_bytes = 0
+        # What the kept answers take.
+        self.held_bytes = 0
         # By caller and id; the oldest is first.
         self._known: dict[tuple[str, str], _Known] = {}
+
+    def __len__(self) -> int:
+        """How many requests are known."""
+        return len(self._known)
 
     async def once(
         self,
@@ -123,9 +128,9 @@ class Repeats:
             self._forget(key, known)
             return
         known.kept_bytes = size
-        self._kept_bytes += size
+        self.held_bytes += size
         for oldest, each in list(self._known.items()):
-            if self._kept_bytes <= self._most_bytes:
+            if self.held_bytes <= self._most_bytes:
                 break
             if each.answer.done():
                 self._forget(oldest, each)
@@ -134,7 +139,7 @@ class Repeats:
     def _forget(self, key: tuple[str, str], known: _Known) -> None:
         if self._known.get(key) is known:
             del self._known[key]
-            self._kept_bytes -= known.kept_bytes
+            self.held_bytes -= known.kept_bytes
 
 
 def _checked(id_: str) -> str:

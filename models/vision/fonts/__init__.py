@@ -29,7 +29,7 @@ _NO_CHARACTER = "\uffff"
 
 def font_for(text: str, size_px: int) -> ImageFont.FreeTypeFont | None:
     """A font that has every character of the text; None if there is none."""
-    for path in (OWN, *_of_the_system()):
+    for path in (OWN, *of_the_system()):
         if all(_has(path, each) for each in text):
             return _opened(path, size_px)
     return None
@@ -56,7 +56,7 @@ def _opened(path: Path, size_px: int) -> ImageFont.FreeTypeFont | None:
 
 
 @lru_cache(1)
-def _of_the_system() -> tuple[Path, ...]:
+def of_the_system() -> tuple[Path, ...]:
     """The installed fonts, upright ones without serifs first."""
     try:
         files = [each for folder in FOLDERS for each in folder.rglob("*")]
