@@ -303,6 +303,15 @@ def test_a_program_is_computed_by_the_engine_that_is_charged_least(
     assert result.stop_s - result.start_s == pytest.approx(seconds[chosen], rel=1e-6)
 
 
+def test_whole_maps_of_every_engine_are_told_apart_and_measured_once(network, two_engines):
+    piece, _ = piece_of(network, 21, 30, range(4, 9))
+    tile = tile_run(two_engines, piece)
+    (make_other,) = tile.others
+    wholes = [WholeMaps(None).of(run).run(run).kernels for run in (tile, make_other())]
+    assert () not in wholes
+    assert wholes[0] != wholes[1]
+
+
 def test_engines_are_tried_one_by_one(two_engines):
     sample = draw("depthwise", random.Random(3), 2e6)
     weights = {ref.name: np.zeros(ref.dims, np.float32) for ref in sample.what.program.weights}

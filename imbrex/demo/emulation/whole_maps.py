@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -67,7 +67,7 @@ class WholeMap:
             ImbrexError: it does not take them.
         """
         feeds = {name: np.resize(tile.inputs[name], shape) for name, shape in self.shapes.items()}
-        return tile.session.bound(feeds, {})
+        return replace(tile.session.bound(feeds, {}), kernels=self.kernels)
 
 
 class WholeMaps:
