@@ -168,8 +168,8 @@ def _cell(found: Mapping[str, float], real: Mapping[str, float]) -> str:
     is_faster = alone < plain
     times = [_alone(alone, real.get("ncnn") if is_faster else plain_s(real))]
     if is_faster:
-        times.append(f"onnxruntime {_alone(plain, plain_s(real))}")
-    return f"{'; '.join(times)}; four {duration(four)}: {alone / four:.1f}x"
+        times.append(_alone(plain, plain_s(real)))
+    return f"{' / '.join(times)}, {duration(four)}: {alone / four:.1f}x"
 
 
 def _alone(seconds: float, real_s: float | None) -> str:
