@@ -21,7 +21,8 @@ def test_a_process_that_does_not_read_is_ended_in_time_and_followed_by_another(
     program = Program(conv_model()[0].SerializeToString(), ())
     trials = Trials()
     assert trials.failure("sound", place, program, {"x": picture()}) == ""
-    psutil.Process().children()[0].suspend()
+    children = psutil.Process().children()
+    next(child for child in children if "worker.engines.trial" in child.cmdline()).suspend()
     with monkeypatch.context() as patch:
         patch.setattr(trial, "MOST_S", 0.5)
         why = trials.failure("sound", place, program, {"x": picture(rows)})

@@ -90,19 +90,24 @@ class Trials:
             process = self._started()
             assert process.stdin is not None
             assert process.stdout is not None
-            limit = threading.Timer(MOST_S, process.kill)
+            late = threading.Event()
+
+            def end_late() -> None:
+                late.set()
+                process.kill()
+
+            limit = threading.Timer(MOST_S, end_late)
             limit.start()
             with suppress(BrokenPipeError):
                 process.stdin.write(order)
                 process.stdin.flush()
             line = process.stdout.readline()
-            is_late = not limit.is_alive()
             limit.cancel()
             if not line:
                 why = self._end_of(process)
         if line:
             return _read(line)
-        return f"its trial took more than {MOST_S:g} s" if is_late else why
+        return f"its trial took more than {MOST_S:g} s" if late.is_set() else why
 
     def end(self) -> None:
         """Ends the process, if there is one and no trial is going on."""
