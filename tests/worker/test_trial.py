@@ -20,12 +20,14 @@ def test_a_process_that_does_not_read_is_ended_in_time_and_followed_by_another(
     place = Place(tmp_path, BlobStore(tmp_path, 1 << 20), 1)
     program = Program(conv_model()[0].SerializeToString(), ())
     trials = Trials()
-    assert trials.failure("sound", place, program, {"x": picture()}) == ""
-    children = psutil.Process().children()
-    next(child for child in children if "worker.engines.trial" in child.cmdline()).suspend()
-    with monkeypatch.context() as patch:
-        patch.setattr(trial, "MOST_S", 0.5)
-        why = trials.failure("sound", place, program, {"x": picture(rows)})
-    assert why == "its trial took more than 0.5 s"
-    assert trials.failure("sound", place, program, {"x": picture()}) == ""
-    trials.end()
+    try:
+        assert trials.failure("sound", place, program, {"x": picture()}) == ""
+        children = psutil.Process().children()
+        next(child for child in children if "worker.engines.trial" in child.cmdline()).suspend()
+        with monkeypatch.context() as patch:
+            patch.setattr(trial, "MOST_S", 0.5)
+            why = trials.failure("sound", place, program, {"x": picture(rows)})
+        assert why == "its trial took more than 0.5 s"
+        assert trials.failure("sound", place, program, {"x": picture()}) == ""
+    finally:
+        trials.end()
