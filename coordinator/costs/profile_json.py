@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -44,10 +44,8 @@ def parse_profile(text: str | bytes) -> DeviceProfile:
             cause=f"this is not a device's profile: {told}",
             cure="Make one with `imbrex profile`.",
         ) from error
-    main = file.profile
-    parts = {part.name: getattr(main, part.name) for part in fields(main)}
-    return DeviceProfile(
-        **parts,
+    return DeviceProfile.of(
+        file.profile,
         fingerprint=file.fingerprint,
         engine=file.engine,
         others={name: other.profile for name, other in file.others.items()},
@@ -98,8 +96,14 @@ class _EngineFile(_Strict):
             )
             for kind, fit in self.fits.items()
         }
-        rest = (self.compute_scale, self.light_scale, self.blocks, self.block_mape)
-        return EngineProfile(fits, *rest, self.block_bias)
+        return EngineProfile(
+            fits,
+            self.compute_scale,
+            self.light_scale,
+            self.blocks,
+            self.block_mape,
+            self.block_bias,
+        )
 
 
 class _ProfileFile(_EngineFile):

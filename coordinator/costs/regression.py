@@ -14,7 +14,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -100,6 +100,11 @@ class DeviceProfile(EngineProfile):
     others: Mapping[str, EngineProfile] = field(default_factory=dict)
     endpoint: EndpointOverhead | None = None
 
+    @classmethod
+    def of(cls, main: EngineProfile, **rest: Any) -> Self:
+        """The profile of a device whose engine that computes everything is `main`."""
+        return cls(**{part.name: getattr(main, part.name) for part in fields(main)}, **rest)
+
 
 @dataclass(frozen=True)
 class RegressionCosts(Costs):
@@ -182,12 +187,11 @@ def fit(
     known = {engine: profile for engine, profile in profiles.items() if profile.fits}
     main = max(known, key=lambda engine: len(runs[engine]), default=ONNXRUNTIME)
     profile = known.pop(main, EngineProfile({}))
-    parts = {part.name: getattr(profile, part.name) for part in fields(profile)}
     others = {
         engine: replace(other, fits=_completed(other.fits, profile.fits, runs[engine]))
         for engine, other in known.items()
     }
-    return DeviceProfile(**parts, fingerprint=dict(fingerprint), engine=main, others=others)
+    return DeviceProfile.of(profile, fingerprint=dict(fingerprint), engine=main, others=others)
 
 
 def _completed(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -15,11 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from protos.daemon.parent import PARENT_VARIABLE
 from protos.errors import ImbrexError, Unavailable
 
-# Environment variable with the id of the process that a child must not outlive.
-PARENT_VARIABLE = "IMBREX_PARENT"
-PR_SET_PDEATHSIG = 1  # prctl(2)
 STOP_TIMEOUT_S = 5.0
 # Short enough not to be noticed, long enough to leave the core to a starting child.
 POLL_S = 0.1
@@ -128,15 +125,6 @@ def wait_until(
                 cure="Make sure that nothing else keeps this machine busy, then try again",
             )
         pause.wait(POLL_S)
-
-
-def follow_parent() -> None:
-    """Called in a child: it ends with the process that started it, even if that was killed."""
-    parent = os.environ.pop(PARENT_VARIABLE, "")
-    if parent.isdecimal():
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != int(parent):  # the parent ended before prctl was called
-            sys.exit(1)
 
 
 def _signal(child: Child, number: signal.Signals) -> None:

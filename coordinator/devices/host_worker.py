@@ -14,10 +14,10 @@ from pathlib import Path
 
 import structlog
 
-from coordinator.devices.children import PARENT_VARIABLE
 from coordinator.devices.pool import Pool
 from coordinator.settings import CoordinatorSettings
 from coordinator.trust.trust import Trust
+from protos.daemon.parent import PARENT_VARIABLE
 from protos.rpc.channels import ELSEWHERE, address_towards, is_loopback
 from protos.wire.endpoint import Endpoint
 

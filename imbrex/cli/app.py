@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
-from coordinator.devices.children import follow_parent
 from imbrex.cli.asking import add_asking
 from imbrex.cli.cluster import add_cluster
 from imbrex.cli.daemons import add_daemons
@@ -32,6 +31,7 @@ from imbrex.cli.options import (
 from imbrex.cli.planning import add_planning
 from imbrex.cli.watching import add_watch
 from protos.daemon.extras import line_for_extra
+from protos.daemon.parent import follow_parent
 from protos.daemon.texts import write_anything
 from protos.errors import BadConfiguration, ImbrexError
 from protos.rooms import OWN, is_installed, lacking

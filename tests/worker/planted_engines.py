@@ -1,6 +1,7 @@
 """Engines with one fault each, for the worker to find; each is an entry point of a package."""
 
 import os
+import time
 from dataclasses import replace
 
 from worker.engines.base import Runnable
@@ -83,6 +84,14 @@ class DyingMeasured(SoundApart):
 
     def trial(self, program, weights, threads):
         return Deadly(super().trial(program, weights, threads))
+
+
+class Endless(Sound):
+    """Never compiles."""
+
+    def trial(self, program, weights, threads):
+        while True:
+            time.sleep(60)
 
 
 class Eating(Sound):

@@ -1,9 +1,14 @@
 """The child process of trials."""
 
+import asyncio
+import sys
+from pathlib import Path
+
 import psutil
 import pytest
 
 from models.cut.program import Program
+from tests.waiting import until
 from tests.worker.plugged import plant
 from tests.worker.support import conv_model, picture
 from worker.engines import trial
@@ -31,3 +36,24 @@ def test_a_process_that_does_not_read_is_ended_in_time_and_followed_by_another(
         assert trials.failure("sound", place, program, {"x": picture()}) == ""
     finally:
         trials.end()
+
+
+def try_endlessly(folder):
+    """What a worker does that is killed meanwhile."""
+    place = Place(Path(folder), BlobStore(Path(folder), 1 << 20), 1)
+    program = Program(conv_model()[0].SerializeToString(), ())
+    Trials().failure("endless", place, program, {"x": picture()})
+
+
+async def test_a_trial_does_not_outlive_its_worker(tmp_path, monkeypatch):
+    plant(tmp_path, monkeypatch, "Endless")
+    code = f"import sys, {__name__} as test; test.try_endlessly(sys.argv[1])"
+    worker = await asyncio.create_subprocess_exec(sys.executable, "-c", code, tmp_path)
+    try:
+        await until(lambda: [*tmp_path.glob(".trial*")])
+        (child,) = psutil.Process(worker.pid).children()
+    finally:
+        worker.kill()
+        await worker.wait()
+    psutil.wait_procs([child], timeout=10)
+    assert not child.is_running()

@@ -19,6 +19,7 @@ import numpy as np
 
 from models.cut.program import Program
 from protos.daemon.memory_in_use import cap_memory, resident_bytes
+from protos.daemon.parent import PARENT_VARIABLE, follow_parent
 from protos.errors import BadConfiguration
 from protos.failures import BadInput
 from protos.wire.convert import dtype_of
@@ -140,6 +141,7 @@ class Trials:
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 start_new_session=True,  # Ctrl-C must reach only the worker
+                env={**os.environ, PARENT_VARIABLE: str(os.getpid())},
             )
         if self._is_closed:
             self._process.kill()
@@ -231,6 +233,7 @@ def _run(engine: Engine, program: Program, run: ReferenceRun) -> Runnable:
 
 def main() -> None:
     """Runs the trials on standard input; prints each result, or why there is none, as JSON."""
+    follow_parent()
     os.nice(_NICE)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no answer

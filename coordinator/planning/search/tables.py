@@ -184,20 +184,17 @@ class Tables:
         [m, places + 1]; the strip between places a and b takes `ends[b] - begins[a]` of both, plus
         `constants`.
         """
+        growth = self._growth[:, :, splits.chosen]
         engine = self._engine(end)[:, None, splits.lowest :, None]
-        begins, ends = (
-            np.take_along_axis(
-                np.stack(
-                    [
-                        [splits.over_blocks(by_group[:, None] * rows) for by_group in kind]
-                        for kind in self._growth[:, :, splits.chosen]
-                    ]
-                ),
-                engine,
-                axis=1,
-            )[self._kind, 0]
-            for rows in (splits.groups.begins, splits.groups.ends)
-        )
+
+        def until(rows: Floats) -> Floats:
+            by_engine = np.array(
+                [[splits.over_blocks(group[:, None] * rows) for group in kind] for kind in growth]
+            )
+            seconds: Floats = np.take_along_axis(by_engine, engine, axis=1)[self._kind, 0]
+            return seconds
+
+        begins, ends = until(splits.groups.begins), until(splits.groups.ends)
         in_out_begins = splits.bytes_moved(splits.inputs.begins, splits.outputs.begins)
         in_out_ends = splits.bytes_moved(splits.inputs.ends, splits.outputs.ends)
         return begins, ends, in_out_begins, in_out_ends

@@ -14,7 +14,6 @@ from pathlib import Path
 import uvloop
 
 from coordinator.costs.rates import RateCosts
-from coordinator.devices.children import follow_parent
 from coordinator.devices.host_worker import WORKER, HostHardware
 from coordinator.serving.daemon import run as run_coordinator
 from coordinator.settings import CoordinatorSettings
@@ -24,6 +23,7 @@ from imbrex.demo.emulation.settings import Emulation, command, load_emulation
 from imbrex.demo.emulation.throttle import EmulatedThrottle
 from imbrex.described import find_planners_here
 from protos.daemon.logs import log_to_stderr
+from protos.daemon.parent import follow_parent
 from worker.daemon import serve as serve_worker
 from worker.engines.base import Engine, Place
 from worker.machine.hardware import WorkerHardware

@@ -52,15 +52,13 @@ class EmulatedRuntime(OnnxRuntime):
         if session is None or program is None:
             return None
         weights = self._programs.weights(program)
-        others = self._other_sessions(program, weights, self._place.threads)
-        return _EmulatedProgram(program, [(self._costs, session), *others])
+        return self._by_every_engine(program, session, weights, self._place.threads)
 
     def trial(self, program: Program, weights: Mapping[str, np.ndarray], threads: int) -> Runnable:
         """As of any engine; what is no whole network takes maps of any size."""
         program = _any_rows(program)
         session = super().trial(program, weights, threads)
-        others = self._other_sessions(program, weights, threads)
-        return _EmulatedProgram(program, [(self._costs, session), *others])
+        return self._by_every_engine(program, session, weights, threads)
 
     @property
     def trials(self) -> Mapping[str, Trial]:
@@ -79,15 +77,20 @@ class EmulatedRuntime(OnnxRuntime):
         trial = other.trial if other else super().trial
         return _EmulatedProgram(program, [(costs, trial(program, weights, threads))])
 
-    def _other_sessions(
-        self, program: Program, weights: Mapping[str, np.ndarray], threads: int
-    ) -> list[tuple[EngineCosts, Runnable]]:
-        sessions: list[tuple[EngineCosts, Runnable]] = []
+    def _by_every_engine(
+        self,
+        program: Program,
+        session: Runnable,
+        weights: Mapping[str, np.ndarray],
+        threads: int,
+    ) -> Runnable:
+        """The program by onnxruntime's session, and by each other engine that takes it."""
+        sessions: list[tuple[EngineCosts, Runnable]] = [(self._costs, session)]
         for costs in self._costs.others:
             with suppress(ImbrexError):
-                session = self._others[costs.engine].trial(program, weights, threads)
-                sessions.append((costs, session))
-        return sessions
+                other = self._others[costs.engine].trial(program, weights, threads)
+                sessions.append((costs, other))
+        return _EmulatedProgram(program, sessions)
 
 
 class _EmulatedProgram(Runnable):
