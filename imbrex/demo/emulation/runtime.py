@@ -13,13 +13,14 @@ import numpy as np
 from coordinator.costs.affine import EngineCosts
 from coordinator.costs.rates import RateCosts
 from imbrex.demo.emulation.whole_maps import ProgramRun, any_rows
-from models.cut.program import Program, weight_bytes
+from models.cut.program import Program
 from models.cut.whole import whole_network
 from protos.errors import ImbrexError
 from worker.engines.base import Place, ProgramCache, Ready, Runnable, Trial
 from worker.engines.onnxruntime import OnnxRuntime
 from worker.engines.ort_session import BLOCKED_LAYOUT
 from worker.engines.registry import factory_of
+from worker.programs.graphs import weight_bytes
 
 
 class EmulatedRuntime(OnnxRuntime):
@@ -122,7 +123,7 @@ class _EmulatedProgram(Runnable):
         sizes = (inputs[name].shape for name in self.inputs)
         return ProgramRun(
             ready.compute,
-            ready.weight_bytes or weight_bytes(self._program.weights),
+            ready.weight_bytes or sum(map(weight_bytes, self._program.weights)),
             ready.kernels or (f"{costs.engine} {self._program.sha256}", *sizes),
             program=self._program,
             session=session,
