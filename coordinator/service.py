@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from coordinator.answers import Answer, DeviceStatus, ServedModel
+from coordinator.answers import IN_FORCE, Answer, Choice, DeviceStatus, ServedModel
 from coordinator.audit.auditor import Auditor
 from coordinator.audit.collector import Collector
 from coordinator.audit.examiner import Examiner
@@ -35,7 +35,6 @@ from coordinator.library.sharing import ModelsChanged, sharing_of
 from coordinator.measuring.after_answer import AfterAnswer
 from coordinator.measuring.measuring import Measuring
 from coordinator.measuring.profiler import Profiled
-from coordinator.plans.choice import IN_FORCE, Choice
 from coordinator.plans.named import strategy
 from coordinator.plans.plan_making import PlanMaker
 from coordinator.plans.plans import Plans, TookOver

@@ -30,10 +30,7 @@ PURE = (
     "coordinator/tasks",
     *(
         f"coordinator/plans/{name}.py"
-        for name in (
-            *("book", "choice", "entries", "group_choice", "grouping", "load"),
-            *("sent_plan", "steps", "switching"),
-        )
+        for name in (*("book", "entries", "grouping", "sent_plan", "steps", "switching"),)
     ),
     "coordinator/costs",
     "coordinator/planning",

@@ -27,8 +27,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import inf
 
+from coordinator.answers import IN_FORCE, Choice
 from coordinator.costs.observed import Observed
-from coordinator.plans.choice import IN_FORCE, Choice
 from coordinator.plans.entries import CONSIDERED, DRIFT, PERIOD, Making, ModelPlan, are_alike
 from coordinator.plans.steps import (
     Planned,

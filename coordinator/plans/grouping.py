@@ -8,19 +8,21 @@ flight finish on the plan that they began with. Returning to one group needs no 
 Pure state, whose methods are what happens. They return what to do. A line does one work at a time:
 planning its groupings, or preparing one. After a model is forgotten, its groups still answer the
 requests in its line.
+
+Every waiting request is given, in order of arrival, to the group that would answer it first,
+including the work that the group already has. It starts if that group has room, and waits
+otherwise: a slow device is used only if the fast ones are so busy that it answers sooner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from math import inf
+from math import ceil, exp, inf
 
 from coordinator.answers import LoadStatus
 from coordinator.planning.groups import Grouping, ServiceTimes
 from coordinator.plans.book import PlanBook
-from coordinator.plans.group_choice import DeviceGroup, starts
-from coordinator.plans.load import Load
 from coordinator.plans.steps import (
     Divide,
     Divided,
@@ -47,6 +49,98 @@ KEEP_S = 60.0
 CROWD = 1.5
 # How often a line is checked for a better grouping.
 LOOK_S = 0.25
+# Time constant of a load: arrivals of this long ago weigh 1/e.
+ARRIVALS_S = 5.0
+# Shorter, since groups are to change while the waiting requests are still there.
+OUTSTANDING_S = 1.0
+# Requests that came together come together again: two cameras' detectors pause and go on at the
+# same time. Assumed.
+REMEMBERED_S = 10.0
+# A shorter burst says little about the rate.
+_LEAST_AGE_S = 1.0
+
+
+@dataclass(slots=True)
+class Load:
+    """One model's requests, in exponentially weighted averages; `outstanding` of them wait or are
+    being answered.
+    """
+
+    outstanding: int = 0
+    _mean: float = 0.0
+    _weight: float = 0.0
+    _first_s: float | None = None
+    _arrived_s: float = 0.0
+    _changed_s: float = 0.0
+
+    def arrived(self, now: float) -> None:
+        """A request came."""
+        self._weight = self._faded(now) + 1.0
+        self._arrived_s = now
+        self._first_s = now if self._first_s is None else self._first_s
+        self._mean = self.mean_outstanding(now) if self.outstanding else self._after_pause(now)
+        self._changed_s = now
+        self.outstanding += 1
+
+    def ended(self, now: float) -> None:
+        """A request was answered, or given up."""
+        self._mean = self.mean_outstanding(now)
+        self._changed_s = now
+        self.outstanding -= 1
+
+    def rate_per_s(self, now: float) -> float:
+        """Recent arrivals per second."""
+        if self._first_s is None:
+            return 0.0
+        age = max(now - self._first_s, _LEAST_AGE_S)
+        return self._faded(now) / (ARRIVALS_S * (1.0 - exp(-age / ARRIVALS_S)))
+
+    def mean_outstanding(self, now: float) -> float:
+        """Requests that were outstanding at a time, recently."""
+        old = exp(-(now - self._changed_s) / OUTSTANDING_S)
+        return old * self._mean + (1.0 - old) * self.outstanding
+
+    def _after_pause(self, now: float) -> float:
+        """How many requests to expect at a time: as many as before, the longer ago the fewer."""
+        before = max(0.0, self._mean - 1.0)
+        return 1.0 + before * exp(-(now - self._changed_s) / REMEMBERED_S)
+
+    def _faded(self, now: float) -> float:
+        return self._weight * exp(-(now - self._arrived_s) / ARRIVALS_S)
+
+
+@dataclass(slots=True, eq=False)
+class DeviceGroup:
+    """Devices that answer whole images by one plan, and the images that they have in flight."""
+
+    graph: TaskGraph
+    service: ServiceTimes
+    in_flight: int = 0
+
+    @property
+    def room(self) -> int:
+        """Images that it can take now: enough to keep its busiest device busy, and one in
+        transit.
+        """
+        most = ceil(self.service.latency_s / self.service.period_s) + 1
+        return max(0, most - self.in_flight)
+
+
+def starts(groups: Sequence[DeviceGroup], waiting: int) -> list[tuple[int, DeviceGroup]]:
+    """Positions in the queue that start now, each with its group."""
+    given = [group.in_flight for group in groups]
+    room = [group.room for group in groups]
+    found: list[tuple[int, DeviceGroup]] = []
+    for position in range(waiting):
+        soonest = min(
+            range(len(groups)),
+            key=lambda i: groups[i].service.latency_s + given[i] * groups[i].service.period_s,
+        )
+        given[soonest] += 1
+        if room[soonest]:
+            room[soonest] -= 1
+            found.append((position, groups[soonest]))
+    return found
 
 
 @dataclass(slots=True, eq=False)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import NewType, ParamSpec
 
+from coordinator.answers import Choice
 from coordinator.planning.groups import Grouping
-from coordinator.plans.choice import Choice
 from coordinator.tasks.plan import Plan
 from coordinator.tasks.task_graph import TaskGraph
 from protos.errors import ImbrexError

@@ -25,7 +25,6 @@ from coordinator.devices.pool import Pool
 from coordinator.requests.messages import resend_item, task_item, tensor_items
 from coordinator.requests.request_state import ComputedRequest, RequestState, UnusableResult
 from coordinator.tasks.deadlines import SLACK_S, Expectations
-from coordinator.tasks.dispatch import dispatch
 from coordinator.tasks.events import (
     Abort,
     Accuse,
@@ -51,7 +50,7 @@ from coordinator.tasks.events import (
     Submitted,
     Tick,
 )
-from coordinator.tasks.scheduler import Scheduler
+from coordinator.tasks.scheduler import Scheduler, dispatch
 from coordinator.tasks.task_graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes, Timeline
 from models.graph.shapes import TensorInfo

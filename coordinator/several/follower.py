@@ -23,8 +23,7 @@ from coordinator.several.listed import ListedFile, ListedFiles
 from coordinator.several.shared_store import SharedStore
 from coordinator.several.survey import Survey, Version, survey
 from coordinator.several.where import ADDRESS, own_address, sources
-from coordinator.trust.cluster_state import COORDINATORS, DEFAULTS, MODELS
-from coordinator.trust.json_files import Entries
+from coordinator.trust.cluster_state import COORDINATORS, DEFAULTS, MODELS, Entries
 from coordinator.trust.trust import Trust
 from models.catalogue.installed import Store
 from models.tensors.memory import megabytes

@@ -19,8 +19,8 @@ from coordinator.trust.cluster_state import (
     MODELS,
     PROFILES,
     QUARANTINED,
+    Entries,
 )
-from coordinator.trust.json_files import Entries
 from protos.errors import PeerViolation
 from protos.trust.identity import fingerprint
 

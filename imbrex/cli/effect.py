@@ -22,8 +22,8 @@ from models.run.reference import WholeModel, random_inputs
 from models.tensors.arrays import Arrays
 from models.tensors.precision import Wire
 from models.vision.detection import DetectedBox
+from models.vision.image_input import Placement
 from models.vision.pixels import as_values
-from models.vision.placement import Placement
 from models.vision.predictions import predictions
 from models.vision.preprocess import image_to_pixels
 from models.vision.quality import MIN_SCORE, EvaluatedPicture, GroundTruth, mean_average_precision

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from coordinator.answers import Choice
 from coordinator.costs.cluster import Cluster, fastest
 from coordinator.library.naming import public_name
 from coordinator.planning.cluster_file import parse_cluster
 from coordinator.planning.plan_json import parse_plan, plan_json, save_plan
 from coordinator.planning.planners.propose import propose
-from coordinator.plans.choice import Choice
 from coordinator.plans.named import names as strategies
 from coordinator.plans.named import strategy
 from coordinator.plans.sent_plan import adopt

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from models.tensors.arrays import require_finite, require_no_nan
 from models.vision.class_map import Overlay
 from models.vision.head import OutputReader, OutputValues, PictureSize, Values, View, VisionTask
-from models.vision.placement import PixelBoxes
+from models.vision.image_input import PixelBoxes
 
 # Suppression compares candidates pairwise; a picture of 1000 boxes is noise.
 MOST_CANDIDATES = 1000

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from models.tensors.arrays import Shape
 from models.tensors.selection import NO_SELECTION, Selections
-from models.vision.placement import Placement
+from models.vision.image_input import Placement
 
 VisionTask = Literal["classification", "detection", "segmentation", "image-to-image", "tensor"]
 Values = NDArray[np.float32]

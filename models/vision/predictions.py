@@ -13,7 +13,7 @@ from models.vision.class_map import ClassSegment
 from models.vision.class_scores import ClassProbability
 from models.vision.detection import DetectedBox
 from models.vision.head import ANY, OutputShapes, OutputValues, Values, View
-from models.vision.placement import Placement
+from models.vision.image_input import Placement
 from models.vision.repainted import Repainting
 from models.vision.sidecar import Sidecar
 from protos.errors import BadRequest

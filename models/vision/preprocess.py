@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from models.graph.shapes import TensorInfo
-from models.vision.image_input import ImageInput
-from models.vision.placement import Placement
+from models.vision.image_input import ImageInput, Placement
 from protos.errors import BadRequest
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from benchmarks.workers import WorkerProcess, coordinated, running
+from coordinator.answers import Choice
 from coordinator.planning.plan_json import plan_json, save_plan
-from coordinator.plans.choice import Choice
 from tests.deploy.emulated import PYTHON, emulated, why_not
 from tests.deploy.packages import ROOT, build, run, wheels
 from tests.whole.cluster import assert_right, question

@@ -19,7 +19,7 @@ from models.vision.detection import (
     suppressed,
 )
 from models.vision.head import View
-from models.vision.placement import Placement
+from models.vision.image_input import Placement
 from models.vision.yolov2 import YoloV2
 from protos.errors import NotFiniteAnswer
 from tests.examples import examples

@@ -17,7 +17,7 @@ from models.vision.detection import Candidates
 from models.vision.drawing import annotated, colour_of
 from models.vision.head import VisionTask
 from models.vision.heads import Head
-from models.vision.placement import Placement
+from models.vision.image_input import Placement
 from models.vision.predictions import OutputMismatch, VisionPrediction, check_outputs, predictions
 from models.vision.preprocess import image_to_pixels
 from models.vision.repainted import Repainted, Repainting

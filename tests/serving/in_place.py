@@ -14,8 +14,10 @@ import numpy as np
 from PIL import Image
 
 from coordinator.answers import (
+    IN_FORCE,
     Answer,
     Baseline,
+    Choice,
     DeviceStatus,
     ModelStatus,
     PlanNow,
@@ -24,7 +26,6 @@ from coordinator.answers import (
 from coordinator.library.naming import Names
 from coordinator.planning.planners.aofl import aofl
 from coordinator.planning.published import equal_cluster
-from coordinator.plans.choice import IN_FORCE, Choice
 from coordinator.requests.input_variants import FeedReader, read_feeds
 from coordinator.requests.journal import Ended, Journal
 from coordinator.settings import CoordinatorSettings

@@ -23,9 +23,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.serving.common.content import PLAIN, Unpacker, content_coding
 from coordinator.serving.common.errors import BodyTooLarge, SlowBody
-from coordinator.serving.common.keys import NoKey
+from coordinator.serving.common.keys import NoKey, neighbourhood
 from coordinator.serving.common.names import ID_HEADER
-from coordinator.serving.common.rate_limit import neighbourhood
 from protos.daemon.heap import Rest
 from protos.errors import ImbrexError, Unavailable
 

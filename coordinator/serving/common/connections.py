@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from coordinator.serving.common.rate_limit import neighbourhood
+from coordinator.serving.common.keys import neighbourhood
 
 # A request's head is one or two packets.
 HEAD_S = 10.0

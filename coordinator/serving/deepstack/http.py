@@ -21,11 +21,11 @@ from coordinator.serving.common.access import (
     open_to_all,
     require_key_seen,
 )
-from coordinator.serving.common.app_state import TheCoordinator
 from coordinator.serving.common.body import BodyKind, body_of
 from coordinator.serving.common.content import media_type, wrong_type
 from coordinator.serving.common.form import pictures_of, read_form
 from coordinator.serving.common.interface import OptionalInterface
+from coordinator.serving.common.parameters import TheCoordinator
 from coordinator.serving.common.pictures import answered, asked_of, at_least, found_by
 from coordinator.serving.deepstack.answers import (
     ERRORS,

@@ -13,15 +13,14 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from coordinator.answers import Answer, ServedModel
-from coordinator.plans.choice import Choice
+from coordinator.answers import Answer, Choice, ServedModel
 from coordinator.serving.common import names
 from coordinator.serving.common.access import asks
-from coordinator.serving.common.app_state import ModelName, TheCoordinator
 from coordinator.serving.common.body import BodyKind, body_of
 from coordinator.serving.common.content import chosen_type, media_type, wrong_type
 from coordinator.serving.common.errors import NotAcceptable
 from coordinator.serving.common.form import Form, pictures_of, read_form
+from coordinator.serving.common.parameters import Chosen, ModelName, TheCoordinator
 from coordinator.serving.common.pictures import (
     RequestInput,
     answered,
@@ -35,7 +34,6 @@ from coordinator.serving.common.repeats import Repeats, RequestKey
 from coordinator.serving.common.tensors import read_tensors, write_tensors
 from coordinator.serving.v1.answers import Inference, Inferences, Trace
 from coordinator.serving.v1.errors import ERRORS
-from coordinator.serving.v1.plans import Chosen
 from models.tensors.arrays import require_finite
 
 router = APIRouter(responses=ERRORS)
