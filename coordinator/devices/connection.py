@@ -271,7 +271,7 @@ class Connection:
 
     async def _read(self) -> None:
         while (received := await self._stream.read()) is not None:
-            self._pace.heard(time.monotonic())
+            self._pace.heard_s = time.monotonic()
             for item, payload in received:
                 any(each.received(self.facts.id, item, payload) for each in self._receivers)
 

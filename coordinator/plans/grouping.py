@@ -78,7 +78,11 @@ class Load:
         self._weight = self._faded(now) + 1.0
         self._arrived_s = now
         self._first_s = now if self._first_s is None else self._first_s
-        self._mean = self.mean_outstanding(now) if self.outstanding else self._after_pause(now)
+        if self.outstanding:
+            self._mean = self.mean_outstanding(now)
+        else:  # after a pause, as many at a time as before are expected, the longer ago the fewer
+            before = max(0.0, self._mean - 1.0)
+            self._mean = 1.0 + before * exp(-(now - self._changed_s) / REMEMBERED_S)
         self._changed_s = now
         self.outstanding += 1
 
@@ -100,11 +104,6 @@ class Load:
         old = exp(-(now - self._changed_s) / OUTSTANDING_S)
         return old * self._mean + (1.0 - old) * self.outstanding
 
-    def _after_pause(self, now: float) -> float:
-        """How many requests to expect at a time: as many as before, the longer ago the fewer."""
-        before = max(0.0, self._mean - 1.0)
-        return 1.0 + before * exp(-(now - self._changed_s) / REMEMBERED_S)
-
     def _faded(self, now: float) -> float:
         return self._weight * exp(-(now - self._arrived_s) / ARRIVALS_S)
 
@@ -117,29 +116,22 @@ class DeviceGroup:
     service: ServiceTimes
     in_flight: int = 0
 
-    @property
-    def room(self) -> int:
-        """Images that it can take now: enough to keep its busiest device busy, and one in
-        transit.
-        """
-        most = ceil(self.service.latency_s / self.service.period_s) + 1
-        return max(0, most - self.in_flight)
-
 
 def starts(groups: Sequence[DeviceGroup], waiting: int) -> list[tuple[int, DeviceGroup]]:
     """Positions in the queue that start now, each with its group."""
     given = [group.in_flight for group in groups]
-    room = [group.room for group in groups]
+    # Enough images at a time to keep a group's busiest device busy, and one in transit.
+    most = [ceil(group.service.latency_s / group.service.period_s) + 1 for group in groups]
     found: list[tuple[int, DeviceGroup]] = []
     for position in range(waiting):
-        soonest = min(
-            range(len(groups)),
-            key=lambda i: groups[i].service.latency_s + given[i] * groups[i].service.period_s,
-        )
-        given[soonest] += 1
-        if room[soonest]:
-            room[soonest] -= 1
+        ends_s = [
+            group.service.latency_s + number * group.service.period_s
+            for group, number in zip(groups, given, strict=True)
+        ]
+        soonest = ends_s.index(min(ends_s))
+        if given[soonest] < most[soonest]:
             found.append((position, groups[soonest]))
+        given[soonest] += 1
     return found
 
 

@@ -197,11 +197,14 @@ class Driver:
         finite = all(is_finite(arrays[name]) for name in graph.inputs)
         try:
             self.step(Submitted(request, graph, finite))
-            self._watch()
+            if self._ticker is None or self._ticker.done():
+                self._ticker = asyncio.create_task(self._tick())
             await done
             state.timeline.end(time.monotonic())
-            if not state.retried:
-                await _wait_for_reports(state)
+            if not state.retried:  # the timing is complete with reports that the answer overtook
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(REPORTS_S):
+                        await state.told.wait()
         except BaseException:
             self.step(Cancelled(request))
             self.release(request, state.holders)
@@ -253,10 +256,6 @@ class Driver:
                     self._requests[request].done.set_exception(error)
         if later:
             asyncio.get_running_loop().call_soon(self._describe, later)
-
-    def _watch(self) -> None:
-        if self._ticker is None or self._ticker.done():
-            self._ticker = asyncio.create_task(self._tick())
 
     async def _tick(self) -> None:
         while self._requests:
@@ -486,10 +485,3 @@ def _undeclared(tensor: str, array: np.ndarray, declared: TensorInfo) -> Request
 
 class _Distrusted(Exception):
     """A device that took part was found to compute wrong results."""
-
-
-async def _wait_for_reports(state: RequestState) -> None:
-    """Waits briefly for reports that the answer has overtaken, so that the timing is complete."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(REPORTS_S):
-            await state.told.wait()

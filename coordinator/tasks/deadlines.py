@@ -95,15 +95,13 @@ class Delay:
 
 
 class OverdueWatch:
-    """Tracks when each device last returned a result of any task (`heard_s`)."""
+    """What is overdue, given when each device last returned a result, or part of one, of any task
+    (`heard_s`).
+    """
 
     def __init__(self, expected: Expectations) -> None:
         self.heard_s: dict[DeviceId, float] = {}
         self._expected = expected
-
-    def heard(self, run: RequestRun, attempt: Attempt, now: float) -> None:
-        """A result, or part of one, came from an attempt."""
-        self.heard_s[attempt.device] = run.progress_s = now
 
     def delay(self, run: RequestRun, task: TaskRun, attempt: Attempt, now: float) -> Delay | None:
         """How overdue an attempt is; None if it is not."""

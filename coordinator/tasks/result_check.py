@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from weakref import WeakSet
 
 from coordinator.tasks.events import Received
 from coordinator.tasks.runs import Attempt, RequestRun, TaskRun
 from coordinator.tasks.task_graph import TaskGraph
-from models.tensors.boxes import Box
 from protos.wire.facts import DeviceId
 
 
@@ -37,8 +35,10 @@ class Judge:
         self, run: RequestRun, task: TaskRun, attempt: Attempt, came: Received
     ) -> Objection | None:
         """Why it cannot be part of the task's result; None if it can."""
-        output = next((o for o in task.spec.outputs if o.tensor == came.tensor), None)
-        if output is None or not _fits(came.box, output.box, attempt.merged.get(came.tensor, ())):
+        box, before = came.box, attempt.merged.get(came.tensor, ())
+        whole = next((o.box for o in task.spec.outputs if o.tensor == came.tensor), None)
+        is_part = whole is not None and len(box) == len(whole) and whole.contains(box)
+        if not is_part or box.is_empty or not all(box.intersect(each).is_empty for each in before):
             cause = f"it sent {came.box} of {came.tensor!r}, which was not requested"
             return Objection(cause, proven=True)
         if not came.finite and not self._believes(run, task, attempt.device):
@@ -55,15 +55,3 @@ class Judge:
             run.unusual = True
             self._unusual.add(run.graph)
         return run.unusual
-
-
-def disproved(run: RequestRun, task: TaskRun) -> list[DeviceId]:
-    """Devices that sent values that are not finite for a task whose result turned out finite."""
-    return [] if run.unusual else task.doubted
-
-
-def _fits(box: Box, whole: Box, before: Iterable[Box]) -> bool:
-    """Whether `box` is a part of `whole` that has not come yet."""
-    if len(box) != len(whole) or box.is_empty or not whole.contains(box):
-        return False
-    return all(box.intersect(each).is_empty for each in before)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from coordinator.tasks.task_graph import TaskGraph, TaskInput, TaskOutput, TaskSpec
+from coordinator.tasks.task_graph import TaskGraph, TaskOutput, TaskSpec
 from models.tensors.boxes import Box
 from protos.wire.facts import DeviceId
 
@@ -185,7 +185,18 @@ class RequestRun:
             return
         sent = attempt.sent if attempt else set()
         for each in task.spec.inputs:
-            for box in self._ready_boxes(task, each, sent):
+            if self.direct and task.spec.direct and each.pieces[0].source is not None:
+                continue
+            boxes = [
+                piece.box
+                for piece in each.pieces
+                if piece.source is None or each.tensor in self.tasks[piece.source].held
+            ]
+            if len(boxes) == len(each.pieces) and not any(t == each.tensor for t, _ in sent):
+                boxes = [each.box]
+            elif each.summed or (each.tensor, each.box) in sent:
+                continue
+            for box in boxes:
                 if (each.tensor, box) not in sent:
                     yield each.tensor, box
 
@@ -209,17 +220,3 @@ class RequestRun:
         """
         first = bisect_left(self.tasks, block, key=lambda task: task.spec.block)
         return all(self.tasks[k].phase is RunPhase.DONE for k in range(first - 1, -1, -1))
-
-    def _ready_boxes(self, task: TaskRun, each: TaskInput, sent: set[tuple[str, Box]]) -> list[Box]:
-        if self.direct and task.spec.direct and each.pieces[0].source is not None:
-            return []
-        ready = [
-            piece
-            for piece in each.pieces
-            if piece.source is None or each.tensor in self.tasks[piece.source].held
-        ]
-        if len(ready) == len(each.pieces) and not any(t == each.tensor for t, _ in sent):
-            return [each.box]
-        if each.summed:
-            return []
-        return [piece.box for piece in ready if (each.tensor, each.box) not in sent]

@@ -58,7 +58,7 @@ from coordinator.tasks.events import (
     Tick,
 )
 from coordinator.tasks.recovery import recover
-from coordinator.tasks.result_check import Judge, Objection, disproved
+from coordinator.tasks.result_check import Judge, Objection
 from coordinator.tasks.runs import Attempt, RequestRun, RunPhase, TaskRun
 from coordinator.tasks.suspicion import Suspicion, at_fault
 from protos.errors import ImbrexError, LostWorker, PeerViolation
@@ -101,12 +101,13 @@ class Scheduler:
     def step(self, event: Event, now: float = 0.0) -> list[Action]:
         """Takes one event; returns the actions, in order. `now` is a monotonic time in seconds."""
         self._now = now
-        match event:
-            case Delivered(request, task, attempt):
-                self._delivered(self._current(request, task, attempt))
-                return []
-            case _:
-                return list(self._react(event))
+        if not isinstance(event, Delivered):
+            return list(self._react(event))
+        if found := self._current(event.request, event.task, event.attempt):
+            run, _, attempt = found
+            attempt.delivered = True
+            attempt.since_s = run.progress_s = now
+        return []
 
     def _react(self, event: Event) -> Iterator[Action]:
         match event:
@@ -118,8 +119,8 @@ class Scheduler:
                 yield from self._received(event)
             case Finished():
                 yield from self._computed(event)
-            case ResultRefused(request, task, attempt, cause):
-                if found := self._current(request, task, attempt):
+            case ResultRefused(request, task, number, cause):
+                if found := self._current(request, task, number):
                     yield from self._refuse(request, found, Objection(cause, proven=True))
             case Failed():
                 yield from self._failed(event)
@@ -172,7 +173,7 @@ class Scheduler:
         if objection := self._judge.objection(*found, event):
             yield from self._refuse(event.request, found, objection)
             return
-        self._watch.heard(run, attempt, self._now)
+        self._watch.heard_s[attempt.device] = run.progress_s = self._now
         attempt.merged.setdefault(event.tensor, []).append(event.box)
         reduce = any(o.reduce for o in task.spec.outputs if o.tensor == event.tensor)
         yield Merge(event.request, event.task, event.tensor, event.box, reduce)
@@ -188,14 +189,14 @@ class Scheduler:
         if found is None:
             return
         run, task, attempt = found
-        self._watch.heard(run, attempt, self._now)
+        self._watch.heard_s[attempt.device] = run.progress_s = self._now
         if run.direct and not run.awaited(task):
             yield from self._finish(event.request, found)
 
     def _finish(self, request: RequestId, found: _Found) -> Iterator[Action]:
         """Ends a task that has its result."""
         run, task, attempt = found
-        for device in disproved(run, task):
+        for device in () if run.unusual else task.doubted:
             yield Accuse(device, "its values were not finite, but another device's were")
         task.doubted.clear()
         for other in task.finish(attempt):
@@ -212,12 +213,6 @@ class Scheduler:
         )
         later.update(dict.fromkeys(each.spec.id for each in run.tasks if each.spec.barrier))
         yield from self._advance(request, later)
-
-    def _delivered(self, found: _Found | None) -> None:
-        if found is not None:
-            run, _, attempt = found
-            attempt.delivered = True
-            attempt.since_s = run.progress_s = self._now
 
     def _refuse(self, request: RequestId, found: _Found, objection: Objection) -> Iterator[Action]:
         _, task, attempt = found

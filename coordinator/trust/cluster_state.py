@@ -51,18 +51,16 @@ class Followed:
         Raises:
             BadConfiguration: the file cannot be read.
         """
-        stamp, (known, entries) = self._now(), self._read
+        try:
+            found = os.stat(self._path)
+            stamp = found.st_mtime_ns, found.st_ino
+        except FileNotFoundError:
+            stamp = None
+        known, entries = self._read
         if stamp != known:
             entries = read_entries(self._path)
             self._read = stamp, entries
         return entries
-
-    def _now(self) -> tuple[int, int] | None:
-        try:
-            found = os.stat(self._path)
-        except FileNotFoundError:
-            return None
-        return found.st_mtime_ns, found.st_ino
 
 
 @contextmanager

@@ -1,5 +1,5 @@
-"""How a picture becomes a model's input, as the sidecar's key `input` says; its placement there, and
-the way back to its own pixels.
+"""How a picture becomes a model's input, as the sidecar's key `input` says; its placement there,
+and the way back to its own pixels.
 """
 
 from __future__ import annotations

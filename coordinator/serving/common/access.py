@@ -19,6 +19,7 @@ import ipaddress
 import socket
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -69,7 +70,10 @@ class HostNames:
 
     def __contains__(self, host: str) -> bool:
         name = _plain(host)
-        if _is_address(name) or name in self._added:
+        with suppress(ValueError):
+            ipaddress.ip_address(name)
+            return True
+        if name in self._added:
             return True
         if self._clock() - self._looked_s >= _KEEP_S:
             self._own, self._looked_s = frozenset(device_names()), self._clock()
@@ -82,35 +86,27 @@ class HostNames:
         return _plain(host) in self._proxies
 
 
-def require_known_host(request: Request) -> None:
-    """Refuses requests for other host names.
+def require_own_page(request: Request) -> None:
+    """Refuses requests for other host names, and from pages of other sites.
 
     Raises:
-        NotAllowed: `Host` is not a name of this coordinator.
+        NotAllowed: `Host` is not a name of this coordinator, or the origin is another site.
     """
     host = request.headers.get("host", "")
+    name = host.partition("]")[0][1:] if host.startswith("[") else host.partition(":")[0]
     names: HostNames = request.app.state.host_names
-    if host and _without_port(host) not in names:
+    if host and name not in names:
         raise NotAllowed(
-            cause=f"this coordinator is not known by the name {_without_port(host)[:80]!r}, but as "
+            cause=f"this coordinator is not known by the name {name[:80]!r}, but as "
             f"{device_names()[2]!r}",
             cure="Use its address or its own name, or add that name to host_names in its "
             "settings (`imbrex coordinator --host-name`)",
         )
 
-
-def require_own_page(request: Request) -> None:
-    """Refuses requests from pages of other sites.
-
-    Raises:
-        NotAllowed: the origin is another site.
-    """
-    require_known_host(request)
     origin = request.headers.get("origin")
     if request.method in READING or origin is None:
         return
-    own = f"{request.url.scheme}://{request.headers.get('host', '')}"
-    names: HostNames = request.app.state.host_names
+    own = f"{request.url.scheme}://{host}"
     page = _site(origin)
     if page is None or (page != _site(own) and not names.is_of_proxy(page[1])):
         raise NotAllowed(
@@ -168,22 +164,8 @@ def _search_domains() -> list[str]:
     ]
 
 
-def _without_port(host: str) -> str:
-    if host.startswith("["):
-        return host.partition("]")[0][1:]
-    return host.partition(":")[0]
-
-
 def _plain(name: str) -> str:
     return name.strip().lower().removesuffix(".")
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 FORM_FIELD = "api_key"
@@ -247,11 +229,13 @@ class Access:
             TooManyRequests: too many calls; also told to callers that guess keys.
         """
         try:
-            key = self.keys.require(shown, role)
+            caller = _caller(self.keys.require(shown, role), host)
         except ImbrexError:
-            self._take(None, host)
+            self._rates.take(_caller(None, host), self._clock())
             raise
-        return self._take(key, host) if counted else _caller(key, host)
+        if counted:
+            self._rates.take(caller, self._clock())
+        return caller
 
     def count(self, shown: str | None, host: str) -> None:
         """Counts a call whose key was checked before.
@@ -259,12 +243,7 @@ class Access:
         Raises:
             TooManyRequests: too many calls.
         """
-        self._take(self.keys.holder(shown), host)
-
-    def _take(self, key: Key | None, host: str) -> str:
-        caller = _caller(key, host)
-        self._rates.take(caller, self._clock())
-        return caller
+        self._rates.take(_caller(self.keys.holder(shown), host), self._clock())
 
 
 async def guard(request: Request) -> None:
@@ -276,7 +255,11 @@ async def guard(request: Request) -> None:
     rule = rule_of(request.scope["endpoint"]) or orders
     body = body_of(request)
     body.kind = rule.body or BodyKind.NONE
-    body.limit_bytes = _limit_bytes(body.kind, request.app.state.coordinator.settings)
+    settings: CoordinatorSettings = request.app.state.coordinator.settings
+    if body.kind is not BodyKind.NONE:
+        body.limit_bytes = settings.max_body_bytes
+    if body.kind is BodyKind.JSON:
+        body.limit_bytes = min(settings.max_json_bytes, settings.max_body_bytes)
     if body.kind is BodyKind.NONE and rule.role is not Role.ADMIN:
         body.expect_nothing()  # an order that was given is carried out
     if rule.role is None:
@@ -326,16 +309,6 @@ def shown_key(headers: Headers) -> str | None:
             return _password(value.strip())
         case _:
             return None
-
-
-def _limit_bytes(kind: BodyKind, settings: CoordinatorSettings) -> int:
-    match kind:
-        case BodyKind.NONE:
-            return 0
-        case BodyKind.JSON:
-            return min(settings.max_json_bytes, settings.max_body_bytes)
-        case BodyKind.DATA:
-            return settings.max_body_bytes
 
 
 def _password(encoded: str) -> str:

@@ -135,7 +135,13 @@ class Body:
         self._intake = intake
         self._receive = receive
         self._headers = headers = Headers(scope=scope)
-        self._expected = _expected(headers, intake.max_body_bytes)
+        # Bytes of memory that it may take: its announced length, or the limit if the length is not
+        # announced or the body is compressed.
+        length = headers.get("content-length", "0")
+        self._expected = intake.max_body_bytes
+        if "transfer-encoding" not in headers and length.isdecimal():
+            packed = int(length) and content_coding(headers) != PLAIN
+            self._expected = self._expected if packed else min(int(length), self._expected)
         self._reserved: Reservation | None = None
         # Of requests with an id, which may come again.
         self._digest = hashlib.blake2b(digest_size=32) if ID_HEADER in headers else None
@@ -227,7 +233,23 @@ class Body:
         finally:
             if self._reserved is not None:
                 self._reserved.read_within(None)
-        self._took(message)
+        if message["type"] != "http.request":
+            self._complete.set()
+            return message
+        piece = message.get("body", b"")
+        self.size_bytes += len(piece)
+        if self._digest is not None:
+            self._digest.update(piece)
+        if self._reserved is not None:
+            self._reserved.come(len(piece))
+        if not message.get("more_body", False):
+            self._complete.set()
+            self._settle(min(self.size_bytes, self._expected))
+        if self.guest and self.size_bytes > GUEST_BYTES:
+            raise NoKey(
+                cause=f"no API key came within the first {GUEST_BYTES >> 20} MB of the form",
+                cure="Send api_key before the picture, or the key as `X-API-Key: KEY`",
+            )
         return message
 
     async def admit(self, caller: str) -> None:
@@ -281,25 +303,6 @@ class Body:
     def _settle(self, size_bytes: int) -> None:
         if self._reserved is not None:
             self._reserved.settle(size_bytes)
-
-    def _took(self, message: Message) -> None:
-        if message["type"] != "http.request":
-            self._complete.set()
-            return
-        piece = message.get("body", b"")
-        self.size_bytes += len(piece)
-        if self._digest is not None:
-            self._digest.update(piece)
-        if self._reserved is not None:
-            self._reserved.come(len(piece))
-        if not message.get("more_body", False):
-            self._complete.set()
-            self._settle(min(self.size_bytes, self._expected))
-        if self.guest and self.size_bytes > GUEST_BYTES:
-            raise NoKey(
-                cause=f"no API key came within the first {GUEST_BYTES >> 20} MB of the form",
-                cure="Send api_key before the picture, or the key as `X-API-Key: KEY`",
-            )
 
     def _slow(self) -> SlowBody:
         if self._reserved is not None and self._reserved.evicted:
@@ -422,7 +425,10 @@ class BodyMemory:
             Unavailable: there was no room for too long.
         """
         deadline = self.clock() + self._wait_s
-        while not self._fits(caller, size_bytes):
+        while not (
+            self._has_room(self._held, size_bytes, 1.0)
+            and self._has_room(self._of(caller), size_bytes, CALLER_SHARE)
+        ):
             left_s = deadline - self.clock()
             if left_s <= 0 or self._waiting >= MOST_WAITING:
                 raise Unavailable(
@@ -448,11 +454,6 @@ class BodyMemory:
         """There is more room than before."""
         self._freed.set()
         self._freed = asyncio.Event()
-
-    def _fits(self, caller: str, size_bytes: int) -> bool:
-        return self._has_room(self._held, size_bytes, 1.0) and self._has_room(
-            self._of(caller), size_bytes, CALLER_SHARE
-        )
 
     def _has_room(self, held: list[Reservation], size_bytes: int, share: float) -> bool:
         held_bytes = sum(each.size_bytes for each in held)
@@ -486,17 +487,6 @@ class BodyMemory:
             pass
         finally:
             self._waiting -= 1
-
-
-def _expected(headers: Headers, most: int) -> int:
-    """Bytes of memory that the body may take: its announced length, or the limit if the length is
-    not announced or the body is compressed.
-    """
-    length = headers.get("content-length", "0")
-    if "transfer-encoding" in headers or not length.isdecimal():
-        return most
-    packed = content_coding(headers) != PLAIN
-    return most if packed and int(length) else min(int(length), most)
 
 
 async def _until_disconnected(answer: Awaitable[None], gone: Awaitable[None]) -> None:

@@ -131,7 +131,7 @@ class Keys:
             NoKey: the key is missing or unknown.
             NotAllowed: its role is not sufficient.
         """
-        if not self.in_use:
+        if not self._state.entries(KEYS):
             return None
         held = self.holder(shown)
         if held is None:

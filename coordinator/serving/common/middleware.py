@@ -1,6 +1,6 @@
-"""What is done to every request and answer. Requests are taken as other servers take them, whatever
-client or proxy wrote them: absolute targets, doubled and trailing slashes, HEAD. Answers get headers
-for security, unless they set their own: run nothing, allow no frames, keep no copy, send no
+"""What is done to every request and answer. Requests are taken as servers take them, whatever
+client or proxy wrote them: absolute targets, doubled and trailing slashes, HEAD. Answers get
+headers for security, unless they set their own: run nothing, allow no frames, keep no copy, send no
 referrer.
 """
 
@@ -26,14 +26,9 @@ class Targets:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        if scope["type"] == "http":
-            scope = self._plain(scope)
-            if scope["method"] == "HEAD":
-                await self._app({**scope, "method": "GET"}, receive, _Head(send))
-                return
-        await self._app(scope, receive, send)
-
-    def _plain(self, scope: Scope) -> Scope:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
         raw: bytes = scope.get("raw_path") or scope["path"].encode()
         headers = scope["headers"]
         if absolute := _ABSOLUTE.fullmatch(raw):
@@ -43,9 +38,13 @@ class Targets:
         plain = _SLASHES.sub(b"/", raw)
         if plain not in self._kept:
             plain = plain.rstrip(b"/") or b"/"
-        if plain == scope.get("raw_path"):
-            return scope
-        return {**scope, "raw_path": plain, "path": unquote(plain.decode()), "headers": headers}
+        if plain != scope.get("raw_path"):
+            path = unquote(plain.decode())
+            scope = {**scope, "raw_path": plain, "path": path, "headers": headers}
+        if scope["method"] == "HEAD":
+            await self._app({**scope, "method": "GET"}, receive, _Head(send))
+        else:
+            await self._app(scope, receive, send)
 
 
 class _Head:
