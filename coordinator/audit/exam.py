@@ -154,15 +154,13 @@ def _order(question: ExamQuestion, request: RequestId) -> tuple[list[pb.Item], l
         inputs=[
             pb.Task.Input(
                 tensor=name,
-                box=box_message(box.spans),
+                box=box_message(box),
                 data_type=data_type_of(question.inputs[name].dtype),
             )
             for name, box in question.boxes.items()
         ],
         outputs=[
-            pb.Task.Output(
-                tensor=name, box=box_message(box.spans), yields=box_message(box.spans), to=HOST
-            )
+            pb.Task.Output(tensor=name, box=box_message(box), yields=box_message(box), to=HOST)
             for name, (box, _) in question.yields.items()
         ],
         sources_named=True,
@@ -171,13 +169,13 @@ def _order(question: ExamQuestion, request: RequestId) -> tuple[list[pb.Item], l
     payloads: list[Payload] = []
     for name, whole in question.boxes.items():
         array = question.inputs[name]
-        for part in pieces(whole.spans, array.itemsize):
+        for part in pieces(whole, array.itemsize):
             box = Box.of(*part)
             header = pb.Tensor(
                 request=request,
                 task=question.task,
                 tensor=name,
-                box=box_message(box.spans),
+                box=box_message(box),
                 data_type=data_type_of(array.dtype),
             )
             items.append(pb.Item(tensor=header))

@@ -64,7 +64,7 @@ def download(
     _require_space(wanted, part)
     failures, least = 0, _size(part)
     with _client(wanted) as client:
-        while not _complete(part, wanted):
+        while _size(part) != wanted.size_bytes:
             try:
                 _fetch(client, wanted, part, told)
             except (httpx.TransportError, _Broken) as error:
@@ -80,10 +80,6 @@ def download(
                 wait(WAIT_S * 2**failures)
     _require_right(part, wanted)
     part.replace(target)
-
-
-def _complete(part: Path, wanted: RemoteFile) -> bool:
-    return _size(part) == wanted.size_bytes
 
 
 def is_right(file: Path, sha256: str) -> bool:

@@ -147,7 +147,11 @@ class BlobSource:
 def weight_bytes(refs: Sequence[WeightRef]) -> int:
     """Bytes of these weights, each content counted once."""
     unique = {ref.sha256: ref for ref in refs}
-    return sum(_element_bytes(ref.data_type) * int(np.prod(ref.dims)) for ref in unique.values())
+    return sum(
+        int(np.dtype(helper.tensor_dtype_to_np_dtype(ref.data_type)).itemsize)
+        * int(np.prod(ref.dims))
+        for ref in unique.values()
+    )
 
 
 def _raw(array: Array) -> memoryview:
@@ -174,7 +178,3 @@ def _runs(array: Array, most_bytes: int) -> Iterator[memoryview]:
         for start in range(0, len(array), rows):
             part = array[start : start + rows]
             yield from _runs(part if len(part) > 1 else part[0], most_bytes)
-
-
-def _element_bytes(data_type: int) -> int:
-    return int(np.dtype(helper.tensor_dtype_to_np_dtype(data_type)).itemsize)

@@ -58,16 +58,17 @@ class Ssd(Detector):
         """
         boxes, scores = outputs[self.boxes][0], outputs[self.scores][0]
         chances = (softmax(scores) if self.logits else scores)[:, 1:]
-        shares = self._from_priors(boxes) if self.priors else self._ordered(boxes)
+        shares = (
+            self._from_priors(boxes)
+            if self.priors
+            else (boxes if self.corners == "xyxy" else boxes[:, [1, 0, 3, 2]])
+        )
         height, width = size
         return Candidates(
             (shares * np.array([width, height] * 2)).astype(np.float32),
             chances.argmax(axis=-1),
             chances.max(axis=-1),
         )
-
-    def _ordered(self, boxes: Values) -> Values:
-        return boxes if self.corners == "xyxy" else boxes[:, [1, 0, 3, 2]]
 
     def _from_priors(self, offsets: Values) -> Values:
         priors = np.asarray(self.priors, dtype=np.float32)

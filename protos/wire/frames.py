@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from protos import imbrex_pb2 as pb
 from protos.errors import PeerViolation
-from protos.wire.convert import MAX_DIMS, BoxRanges, SpanLike, dtype_of, ranges
+from protos.wire.convert import MAX_DIMS, BoxRanges, dtype_of, ranges
 
 Buffer = bytes | memoryview
 Payload = np.ndarray | Buffer
@@ -77,10 +77,25 @@ def decode(data: Buffer, most_header_bytes: int = MAX_MESSAGE_BYTES) -> list[Rec
     Raises:
         PeerViolation: truncated, trailing bytes, sizes that disagree, unknown data type.
     """
-    items, offset = _header(data, most_header_bytes)
+    if len(data) < _LENGTH.size:
+        raise _violation("sent a truncated frame")
+    (length,) = _LENGTH.unpack_from(data)
+    offset = _LENGTH.size + length
+    if offset > len(data):
+        raise _violation("sent a truncated frame")
+    if length > most_header_bytes:
+        raise _violation(
+            f"sent a frame whose header has {length} bytes, more than the {most_header_bytes} "
+            "allowed"
+        )
+    try:
+        frame = pb.Frame.FromString(bytes(data[_LENGTH.size : offset]))
+    except DecodeError:
+        raise _violation("sent a frame whose header cannot be read") from None
+    offset += -offset % _ALIGN
     view = memoryview(data).toreadonly()
     received: list[ReceivedItem] = []
-    for item in items:
+    for item in frame.items:
         kind = item.WhichOneof("kind")
         if kind is None:
             raise _violation("sent an item of an unknown kind")
@@ -99,45 +114,24 @@ def decode(data: Buffer, most_header_bytes: int = MAX_MESSAGE_BYTES) -> list[Rec
 
 
 def pieces(
-    box: Sequence[SpanLike], itemsize: int, max_bytes: int = MAX_TENSOR_BYTES
+    box: Sequence[tuple[int, int]], itemsize: int, max_bytes: int = MAX_TENSOR_BYTES
 ) -> list[BoxRanges]:
     """Boxes of at most `max_bytes` that together cover `box`, cut along its outermost axis longer
     than one. A single row of that axis may exceed `max_bytes`: then it is cut again.
     """
-    return list(_pieces(tuple((span.start, span.stop) for span in box), itemsize, max_bytes))
-
-
-def _pieces(box: BoxRanges, itemsize: int, max_bytes: int) -> Iterator[BoxRanges]:
     volume = itemsize
     for start, stop in box:
         volume *= stop - start
     axis = next((i for i, (start, stop) in enumerate(box) if stop - start > 1), None)
     if volume <= max_bytes or axis is None:
-        yield box
-        return
+        return [tuple((start, stop) for start, stop in box)]
     start, stop = box[axis]
     step = max(1, max_bytes // (volume // (stop - start)))
+    parts: list[BoxRanges] = []
     for low in range(start, stop, step):
         part = (*box[:axis], (low, min(stop, low + step)), *box[axis + 1 :])
-        yield from _pieces(part, itemsize, max_bytes)
-
-
-def _header(data: Buffer, most_bytes: int) -> tuple[Sequence[pb.Item], int]:
-    if len(data) < _LENGTH.size:
-        raise _violation("sent a truncated frame")
-    (length,) = _LENGTH.unpack_from(data)
-    offset = _LENGTH.size + length
-    if offset > len(data):
-        raise _violation("sent a truncated frame")
-    if length > most_bytes:
-        raise _violation(
-            f"sent a frame whose header has {length} bytes, more than the {most_bytes} allowed"
-        )
-    try:
-        frame = pb.Frame.FromString(bytes(data[_LENGTH.size : offset]))
-    except DecodeError:
-        raise _violation("sent a frame whose header cannot be read") from None
-    return frame.items, offset + -offset % _ALIGN
+        parts += pieces(part, itemsize, max_bytes)
+    return parts
 
 
 def _array(tensor: pb.Tensor, payload: memoryview) -> np.ndarray:

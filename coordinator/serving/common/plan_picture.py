@@ -227,9 +227,7 @@ def _scaled(
 ) -> Rect:
     """A box of a map in pixels; for vectors and channels, a part of the bar's height."""
     box, shape = Box(_as_map(box, shape)), _as_map(shape, shape)
-    by_channels = len(box) < 4 or (
-        len(box[1]) != shape[1] and box.spans[2:] == Box.whole(shape).spans[2:]
-    )
+    by_channels = len(box) < 4 or (len(box[1]) != shape[1] and box[2:] == Box.whole(shape)[2:])
     if by_channels:
         axis = 1 if len(box) > 1 else 0
         top, bottom = box[axis].start / shape[axis], box[axis].stop / shape[axis]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from functools import cached_property
 from typing import TypeVar
 
@@ -59,7 +59,7 @@ class EmulatedThrottle(Throttle):
 
     def computed(self, ready: Ready[T]) -> tuple[T, float]:
         """Runs it in its turn, and measures its kernels unless enough is known of them."""
-        with self._turn():
+        with self._turns.turn() if self._turns else nullcontext():
             value, seconds = self._kernels(ready)
         return value, seconds + ready.weight_bytes * self._emulation.weight_ns * 1e-9
 
@@ -151,6 +151,3 @@ class EmulatedThrottle(Throttle):
     @cached_property
     def _reference(self) -> Workload:
         return reference()
-
-    def _turn(self) -> AbstractContextManager[None]:
-        return self._turns.turn() if self._turns else nullcontext()
