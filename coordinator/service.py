@@ -41,7 +41,7 @@ from coordinator.plans.plans import Plans, TookOver
 from coordinator.plans.served import Served
 from coordinator.requests.admission import Admission
 from coordinator.requests.driver import Accused, Driver
-from coordinator.requests.input_variants import Entrances, FeedReader, read_feeds
+from coordinator.requests.input_variants import Entrances, FeedReader, check_feeds
 from coordinator.requests.journal import Ended, Journal
 from coordinator.requests.trace import chrome_trace
 from coordinator.settings import CoordinatorSettings
@@ -266,7 +266,8 @@ class Coordinator:
         try:
             async with self.admission.place():
                 admitted_s = time.monotonic()
-                given = await read_feeds(feeds, served.network)
+                given = await feeds() if callable(feeds) else feeds
+                check_feeds(served.network, given)
                 read_s = time.monotonic() - admitted_s
                 async with self.plans.turn(source, choice) as turn:
                     graph, sent = await self._entrances.fitting(turn, served.network, given)

@@ -22,7 +22,7 @@ from math import ceil, exp, inf
 
 from coordinator.answers import LoadStatus
 from coordinator.planning.groups import Grouping, ServiceTimes
-from coordinator.plans.book import PlanBook
+from coordinator.plans.book import PlanBook, completed
 from coordinator.plans.steps import (
     Divide,
     Divided,
@@ -35,7 +35,6 @@ from coordinator.plans.steps import (
     Ticket,
     Work,
     WorkOutcome,
-    completed,
 )
 from coordinator.settings import Objective
 from coordinator.tasks.task_graph import TaskGraph
@@ -156,11 +155,6 @@ class ModelLine:
     target: TaskGraph | Grouping | None = None
 
     @property
-    def count(self) -> int:
-        """How many groups take requests."""
-        return len(self.groups)
-
-    @property
     def all_groups(self) -> list[list[DeviceGroup]]:
         """The groups that are ready, and those that take requests."""
         return [*self.ready.values(), self.groups]
@@ -199,7 +193,7 @@ class ModelLine:
                 del self.planned[count]
                 self.ready.pop(count, None)
         used = {device for group in self.groups for device in group.graph.plan.devices}
-        if self.count > 1 and not present >= used:
+        if len(self.groups) > 1 and not present >= used:
             self.groups = self.ready[1]
 
     def let_in(self) -> Iterator[PlanStep]:
@@ -211,14 +205,6 @@ class ModelLine:
             group.in_flight += 1
             self.started[ticket] = group
             yield Start(ticket, group.graph)
-
-    def leave(self, ticket: Ticket) -> bool:
-        """A request was answered or given up. Returns whether it had been started."""
-        self.waiting.pop(ticket, None)
-        group = self.started.pop(ticket, None)
-        if group is not None:
-            group.in_flight -= 1
-        return group is not None
 
 
 class Regrouping:
@@ -243,9 +229,9 @@ class Regrouping:
         if line is None:
             return LoadStatus()
         return LoadStatus(
-            groups=line.count,
+            groups=len(line.groups),
             arrivals_per_s=line.load.rate_per_s(now),
-            capacity_per_s=line.planned.get(line.count, line.planned[1]).capacity_per_s,
+            capacity_per_s=line.planned.get(len(line.groups), line.planned[1]).capacity_per_s,
         )
 
     def programs(self, model: str = "") -> set[str]:
@@ -273,7 +259,9 @@ class Regrouping:
         line = self._line_of.pop(ticket, None)
         if line is None:
             return
-        if line.leave(ticket):
+        line.waiting.pop(ticket, None)
+        if group := line.started.pop(ticket, None):
+            group.in_flight -= 1
             yield from self._look(line, now)
         yield from line.let_in()
         line.load.ended(now)
@@ -331,7 +319,7 @@ class Regrouping:
             return
         line.looked_s = now
         outstanding = 1.0 if self._book.held(line.model) else line.load.mean_outstanding(now)
-        best = self._best(line, outstanding)
+        best = self._best(line, outstanding) if len(line.planned) > 1 else 1
         if best in line.ready and line.ready[best] is not line.groups:
             line.groups = line.ready[best]
             yield Regroup(line.model, best, outstanding)
@@ -361,10 +349,10 @@ class Regrouping:
             seconds = (grouping.response_s(outstanding), 1.0 / grouping.capacity_per_s)
             return seconds[::-1] if self._objective == "throughput" else seconds
 
-        best = min(line.planned, key=cost)
-        if line.count not in line.planned:
+        best, count = min(line.planned, key=cost), len(line.groups)
+        if count not in line.planned:
             return best
-        old, new = cost(line.count), cost(best)
+        old, new = cost(count), cost(best)
         # If the first criterion is equal, the second one decides.
         index = int(old[0] == new[0])
-        return best if new[index] < (1.0 - WORTHWHILE_GAIN) * old[index] else line.count
+        return best if new[index] < (1.0 - WORTHWHILE_GAIN) * old[index] else count

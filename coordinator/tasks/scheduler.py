@@ -58,8 +58,7 @@ from coordinator.tasks.events import (
     Tick,
 )
 from coordinator.tasks.recovery import recover
-from coordinator.tasks.result_check import Judge, Objection
-from coordinator.tasks.runs import Attempt, RequestRun, RunPhase, TaskRun
+from coordinator.tasks.runs import Attempt, Judge, Objection, RequestRun, RunPhase, TaskRun
 from coordinator.tasks.suspicion import Suspicion, at_fault
 from protos.errors import ImbrexError, LostWorker, PeerViolation
 from protos.wire.facts import DeviceId
@@ -142,7 +141,7 @@ class Scheduler:
 
     def _submit(self, event: Submitted) -> Iterator[Action]:
         request, graph = event.request, event.graph
-        unusual = self._judge.is_unusual(graph, finite=event.finite)
+        unusual = not event.finite or graph in self._judge.unusual
         direct = graph.is_direct and bool(self.devices)
         tasks = [TaskRun(spec) for spec in graph.tasks]
         run = RequestRun(graph, tasks, direct, self._now, unusual=unusual)

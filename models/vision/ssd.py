@@ -10,9 +10,8 @@ from pydantic.dataclasses import dataclass
 
 from models.tensors.boxes import Span
 from models.tensors.selection import NO_SELECTION, Selection, Selections
-from models.vision.class_scores import softmax
 from models.vision.detection import Candidates, Detector, grown
-from models.vision.head import ANY, OutputShapes, OutputValues, PictureSize, Values
+from models.vision.head import ANY, OutputShapes, OutputValues, PictureSize, Values, softmax
 from protos.daemon.documents import DOCUMENT, MOST_ITEMS, Flag, Number, Positive, Share, Text
 
 Prior = tuple[Number, Number, Number, Number]

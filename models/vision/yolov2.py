@@ -9,9 +9,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from models.tensors.arrays import Shape
-from models.vision.class_scores import softmax
 from models.vision.detection import Candidates, Detector, cells, grown, likeliest, sigmoid
-from models.vision.head import OutputShapes, OutputValues, PictureSize, Values, first
+from models.vision.head import OutputShapes, OutputValues, PictureSize, Values, first, softmax
 from models.vision.image_input import Side
 from protos.daemon.documents import DOCUMENT, MOST_ITEMS, Positive, Share
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.vision.class_scores import softmax
 from models.vision.detection import (
     MOST_CANDIDATES,
     Candidates,
@@ -18,7 +17,7 @@ from models.vision.detection import (
     sigmoid,
     suppressed,
 )
-from models.vision.head import View
+from models.vision.head import View, softmax
 from models.vision.image_input import Placement
 from models.vision.yolov2 import YoloV2
 from protos.errors import NotFiniteAnswer
