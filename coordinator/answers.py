@@ -24,6 +24,12 @@ if TYPE_CHECKING:  # clients import this module, too, and do not need networks
     from models.tensors.precision import Wire
     from models.tensors.selection import Selections
     from models.vision.sidecar import Sidecar
+# error: something does not work. warning: it works, but worse than it could. note: for information.
+Severity = Literal["error", "warning", "note"]
+State = Literal["ok", "error", "warning", "note"]
+# As `protos.wire.facts` declares them.
+Row = Mapping[str, str | int | float]
+Fact = str | bool | int | float | Mapping[str, tuple[str, ...]] | tuple[Row, ...] | None
 
 
 def _or_none(value: float) -> float | None:
@@ -36,15 +42,6 @@ Known = Annotated[
     BeforeValidator(lambda given: math.inf if given is None else given),
     PlainSerializer(_or_none, return_type=float | None),
 ]
-
-
-# error: something does not work. warning: it works, but worse than it could. note: for information.
-Severity = Literal["error", "warning", "note"]
-State = Literal["ok", "error", "warning", "note"]
-
-# As `protos.wire.facts` declares them.
-Row = Mapping[str, str | int | float]
-Fact = str | bool | int | float | Mapping[str, tuple[str, ...]] | tuple[Row, ...] | None
 
 
 @dataclass(frozen=True, slots=True)

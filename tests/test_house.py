@@ -35,7 +35,6 @@ PURE = (
     "coordinator/costs",
     "coordinator/planning",
     "coordinator/devices/membership.py",
-    "coordinator/devices/quarantine.py",
     "coordinator/devices/withheld.py",
     "coordinator/devices/expected.py",
     "coordinator/devices/lone_transfers.py",

@@ -37,8 +37,8 @@ from worker.engines.verified import Verified
 from worker.exchange.exchange import TaskExchange
 from worker.exchange.service import GrpcService, WorkerParts
 from worker.machine.advertise import Advertisement
-from worker.machine.hardware import WorkerHardware
 from worker.machine.identity import device_id
+from worker.machine.machine import WorkerHardware
 from worker.peers.listener import DataListener
 from worker.peers.offers import Offers
 from worker.programs.store import BlobStore

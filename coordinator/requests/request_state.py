@@ -12,7 +12,7 @@ from coordinator.tasks.events import RequestId
 from coordinator.tasks.plan import TrafficBytes
 from coordinator.tasks.task_graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes, Timeline
-from models.run.answering import answer
+from models.run.reference import answer
 from models.tensors.boxes import Box
 from models.tensors.selection import Selections, dense
 from protos import imbrex_pb2 as pb

@@ -18,6 +18,27 @@ from protos.daemon.files import give_to_owner_of, write_atomically
 from protos.errors import BadConfiguration
 
 Entries = dict[str, dict[str, Any]]
+# Of the state directory: what a cluster is, and its authority.
+FOLDER = "cluster"
+DEVICES = f"{FOLDER}/devices"
+COORDINATORS = f"{FOLDER}/coordinators"
+GENERATION = f"{FOLDER}/generation"
+INVITATIONS = f"{FOLDER}/invitations"
+KEYS = "keys"
+DRAINED = "drained"
+QUARANTINED = "quarantined"
+MODELS = "models"
+DEFAULTS = "defaults"
+PROFILES = "profiles"
+# The last one is written first: see `roster`. One coordinator alone lists no models and no
+# profiles: it has the files themselves.
+DOCUMENTS = (
+    *(DEVICES, COORDINATORS, INVITATIONS, KEYS, DRAINED, QUARANTINED),
+    *(MODELS, DEFAULTS, PROFILES, GENERATION),
+)
+# Where the state is if it is shared, and how new its copy in the files is.
+STATE_FILE = "state.json"
+T = TypeVar("T")
 
 
 def read_entries(path: Path) -> Entries:
@@ -97,30 +118,6 @@ def _unusable(path: Path, why: object) -> BadConfiguration:
         cause=f"{path} cannot be used: {why}",
         cure="Run this as the coordinator's user or as root; restore a damaged file from a backup",
     )
-
-
-# Of the state directory: what a cluster is, and its authority.
-FOLDER = "cluster"
-DEVICES = f"{FOLDER}/devices"
-COORDINATORS = f"{FOLDER}/coordinators"
-GENERATION = f"{FOLDER}/generation"
-INVITATIONS = f"{FOLDER}/invitations"
-KEYS = "keys"
-DRAINED = "drained"
-QUARANTINED = "quarantined"
-MODELS = "models"
-DEFAULTS = "defaults"
-PROFILES = "profiles"
-# The last one is written first: see `roster`. One coordinator alone lists no models and no
-# profiles: it has the files themselves.
-DOCUMENTS = (
-    *(DEVICES, COORDINATORS, INVITATIONS, KEYS, DRAINED, QUARANTINED),
-    *(MODELS, DEFAULTS, PROFILES, GENERATION),
-)
-# Where the state is if it is shared, and how new its copy in the files is.
-STATE_FILE = "state.json"
-
-T = TypeVar("T")
 
 
 class ClusterState:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.vision.anchored_grids import YoloV2
 from models.vision.detection import (
     MOST_CANDIDATES,
     Candidates,
@@ -19,7 +20,6 @@ from models.vision.detection import (
 )
 from models.vision.head import View, softmax
 from models.vision.image_input import Placement
-from models.vision.yolov2 import YoloV2
 from protos.errors import NotFiniteAnswer
 from tests.examples import examples
 
