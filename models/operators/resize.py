@@ -1,8 +1,8 @@
 """Resize and Upsample, nearest and linear, with every coordinate mode.
 
 If an axis grows by a whole factor, the operator treats a part of the map like the whole; otherwise
-the elements picked from the whole map, and their weights, become constants of the program. Positions
-are computed in float32, as onnxruntime does.
+the elements picked from the whole map, and their weights, become constants of the program.
+Positions are computed in float32, as onnxruntime does.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Link:
 
     def __init__(self, device: str, devices: Devices) -> None:
         self.address = f"{device}:1"
-        self.programs = self
+        self.programs = self.ready = self
         self.outbox = Outbox(self)
         self.writing = asyncio.create_task(self.write(device, devices))
 
