@@ -114,17 +114,6 @@ async def _answered(
 ) -> Case:
     request = RequestId(f"exam-{uuid.uuid4().hex[:12]}")
     tolerance = tolerance_of(question.tolerance, device, pool)
-    case = _case(question, request, device, tolerance)
-    await pool.connection(device).ensure([question.program], question.blobs)
-    try:
-        await collector.collect(request, [case], most_s)
-    finally:
-        release = pb.Item(release=pb.Release(requests=[request]))
-        await pool.connection(device).send([release])
-    return case
-
-
-def _case(question: ExamQuestion, request: RequestId, device: DeviceId, tolerance: float) -> Case:
     case = Case(
         request,
         question.model,
@@ -142,6 +131,12 @@ def _case(question: ExamQuestion, request: RequestId, device: DeviceId, toleranc
         case.received.append(ReceivedOutput(tensor, box, box, array))
         case.wanted.append(RequestedBox(device, items, key, box, array, box.volume, payloads))
         items, payloads = [], []  # the first message requests all outputs
+    await pool.connection(device).ensure([question.program], question.blobs)
+    try:
+        await collector.collect(request, [case], most_s)
+    finally:
+        release = pb.Item(release=pb.Release(requests=[request]))
+        await pool.connection(device).send([release])
     return case
 
 

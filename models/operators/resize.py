@@ -107,16 +107,14 @@ def _build(piece: BoxPiece, program: Emitter) -> None:
     growing = {axis: each.factor for axis, each in resized.items() if each.factor > 1}
     others = {axis: each for axis, each in resized.items() if axis not in growing}
     if _mode(piece.node) == "nearest":
-        source = _pick(piece, program, source, others)
+        source = gather(
+            piece, program, source, {a: _part(piece, a, e.near) for a, e in others.items()}
+        )
     else:
         source = _blend(piece, program, source, others)
     if growing:
         source = _grow(piece, program, source, growing)
     program.emit("Identity", [source], piece.name)
-
-
-def _pick(piece: BoxPiece, program: Emitter, source: str, axes: dict[int, AxisResize]) -> str:
-    return gather(piece, program, source, {a: _part(piece, a, e.near) for a, e in axes.items()})
 
 
 def _part(piece: BoxPiece, axis: int, index: Ints) -> Ints:

@@ -418,7 +418,11 @@ class Verified:
             return _Kept(f"{name} {_NO_ROOM}")
         try:
             if engine.traits.may_crash:
-                self._try_apart(name, program, run)
+                # Another process makes the run first.
+                result = self._trials.result(name, self._place, [(program, run)])
+                if isinstance(result, str):
+                    raise RunError(cause=result, cure="See this worker's log")
+                self._await_pause()
             before_bytes = resident_bytes()
             with self._suspected(engine, run.sha256):
                 engine.prepare(program)
@@ -440,17 +444,6 @@ class Verified:
         if self.is_for_speed and seen.times > SLOWER:
             return _Kept(f"{name} is not faster")
         return seen, loaded
-
-    def _try_apart(self, name: str, program: Program, run: ReferenceRun) -> None:
-        """Has another process make the run, and waits for a pause.
-
-        Raises:
-            BadInput, RunError: the engine does not take it, or fails.
-        """
-        result = self._trials.result(name, self._place, [(program, run)])
-        if isinstance(result, str):
-            raise RunError(cause=result, cure="See this worker's log")
-        self._await_pause()
 
     def _await_pause(self) -> None:
         """Waits until no task has begun for a moment, or for long enough: an engine that loads a

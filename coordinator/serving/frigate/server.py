@@ -207,11 +207,8 @@ class FrigateServer(OptionalInterface):
             self._loading = None
             return False
         with suppress(ImbrexError):  # a plan that is lost is made anew with the first picture
-            await self._say_whether_in_time()
+            log_in_time(await self.coordinator.doctor.frigate_in_time(self._source))
         return True
-
-    async def _say_whether_in_time(self) -> None:
-        log_in_time(await self.coordinator.doctor.frigate_in_time(self._source))
 
     async def _detected(self, picture: DetectionRequest) -> np.ndarray:
         served = await self._served()
