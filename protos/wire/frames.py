@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from protos import imbrex_pb2 as pb
 from protos.errors import PeerViolation
-from protos.wire.convert import MAX_DIMS, BoxRanges, dtype_of, ranges
+from protos.wire.convert import MAX_DIMS, BoxRanges, SpanLike, dtype_of, ranges
 
 Buffer = bytes | memoryview
 Payload = np.ndarray | Buffer
@@ -114,23 +114,28 @@ def decode(data: Buffer, most_header_bytes: int = MAX_MESSAGE_BYTES) -> list[Rec
 
 
 def pieces(
-    box: Sequence[tuple[int, int]], itemsize: int, max_bytes: int = MAX_TENSOR_BYTES
+    box: Sequence[SpanLike], itemsize: int, max_bytes: int = MAX_TENSOR_BYTES
 ) -> list[BoxRanges]:
     """Boxes of at most `max_bytes` that together cover `box`, cut along its outermost axis longer
     than one. A single row of that axis may exceed `max_bytes`: then it is cut again.
     """
-    volume = itemsize
-    for start, stop in box:
-        volume *= stop - start
-    axis = next((i for i, (start, stop) in enumerate(box) if stop - start > 1), None)
-    if volume <= max_bytes or axis is None:
-        return [tuple((start, stop) for start, stop in box)]
-    start, stop = box[axis]
-    step = max(1, max_bytes // (volume // (stop - start)))
     parts: list[BoxRanges] = []
-    for low in range(start, stop, step):
-        part = (*box[:axis], (low, min(stop, low + step)), *box[axis + 1 :])
-        parts += pieces(part, itemsize, max_bytes)
+    left: list[BoxRanges] = [tuple((span.start, span.stop) for span in box)]
+    while left:
+        part = left.pop()
+        volume = itemsize
+        for start, stop in part:
+            volume *= stop - start
+        axis = next((i for i, (start, stop) in enumerate(part) if stop - start > 1), None)
+        if volume <= max_bytes or axis is None:
+            parts.append(part)
+            continue
+        start, stop = part[axis]
+        step = max(1, max_bytes // (volume // (stop - start)))
+        left.extend(
+            (*part[:axis], (low, min(stop, low + step)), *part[axis + 1 :])
+            for low in reversed(range(start, stop, step))
+        )
     return parts
 
 

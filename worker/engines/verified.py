@@ -17,7 +17,7 @@ import time
 import weakref
 from abc import abstractmethod
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -344,7 +344,17 @@ class Verified:
         """Is called every `_TICK_S` while no run waits."""
 
     def _use(self, engines: Mapping[str, Engine]) -> None:
-        suspects = self._suspected_earlier({*map(self._fingerprint, engines.values())})
+        # The programs that ended earlier processes, each with the fingerprint of the engine,
+        # which is one of these; files of others go.
+        fingerprints = {*map(self._fingerprint, engines.values())}
+        suspects = {}
+        with suppress(OSError):
+            for file in sorted(self._suspects.iterdir()):
+                fingerprint = file.read_text()
+                if fingerprint in fingerprints:
+                    suspects[file.name] = fingerprint
+                else:
+                    file.unlink()
         for sha256 in suspects:
             self.refuse(sha256, "ended the worker when it was prepared")
         crashes, room_bytes = Counter(suspects.values()), engine_cap_bytes(self._place.memory_bytes)
@@ -465,20 +475,6 @@ class Verified:
         self._work_with({other: self._engines[other] for other in self._engines if other != name})
 
     # ------------------------------------------------------------ what a crash leaves
-
-    def _suspected_earlier(self, fingerprints: Collection[str]) -> dict[str, str]:
-        """The programs that ended earlier processes, each with the fingerprint of the engine, which
-        is one of these; files of others go.
-        """
-        programs = {}
-        with suppress(OSError):
-            for file in sorted(self._suspects.iterdir()):
-                fingerprint = file.read_text()
-                if fingerprint in fingerprints:
-                    programs[file.name] = fingerprint
-                else:
-                    file.unlink()
-        return programs
 
     @contextmanager
     def _suspected(self, engine: Engine, sha256: str) -> Iterator[None]:
