@@ -206,6 +206,14 @@ class ModelLine:
             self.started[ticket] = group
             yield Start(ticket, group.graph)
 
+    def leave(self, ticket: Ticket) -> bool:
+        """A request was answered or given up. Returns whether it had been started."""
+        self.waiting.pop(ticket, None)
+        group = self.started.pop(ticket, None)
+        if group is not None:
+            group.in_flight -= 1
+        return group is not None
+
 
 class Regrouping:
     """Assigns every request its turn and the plan that computes it."""
@@ -259,9 +267,7 @@ class Regrouping:
         line = self._line_of.pop(ticket, None)
         if line is None:
             return
-        line.waiting.pop(ticket, None)
-        if group := line.started.pop(ticket, None):
-            group.in_flight -= 1
+        if line.leave(ticket):
             yield from self._look(line, now)
         yield from line.let_in()
         line.load.ended(now)

@@ -82,7 +82,7 @@ class AdmissionQueue:
     @property
     def wait_s(self) -> float:
         """How long a request that came now would wait."""
-        ahead = self.waiting + self.running - self._in_flight
+        ahead = len(self._waiting) + len(self._running) - self._in_flight
         return max(0, ahead + 1) * self._throughput.interval_s
 
     def waits_until_s(self, ticket: PlaceTicket) -> float | None:
@@ -105,7 +105,7 @@ class AdmissionQueue:
         is_due = bool(self._promised) and self._promised[0] <= now
         reserved = 0 if is_due else sum(each <= now + _SOON_S for each in self._promised)
         wait_s = self.wait_s
-        if self.waiting + reserved >= self._queue or wait_s > self._most_wait_s:
+        if len(self._waiting) + reserved >= self._queue or wait_s > self._most_wait_s:
             raise self._overloaded(wait_s, now)
         if is_due:
             self._promised.popleft()
@@ -119,7 +119,7 @@ class AdmissionQueue:
         self._waiting.pop(ticket, None)
         # Refused and cancelled requests say nothing about the cluster's speed.
         if answered and ticket in self._running:
-            self._throughput.ended(now, self.running)
+            self._throughput.ended(now, len(self._running))
         self._running.pop(ticket, None)
         return self._let_in(now)
 

@@ -191,4 +191,4 @@ async def test_two_coordinators_send_the_same_weights_at_a_time(tmp_path):
         connected(running.address, running.address) as both,
     ):
         await asyncio.gather(*(each.ensure([program], blobs) for each in both))
-        assert all(program.sha256 in each.programs for each in both)
+        assert all(program.sha256 in each.programs.ready for each in both)

@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -114,7 +114,17 @@ class Intake:
             return
         body = scope[BODY] = Body(self, scope, receive)
         try:
-            await _until_disconnected(self._app(scope, body.receive, send), body.gone())
+            # If the client disconnects the answer is cancelled, which frees its resources.
+            answering = asyncio.ensure_future(self._app(scope, body.receive, send))
+            going = asyncio.ensure_future(body.gone())
+            try:
+                await asyncio.wait((answering, going), return_when=asyncio.FIRST_COMPLETED)
+                if answering.done():
+                    answering.result()
+            finally:
+                for each in (answering, going):
+                    each.cancel()
+                await asyncio.gather(answering, going, return_exceptions=True)
         finally:
             body.free()
             self._answered()
@@ -487,16 +497,3 @@ class BodyMemory:
             pass
         finally:
             self._waiting -= 1
-
-
-async def _until_disconnected(answer: Awaitable[None], gone: Awaitable[None]) -> None:
-    """Awaits the answer, but cancels it if the client disconnects, which frees its resources."""
-    answering, going = asyncio.ensure_future(answer), asyncio.ensure_future(gone)
-    try:
-        await asyncio.wait((answering, going), return_when=asyncio.FIRST_COMPLETED)
-        if answering.done():
-            answering.result()
-    finally:
-        for each in (answering, going):
-            each.cancel()
-        await asyncio.gather(answering, going, return_exceptions=True)
