@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Mapping
 
@@ -23,7 +24,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype, alignment: int = 64) 
     """
     size = math.prod(shape) * dtype.itemsize
     raw = np.empty(size + alignment, np.uint8)
-    start = -raw.__array_interface__["data"][0] % alignment
+    start = -ctypes.addressof(ctypes.c_char.from_buffer(raw.data)) % alignment
     return raw[start : start + size].view(dtype).reshape(shape)
 
 

@@ -178,7 +178,8 @@ def runs(payload: Payload) -> Iterator[bytes | memoryview]:
         axis -= 1
         run *= payload.shape[axis]
     if axis and run < _MIN_RUN_BYTES:
-        payload, axis = np.ascontiguousarray(payload), 0
+        yield payload.tobytes()
+        return
     for index in np.ndindex(payload.shape[:axis]):
         # A run is contiguous by construction, so this reshape never copies.
         yield payload[index].reshape(-1).view(np.uint8).data

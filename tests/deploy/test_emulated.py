@@ -19,6 +19,12 @@ import pytest
 from benchmarks.workers import WorkerProcess, coordinated, running
 from coordinator.answers import Choice
 from coordinator.planning.plan_json import plan_json, save_plan
+from models.catalogue.catalogue import load
+from models.catalogue.loading import network_of
+from models.cut.program import BlobSource
+from models.cut.tiles import grid
+from models.run import run_tiles
+from models.run.reference import ProgramRunner, compare, picture_inputs
 from tests.deploy.emulated import PYTHON, emulated, why_not
 from tests.deploy.packages import ROOT, build, run, wheels
 from tests.whole.cluster import assert_right, question
@@ -121,6 +127,72 @@ engine.prepare(program)
 y = engine.load(program.sha256).bound({"x": x}, {"y": x.shape}).compute()["y"]
 print(y.ravel().tolist())
 """
+
+
+# As above: in a process of its own, of a processor like a Raspberry Pi 4's.
+TILES = """
+import pickle, sys
+from pathlib import Path
+from worker.engines.base import Place
+from worker.engines.ncnn import Ncnn
+from worker.programs.store import BlobStore
+
+folder = Path(sys.argv[1])
+engine = Ncnn(Place(folder, BlobStore(folder, 1 << 30), 1))
+made = []
+for program, weights, feeds, shapes in pickle.loads((folder / "given").read_bytes()):
+    made.append(engine.trial(program, weights, 1).bound(feeds, shapes).compute())
+(folder / "made").write_bytes(pickle.dumps(made))
+"""
+OF_NETWORKS, OF_EACH, UNITS = ("digits", "mobilenetv2", "resnet18", "yolov8n"), 3, 3
+
+
+@pytest.fixture
+def tiles(monkeypatch):
+    """What tiles of networks are given, and what onnxruntime makes of them here: of each network so
+    many in blocks that are spread over it.
+    """
+    found = []
+
+    class Noting(ProgramRunner):
+        def run(self, program, feeds, outputs):
+            weights = {
+                ref.name: np.array(self._blobs.array_of(ref.sha256)).reshape(ref.dims)
+                for ref in program.weights
+            }
+            results = super().run(program, feeds, outputs)
+            made = dict(zip(outputs, results, strict=True))
+            found[-1].append((program, weights, {k: np.array(v) for k, v in feeds.items()}, made))
+            return results
+
+    monkeypatch.setattr(run_tiles, "ProgramRunner", Noting)
+    for name in OF_NETWORKS:
+        found.append([])
+        network = network_of(load(name))
+        run = run_tiles.TileRun(network, BlobSource(), picture_inputs(network.graph, 1))
+        for start in range(0, len(network.units), UNITS):
+            stop = min(start + UNITS, len(network.units))
+            run.block(start, stop, grid(network, start, stop, 2, 2))
+    return [each for of in found for each in of[:: len(of) // OF_EACH][:OF_EACH]]
+
+
+def test_ncnn_computes_tiles_of_networks_as_onnxruntime_does_here(arm, tiles) -> None:
+    house = wheels(arm.shared / "of-ncnn", ("ncnn",), [PYTHON], "aarch64")
+    offline = ("--quiet", "--no-compile", "--no-index", f"--find-links={house}")
+    arm.run(f"{BIN}/pip", "install", *offline, "--target=/opt/of-ncnn", "ncnn")
+    folder = arm.shared / "tiles"
+    folder.mkdir()
+    given = [(*each, {k: v.shape for k, v in made.items()}) for *each, made in tiles]
+    (folder / "given").write_bytes(pickle.dumps(given))
+    variables = ("PYTHONPATH=/opt/of-ncnn", "QEMU_CPU=cortex-a72")
+    arm.run("env", *variables, f"{BIN}/python", "-c", TILES, str(folder))
+    found = pickle.loads((folder / "made").read_bytes())
+    assert len(found) == len(OF_NETWORKS) * OF_EACH == 12
+    errors = [
+        compare(there, here).max_rel_error for there, (*_, here) in zip(found, tiles, strict=True)
+    ]
+    print("largest differences:", ", ".join(f"{each:.1e}" for each in errors))
+    assert max(errors) <= 1e-5
 
 
 def test_all_engines_compute_the_same(arm) -> None:

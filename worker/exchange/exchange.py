@@ -22,6 +22,7 @@ import structlog
 
 from protos import imbrex_pb2 as pb
 from protos.daemon.heap import Rest
+from protos.daemon.logs import is_shown
 from protos.errors import ImbrexError, PeerViolation
 from protos.failures import OutOfMemory, RunError, SendFailed
 from protos.rpc.channels import Caller
@@ -236,45 +237,44 @@ class TaskExchange:
 
     def _act(self, action: TaskAction) -> None:
         """Carries out an action; the task fails whose outputs cannot be passed on."""
+        source: TaskKey | None = None
         try:
-            self._carry_out(action)
+            match action:
+                case RunProgram():
+                    self._compute.submit(self._job(action))
+                case SetUp(request):
+                    self._compute.errand(partial(self._set_up, request))
+                case SendToPeer():
+                    source = action.source
+                    self._neighbours.send(action)
+                case SendToHost():
+                    source = action.pieces[0].key if action.pieces else None
+                    self._send_to_host(action)
+                case ReportFailure(stream):
+                    self._neighbours.on_loop(self._write, stream, [([failed_item(action)], [])])
+                case Keep(piece):
+                    self._change(self._tasks.add_piece, piece, time.monotonic())
+                case Discard(key):
+                    job = self._runs.pop(key, None)
+                    if job is not None:
+                        job.is_wanted = False
+                case _:
+                    assert_never(action)
         except Exception as error:
             _log.exception("an action failed")
-            match action:
-                case SendToPeer(source=key):
-                    pass
-                case SendToHost(pieces=(TensorPiece(key=key), *_)):
-                    pass
-                case _:
-                    raise
+            if source is None:
+                raise
             code = OutOfMemory.code if isinstance(error, MemoryError) else RunError.code
-            self._change(self._tasks.failed, key, code, repr(error))
+            self._change(self._tasks.failed, source, code, repr(error))
 
-    def _carry_out(self, action: TaskAction) -> None:
-        match action:
-            case RunProgram():
-                self._compute.submit(self._job(action))
-            case SetUp(request):
-                self._compute.errand(partial(self._set_up, request))
-            case SendToHost(stream, pieces, done, more):
-                last = [done_item(done)] if done is not None else []
-                results = self._streams.get(stream)
-                if pieces or not more:
-                    self._neighbours.on_loop(self._write, stream, list(messages(pieces, last)))
-                elif results is not None and results.hold(last):
-                    self._neighbours.on_loop(results.flush_soon)
-            case SendToPeer():
-                self._neighbours.send(action)
-            case ReportFailure(stream):
-                self._neighbours.on_loop(self._write, stream, [([failed_item(action)], [])])
-            case Keep(piece):
-                self._change(self._tasks.add_piece, piece, time.monotonic())
-            case Discard(key):
-                job = self._runs.pop(key, None)
-                if job is not None:
-                    job.is_wanted = False
-            case _:
-                assert_never(action)
+    def _send_to_host(self, action: SendToHost) -> None:
+        done, results = action.done, self._streams.get(action.stream)
+        if action.pieces or not action.more:
+            last = [done_item(done)] if done is not None else []
+            waiting = list(messages(action.pieces, last))
+            self._neighbours.on_loop(self._write, action.stream, waiting)
+        elif results is not None and done is not None and results.hold(done):
+            self._neighbours.on_loop(results.flush_soon)
 
     def _job(self, run: RunProgram) -> ComputeJob:
         job = self._runs[run.key] = ComputeJob(
@@ -310,37 +310,37 @@ class TaskExchange:
         has completed on this device, if this thread has claimed a core for it.
         """
         try:
-            return self._tell(key, outcome)
+            if not isinstance(outcome, Timed):
+                self._failed(key, outcome)
+                return None
+            seconds = outcome.stop_s - outcome.start_s
+            with self._lock:
+                self._tasks_run += 1
+                self._computed_s += seconds
+            if is_shown("debug"):
+                ms = round(seconds * 1e3, 1)
+                _log.debug("task computed", request=key.request, task=key.task, ms=ms)
+            return self._change_here(
+                self._tasks.finished, key, outcome.value, outcome.start_s, outcome.stop_s
+            )
         finally:
             self._runs.pop(key, None)
             if self._idle is not None and not self._runs:
                 self._neighbours.on_loop(self._idle.set)
 
-    def _tell(
-        self, key: TaskKey, outcome: Timed[dict[str, np.ndarray]] | Exception
-    ) -> ComputeJob | None:
-        if isinstance(outcome, MemoryError):
-            outcome = OutOfMemory(
-                cause=f"a task was out of memory: {outcome}",
+    def _failed(self, key: TaskKey, error: Exception) -> None:
+        if isinstance(error, MemoryError):
+            error = OutOfMemory(
+                cause=f"a task was out of memory: {error}",
                 cure="Stop other programs on this device, or plan smaller tiles",
             )
-        if isinstance(outcome, Timed):
-            with self._lock:
-                self._tasks_run += 1
-                self._computed_s += outcome.stop_s - outcome.start_s
-            ms = round((outcome.stop_s - outcome.start_s) * 1e3, 1)
-            _log.debug("task computed", request=key.request, task=key.task, ms=ms)
-            return self._change_here(
-                self._tasks.finished, key, outcome.value, outcome.start_s, outcome.stop_s
-            )
         failed = {"request": key.request, "task": key.task}
-        if isinstance(outcome, ImbrexError):
-            _log.warning("task failed", **failed, code=outcome.code, cause=outcome.cause)
-            self._change(self._tasks.failed, key, outcome.code, str(outcome))
+        if isinstance(error, ImbrexError):
+            _log.warning("task failed", **failed, code=error.code, cause=error.cause)
+            self._change(self._tasks.failed, key, error.code, str(error))
         else:
-            _log.error("task failed with an internal error", **failed, exc_info=outcome)
-            self._change(self._tasks.failed, key, RunError.code, repr(outcome))
-        return None
+            _log.error("task failed with an internal error", **failed, exc_info=error)
+            self._change(self._tasks.failed, key, RunError.code, repr(error))
 
     def _not_sent(self, action: SendToPeer, error: ImbrexError) -> None:
         source = {"request": action.source.request, "task": action.source.task}

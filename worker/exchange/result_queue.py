@@ -4,10 +4,10 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from protos import imbrex_pb2 as pb
 from protos.errors import Unavailable
 from protos.wire.frames import Buffer, buffers
-from worker.tasks.task_items import OutgoingMessage
+from worker.tasks.actions import TaskEnd
+from worker.tasks.task_items import OutgoingMessage, done_item
 
 # Queued tensors are views of arrays that tasks keep anyway, so this caps bookkeeping, not memory.
 MAX_WAITING = 16_384
@@ -21,7 +21,7 @@ class ResultQueue:
 
     def __init__(self) -> None:
         self._waiting: deque[OutgoingMessage] = deque()
-        self._held: deque[pb.Item] = deque()
+        self._held: deque[TaskEnd] = deque()
         self._will_flush = False
         self._changed = asyncio.Event()
         self._closed = False
@@ -44,11 +44,11 @@ class ResultQueue:
             self._waiting.append(message)
         self._changed.set()
 
-    def hold(self, items: Sequence[pb.Item]) -> bool:
-        """Keeps items without payload for the next message, since a separate one costs each side
-        half a millisecond. May be called in any thread. True: `flush_soon` has to be called.
+    def hold(self, done: TaskEnd) -> bool:
+        """Keeps the end of a task for the next message, since a separate one costs each side half a
+        millisecond. May be called in any thread. True: `flush_soon` has to be called.
         """
-        self._held.extend(items)
+        self._held.append(done)
         is_first, self._will_flush = not self._will_flush, True
         return is_first
 
@@ -71,7 +71,7 @@ class ResultQueue:
         while True:
             while self._waiting:
                 items, payloads = self._waiting.popleft()
-                held = [self._held.popleft() for _ in range(len(self._held))]
+                held = [done_item(self._held.popleft()) for _ in range(len(self._held))]
                 await write(buffers([*held, *items], payloads))
             if self._closed:
                 return

@@ -60,7 +60,7 @@ class DataStream:
     def send(self, action: SendToPeer, *, is_second: bool = False) -> bool:
         """Sends without waiting; False if the stream is closed or its queue is full."""
         buffers = packets(action.pieces)
-        self._endpoint.charge(sum(piece.array.nbytes for piece in action.pieces))
+        self._endpoint.charge(action.size_bytes)
         with self._lock:
             if not self._is_open or len(self._unsent) >= MAX_WAITING:
                 return False
@@ -160,9 +160,11 @@ class DataStream:
                 taken = self._send_some(buffers)
             except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
                 return
-            while buffers and taken >= (size := memoryview(buffers[0]).nbytes):
+            gone = 0
+            while gone < len(buffers) and taken >= (size := memoryview(buffers[gone]).nbytes):
                 taken -= size
-                del buffers[0]
+                gone += 1
+            del buffers[:gone]
             if taken:
                 buffers[0] = memoryview(buffers[0]).cast("B")[taken:]
 

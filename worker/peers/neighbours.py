@@ -233,7 +233,7 @@ class _Neighbour:
             self._neighbours.sent["data_messages"] += 1
             return
         assert self._stream is not None
-        size = sum(piece.array.nbytes for piece in action.pieces)
+        size = action.size_bytes
         patience_s = PATIENCE_S + size / SLOWEST_BYTES_PER_S
         for items, payloads in messages(action.pieces):
             try:

@@ -15,8 +15,6 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
-import numpy as np
-
 from models.tensors.arrays import aligned_empty
 from models.tensors.boxes import Box
 from protos.errors import PeerViolation
@@ -121,16 +119,16 @@ class PacketReader:
             raise _violation("ended the stream within a packet")
         names, stop = self._start + HEADER.size, self._start + length
         request = _text(bytes(self._buffer[names : names + request_bytes]))
-        tensor, box = _placed(bytes(self._buffer[names + request_bytes : stop]), tensor_bytes)
+        place = bytes(self._buffer[names + request_bytes : stop])
+        tensor, box, shape, elements = _placed(place, tensor_bytes)
         self._start = stop
-        if size > MAX_TENSOR_BYTES or size != box.volume * dtype.itemsize:
+        if size > MAX_TENSOR_BYTES or size != elements * dtype.itemsize:
             raise _violation(f"sent {size} bytes for a box {box} of {dtype}")
-        array = aligned_empty(box.shape, dtype)
+        array = aligned_empty(shape, dtype)
         if size:
-            self._fill(array.reshape(-1).view(np.uint8).data)
-        return TensorPiece(
-            TaskKey(request, version, task, attempt), tensor, box, array, self._sender
-        ), (mark == LAST)
+            self._fill(array.data.cast("B"))
+        key = TaskKey(request, version, task, attempt)
+        return TensorPiece(key, tensor, box, array, self._sender), mark == LAST
 
     def _has(self, size: int) -> bool:
         """Reads until `size` bytes are buffered; False if the stream ends before."""
@@ -194,11 +192,13 @@ def _place(tensor: str, box: Box) -> bytes:
 
 
 @lru_cache(_MOST_PLACES)
-def _placed(place: bytes, tensor_bytes: int) -> tuple[str, Box]:
+def _placed(place: bytes, tensor_bytes: int) -> tuple[str, Box, tuple[int, ...], int]:
+    """The tensor and the box, its shape and its elements."""
     pairs: Sequence[tuple[int, int]] = list(struct.iter_unpack("<II", place[tensor_bytes:]))
     if any(start > stop for start, stop in pairs):
         raise _violation("sent a box that ends before it begins")
-    return _text(place[:tensor_bytes]), Box.of(*pairs)
+    box = Box.of(*pairs)
+    return _text(place[:tensor_bytes]), box, box.shape, box.volume
 
 
 def _text(name: bytes) -> str:

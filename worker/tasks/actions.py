@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,11 @@ HOST = "host"
 _YIELD_ITEMSIZE = 4
 
 
-@dataclass(frozen=True, slots=True)
-class TaskKey:
+# What is made for every halo, between two kernels that leave nothing in the caches, is a tuple, or
+# is not frozen: these are made, compared and hashed without running Python code.
+
+
+class TaskKey(NamedTuple):
     """One attempt of one task of one request."""
 
     request: str
@@ -70,6 +73,27 @@ class OutputSpec:
     dynamic: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """What goes to one destination, and so in one message: each output with where its box is in
+    what the program yields (None: all of it).
+    """
+
+    to: str
+    address: str
+    outputs: tuple[tuple[OutputSpec, tuple[slice, ...] | None], ...]
+
+
+def destinations_of(outputs: Iterable[OutputSpec]) -> tuple[Destination, ...]:
+    """Outputs by destination, in order; without those of which there is nothing to send."""
+    found: dict[tuple[str, str], list[tuple[OutputSpec, tuple[slice, ...] | None]]] = {}
+    for entry in outputs:
+        if not entry.box.is_empty:
+            cut = None if entry.dynamic else entry.box.slices(entry.yields)
+            found.setdefault((entry.to, entry.address), []).append((entry, cut))
+    return tuple(Destination(to, address, tuple(cuts)) for (to, address), cuts in found.items())
+
+
 @dataclass(frozen=True, eq=False)
 class TaskForm:
     """The part of a task that is the same in every request of its plan. With `any_values`, what
@@ -80,6 +104,11 @@ class TaskForm:
     inputs: tuple[InputSpec, ...]
     outputs: tuple[OutputSpec, ...]
     any_values: bool = False
+
+    @cached_property
+    def destinations(self) -> tuple[Destination, ...]:
+        """Where its outputs go."""
+        return destinations_of(self.outputs)
 
     @cached_property
     def yields(self) -> dict[str, Box]:
@@ -136,7 +165,7 @@ class TaskOrder:
     stream: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class TensorPiece:
     """A box of a tensor, addressed to a task's input or, towards the host, from its output.
     `sender` is the peer that sent it; empty: the host, or this device itself. `selection`: the host
@@ -174,7 +203,7 @@ class SetUp:
     request: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class SendToHost:
     """Pieces for the host, and the end of their task (None for a resend). `more`: this device has
     other open tasks of the same request, so more will be sent.
@@ -186,7 +215,7 @@ class SendToHost:
     more: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class SendToPeer:
     """Pieces for one neighbour. A failure to send fails the task `source`."""
 
@@ -196,15 +225,20 @@ class SendToPeer:
     source: TaskKey
     stream: int
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its pieces."""
+        return sum([piece.array.nbytes for piece in self.pieces])
 
-@dataclass(frozen=True, slots=True, eq=False)
+
+@dataclass(slots=True, eq=False)
 class Keep:
     """A piece for a later task of this device: `Tasks.add_piece`."""
 
     piece: TensorPiece
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TaskEnd:
     """A task has finished; times are of this worker's clock, `peer_bytes` went to other devices.
     `described_last`: its inputs had come before it was assigned.

@@ -15,7 +15,7 @@ move.
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 import numpy as np
@@ -25,6 +25,7 @@ from models.tensors.boxes import Box
 from protos.failures import BadInput, NoOutput, OutOfMemory
 from worker.tasks.actions import (
     HOST,
+    Destination,
     Discard,
     InputSpec,
     Keep,
@@ -39,6 +40,7 @@ from worker.tasks.actions import (
     TaskKey,
     TaskOrder,
     TensorPiece,
+    destinations_of,
 )
 from worker.tasks.early import EarlyPieces
 from worker.tasks.known import shape, slices, without
@@ -189,7 +191,7 @@ class Tasks:
         task.outputs = dict(outputs)
         self._forget_inputs(task)
         done = TaskEnd(key, task.ready_s, start_s, stop_s, described_last=task.described_last)
-        return self._deliver(task, task.order.form.outputs, done)
+        return self._deliver(task, task.order.form.destinations, done)
 
     def failed(self, key: TaskKey, code: str, message: str) -> list[TaskAction]:
         """The program could not be run, or its outputs could not be sent."""
@@ -216,7 +218,7 @@ class Tasks:
                         stream, key, NoOutput.code, f"{wrong}: {entry.tensor} {entry.box}"
                     )
                 ]
-        return self._deliver(task, outputs, None)
+        return self._deliver(task, destinations_of(outputs), None)
 
     def show(self, key: TaskKey, tensor: str, box: Box, stream: int) -> list[TaskAction]:
         """The host asks for the pieces that peers sent of this box of a finished task's input."""
@@ -331,45 +333,31 @@ class Tasks:
         return [SetUp(next(iter(request.bare)).request)]
 
     def _deliver(
-        self, task: _Task, outputs: tuple[OutputSpec, ...], done: TaskEnd | None
+        self, task: _Task, destinations: Iterable[Destination], done: TaskEnd | None
     ) -> list[TaskAction]:
-        """Groups outputs by destination: one action, and so one message, for each."""
+        """One action, and so one message, for each destination."""
         key, stream = task.order.key, task.order.stream
-        groups: dict[tuple[str, str], list[TensorPiece]] = {}
-        for entry in outputs:
-            if entry.box.is_empty:
-                continue
-            target = key
-            if entry.to != HOST:
-                target = TaskKey(key.request, key.plan_version, entry.to_task, entry.to_attempt)
-            part = task.outputs[entry.tensor]
-            if not entry.dynamic:
-                part = part[slices(entry.box, entry.yields)]
-            piece = TensorPiece(
-                target,
-                entry.tensor,
-                entry.box,
-                part,
-                selection=entry.selection,
-                dynamic=entry.dynamic,
+        to_peers: list[TaskAction] = []
+        to_this_device: list[TaskAction] = []
+        to_host: tuple[TensorPiece, ...] = ()
+        for each in destinations:
+            pieces = tuple(
+                _piece(key, task.outputs[entry.tensor], entry, cut) for entry, cut in each.outputs
             )
-            groups.setdefault((entry.to, entry.address), []).append(piece)
-        actions: list[TaskAction] = []
-        for (to, address), pieces in groups.items():
-            if to not in (HOST, self._own_id):
-                actions.append(SendToPeer(to, address, tuple(pieces), key, stream))
+            if each.to == HOST:
+                to_host = pieces
+            elif each.to == self._own_id:
+                to_this_device += map(Keep, pieces)
+            else:
+                to_peers.append(sending := SendToPeer(each.to, each.address, pieces, key, stream))
                 if done is not None:
-                    sent = sum(piece.array.nbytes for piece in pieces)
-                    done = replace(done, peer_bytes=done.peer_bytes + sent)
-        host = tuple(piece for (to, _), group in groups.items() if to == HOST for piece in group)
-        if host or done is not None:
-            to_host = SendToHost(stream, host, done, self._has_open(key.request))
+                    done.peer_bytes += sending.size_bytes
+        if to_host or done is not None:
+            told = SendToHost(stream, to_host, done, self._has_open(key.request))
             # Without pieces it waits for the next message, which neighbours may soon trigger.
-            actions.insert(0 if to_host.more and not host else len(actions), to_host)
+            to_peers.insert(0 if told.more and not to_host else len(to_peers), told)
         # Last: neighbours need not wait for it.
-        for (to, _), pieces in groups.items():
-            actions += map(Keep, pieces if to == self._own_id else ())
-        return actions
+        return to_peers + to_this_device
 
     def _has_open(self, request: str) -> bool:
         return bool(self._requests[request].open)
@@ -400,3 +388,15 @@ class Tasks:
     def _drop(self, why: str) -> list[TaskAction]:
         self.dropped[why] += 1
         return []
+
+
+def _piece(
+    key: TaskKey, made: np.ndarray, entry: OutputSpec, cut: tuple[slice, ...] | None
+) -> TensorPiece:
+    """What an output's destination gets of what the task `key` made."""
+    if entry.to != HOST:
+        key = TaskKey(key.request, key.plan_version, entry.to_task, entry.to_attempt)
+    part = made if cut is None else made[cut]
+    return TensorPiece(
+        key, entry.tensor, entry.box, part, selection=entry.selection, dynamic=entry.dynamic
+    )
