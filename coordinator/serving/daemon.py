@@ -11,15 +11,12 @@ up to the application (`coordinator.serving.common.body`).
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import signal
 import socket
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -34,10 +31,10 @@ from coordinator.serving.common.keys import neighbourhood
 from coordinator.serving.common.tls import WebTls
 from coordinator.settings import CoordinatorSettings
 from models.onnx_file.mapped import remove_leftovers
-from protos.daemon.files import alone_in, write_atomically
-from protos.daemon.heap import keep_buffers
+from protos.daemon.files import alone_in
+from protos.daemon.memory import keep_buffers
 from protos.daemon.ports import cannot_listen
-from protos.daemon.supervision import serving
+from protos.daemon.supervision import ready_file, serving
 
 READY_FILE = "ready.json"
 # Requests in flight may finish within this time; then connections are closed.
@@ -104,7 +101,7 @@ async def _serve(coordinator: Coordinator, listener: socket.socket, tls: WebTls 
         places = {"url": url}
         for each in interfaces:
             places |= await each.start(tls)
-        with _ready_file(settings.state_dir, places | {"pid": os.getpid()}):
+        with ready_file(settings.state_dir / READY_FILE, places):
             log.info("ready", **places)
             async with serving():
                 await server.serve(sockets=[listener])
@@ -142,16 +139,6 @@ def _listening(settings: CoordinatorSettings) -> Iterator[socket.socket]:
             raise cannot_listen(settings.host, settings.port, ways, reason) from error
         listener.setblocking(False)
         yield listener
-
-
-@contextmanager
-def _ready_file(state_dir: Path, told: Mapping[str, object]) -> Iterator[None]:
-    path = state_dir / READY_FILE
-    write_atomically(path, json.dumps(told).encode())
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
 
 
 class HttpConnection(H11Protocol):

@@ -14,9 +14,8 @@ from coordinator.tasks.timeline import Passed, Sketch
 from models.check.tolerance import PLAIN, between_devices
 from models.cut.cutter import cut
 from models.cut.partial import cut_partial
-from models.cut.program import BlobSource, Program
+from models.cut.program import BlobSource, NetworkKey, Program
 from models.cut.units import Network
-from models.cut.whole import NetworkKey
 from models.graph.ending import Ending
 from models.graph.graph import JoinedOutput, results_of
 from models.graph.shapes import TensorInfo

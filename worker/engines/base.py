@@ -39,7 +39,7 @@ class Traits:
     covers the version, the processor's kernels and options. `dtypes` (numpy's names) are those
     allowed for inputs and outputs of programs. `tolerance` is how far results may be from
     onnxruntime's, relative to the largest magnitude of a program's outputs. `limits`: it computes
-    whole networks only (`models.cut.whole`), of which the coordinator plans those that they take.
+    whole networks only (`models.cut.program`), of which the coordinator plans those that they take.
     `may_crash`: another process makes its first run of each program.
     """
 

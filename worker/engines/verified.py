@@ -28,10 +28,9 @@ from typing import TypeAlias
 import numpy as np
 import structlog
 
-from models.cut.program import Program, weight_bytes
-from models.cut.whole import whole_network
+from models.cut.program import Program, weight_bytes, whole_network
 from models.tensors.memory import PROCESS_BYTES, engine_cap_bytes, megabytes
-from protos.daemon.memory_in_use import resident_bytes
+from protos.daemon.memory import resident_bytes
 from protos.errors import ImbrexError
 from protos.failures import BadInput, RunError
 from protos.wire.facts import EngineShare, KeptPrograms
