@@ -417,15 +417,23 @@ def place(
     ]
     if planned in free and not task.failures:
         return planned
-    backlog = _Backlog(requests, expected)
+    # The work that devices have: the number of attempts, and their predicted seconds.
+    attempts: Counter[DeviceId] = Counter()
+    busy_s: dict[DeviceId, float] = {}
+    for other in requests:
+        for started in other.tasks:
+            for attempt in started.attempts.values():
+                task_s = expected.task_s(other.graph, started.spec.id, attempt.device)
+                busy_s[attempt.device] = busy_s.get(attempt.device, 0.0) + task_s
+                attempts[attempt.device] += 1
 
     def rank(device: DeviceId) -> tuple[int, bool, bool, float, int]:
         ready_s = expected.prepare_s(run.graph, task.spec.id, device)
         ready_s += expected.task_s(run.graph, task.spec.id, device)
-        seconds = backlog.seconds.get(device, 0.0) + ready_s
+        seconds = busy_s.get(device, 0.0) + ready_s
         # Beyond its limits a device computes with onnxruntime: better than losing the request.
         beyond = not expected.takes(run.graph, device)
-        return task.failures[device], beyond, device != planned, seconds, backlog.attempts[device]
+        return task.failures[device], beyond, device != planned, seconds, attempts[device]
 
     return min(free, key=rank, default=None)
 
@@ -439,20 +447,6 @@ def _apart(
         return [each for each in devices if each not in used and (not own or each in own)]
     avoided = {device for each in others for device in each.occupied}
     return [each for each in devices if each not in avoided] or devices if avoided else devices
-
-
-class _Backlog:
-    """The work that devices have: predicted seconds, and the number of attempts."""
-
-    def __init__(self, requests: Iterable[RequestRun], expected: Expectations) -> None:
-        self.attempts: Counter[DeviceId] = Counter()
-        self.seconds: dict[DeviceId, float] = {}
-        for run in requests:
-            for task in run.tasks:
-                for attempt in task.attempts.values():
-                    task_s = expected.task_s(run.graph, task.spec.id, attempt.device)
-                    self.seconds[attempt.device] = self.seconds.get(attempt.device, 0.0) + task_s
-                    self.attempts[attempt.device] += 1
 
 
 def dispatch(actions: Sequence[Action]) -> tuple[Sequence[Action], list[list[Assign]]]:

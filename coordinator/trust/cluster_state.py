@@ -58,32 +58,6 @@ def read_entries(path: Path) -> Entries:
     return found
 
 
-class Followed:
-    """The entries of a file that another process may change; read again only after changes."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        # One value: several threads read and replace it.
-        self._read: tuple[tuple[int, int] | None, Entries] = (None, {})
-
-    def entries(self) -> Entries:
-        """The present entries.
-
-        Raises:
-            BadConfiguration: the file cannot be read.
-        """
-        try:
-            found = os.stat(self._path)
-            stamp = found.st_mtime_ns, found.st_ino
-        except FileNotFoundError:
-            stamp = None
-        known, entries = self._read
-        if stamp != known:
-            entries = read_entries(self._path)
-            self._read = stamp, entries
-        return entries
-
-
 @contextmanager
 def changing(path: Path) -> Iterator[Entries]:
     """The entries, to be changed in place, and written back at the end if they were. The file is
@@ -129,7 +103,11 @@ class ClusterState:
 
     def __init__(self, state_dir: Path) -> None:
         self._state_dir = state_dir
-        self._followed = {name: Followed(self._path(name)) for name in DOCUMENTS}
+        self._paths = {name: state_dir / f"{name}.json" for name in DOCUMENTS}
+        # By document, the file's stamp when it was read, and its entries: one value, since several
+        # threads read and replace it.
+        self._read: dict[str, tuple[tuple[int, int] | None, Entries]]
+        self._read = dict.fromkeys(DOCUMENTS, (None, {}))
 
     @property
     def url(self) -> str:
@@ -155,7 +133,16 @@ class ClusterState:
         Raises:
             BadConfiguration: they cannot be read.
         """
-        return self._followed[name].entries()
+        known, entries = self._read[name]
+        try:
+            found = os.stat(self._paths[name])
+            stamp = found.st_mtime_ns, found.st_ino
+        except FileNotFoundError:
+            stamp = None
+        if stamp != known:
+            entries = read_entries(self._paths[name])
+            self._read[name] = stamp, entries
+        return entries
 
     def change(self, names: Sequence[str], do: Callable[..., T]) -> T:
         """Calls `do` with the entries of these documents, which it may change in place, and returns
@@ -167,7 +154,4 @@ class ClusterState:
             Unavailable: changes are impossible at present.
         """
         with ExitStack() as stack:
-            return do(*(stack.enter_context(changing(self._path(name))) for name in names))
-
-    def _path(self, name: str) -> Path:
-        return self._state_dir / f"{name}.json"
+            return do(*(stack.enter_context(changing(self._paths[name])) for name in names))
