@@ -139,8 +139,7 @@ def found_by(served: ServedModel, asked: RequestInput, answer: Answer) -> list[V
     if served.sidecar is None or asked.placement is None:
         return [RawOutput(name, output) for name, output in answer.outputs.items()]
     found = predictions(served.sidecar, answer.outputs, asked.placement)
-    served.sightings.pictures += 1
-    served.sightings.empty += not found
+    served.sightings.note(anything=bool(found))
     return found
 
 
