@@ -1,16 +1,21 @@
-"""How long ncnn keeps Python's other threads from running while it prepares the programs of a plan
-for four Pi 4s: the longest pause of a thread that wakes up every half millisecond.
+"""What preparing a plan's programs costs: halos that another process sends meanwhile, from when one
+is sent until it is read, and the time, with onnxruntime alone and with ncnn beside it, as a worker
+prepares them for a plan for four Pi 4s.
+
+ncnn holds Python's lock while it prepares a layer, and a halo waits for that.
 
     python -m benchmarks.loading [--only vgg16-conv,yolov8n] [--json] [-o FILE]
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import socket
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,77 +35,113 @@ from models.cut.program import BlobSource
 from models.tensors.boxes import Box
 from protos.failures import BadInput
 from worker.engines.base import Engine, Place
-from worker.engines.registry import factory_of
+from worker.engines.registry import DEFAULT, factory_of
+from worker.peers.packets import PacketReader, packets
 from worker.programs.store import BlobStore
+from worker.tasks.actions import TaskKey, TensorPiece
 
 NETWORKS = ("vgg16-conv", "yolov8n", "resnet50", "yolov2")
-TICK_S = 0.0005
-# Other programs on the machine cause pauses, too: of so many the shortest counts.
-TURNS = 3
+# Between halos, as between kernels, and their shape.
+TICK_S = 0.002
+HALO = (1, 64, 1, 64)
+IDLE_S = 2.0
 
 
-class _Ticker:
-    """A thread that should never have to wait for longer than it sleeps."""
+class Halos:
+    """Halos of a neighbour, which another process sends from now on: how long each one took."""
 
     def __init__(self) -> None:
-        self.longest_s = 0.0
-        self._is_ended = False
-        self._thread = threading.Thread(target=self._work)
-        self._thread.start()
+        self.seconds: list[float] = []
+        there, self._here = socket.socketpair()
+        forked = multiprocessing.get_context("fork")
+        self._is_ended = forked.Event()
+        self._sending = forked.Process(target=self._send, args=(there,))
+        self._sending.start()
+        there.close()
+        self._reading = threading.Thread(target=self._read)
+        self._reading.start()
 
     def end(self) -> None:
-        """Ends the thread."""
-        self._is_ended = True
-        self._thread.join()
+        """Ends both."""
+        self._is_ended.set()
+        self._sending.join()
+        self._reading.join()
+        self._here.close()
 
-    def _work(self) -> None:
-        before_s = time.perf_counter()
-        while not self._is_ended:
-            time.sleep(TICK_S)
-            now_s = time.perf_counter()
-            self.longest_s = max(self.longest_s, now_s - before_s - TICK_S)
-            before_s = now_s
+    def _send(self, stream: socket.socket) -> None:
+        values = np.zeros(HALO, np.float32)
+        while not self._is_ended.wait(TICK_S):
+            key = TaskKey(repr(time.monotonic()), 1, 0, 0)
+            for part in packets((TensorPiece(key, "x", Box.whole(HALO), values),)):
+                stream.sendall(part)
+
+    def _read(self) -> None:
+        reader = PacketReader(self._here, "neighbour")
+        while (packet := reader.next()) is not None:
+            piece, _ = packet
+            self.seconds.append(time.monotonic() - float(piece.key.request))
 
 
 def measure(name: str) -> dict[str, Any]:
-    """One network: the longest pause of all its programs and the median of their longest ones."""
-    pauses, began_s = [], time.perf_counter()
+    """One network: seconds of either engine, and milliseconds of halos, of which there are as many
+    without any preparation.
+    """
     with tempfile.TemporaryDirectory() as folder:
         store = BlobStore(Path(folder), 1 << 40)
-        engine = factory_of("ncnn")(Place(Path(folder) / "programs", store, 1))
+        engines: dict[str, Engine] = {
+            each: factory_of(each)(Place(Path(folder) / each, store, 1))
+            for each in (DEFAULT, "ncnn")
+        }
+        seconds = dict.fromkeys(engines, 0.0)
+        halos: dict[str, list[float]] = {each: [] for each in engines}
+        programs = 0
         for piece, blobs in _pieces(name):
             for ref in piece.program.weights:
                 store.path(ref.sha256).write_bytes(blobs.bytes_of(ref.sha256))
-            feeds = {name: np.zeros(box.shape, np.float32) for name, box in piece.inputs.items()}
-            engine.prepare(piece.program)
-            with suppress(BadInput):  # onnxruntime computes it
-                pauses.append(
-                    min(_pause(engine, piece.program.sha256, feeds) for _ in range(TURNS))
-                )
+            for each, engine in engines.items():
+                sent, began_s = Halos(), time.perf_counter()
+                with suppress(BadInput):  # onnxruntime computes it
+                    _prepare(engine, piece)
+                    programs += each != DEFAULT
+                seconds[each] += time.perf_counter() - began_s
+                sent.end()
+                halos[each] += sent.seconds
+        undisturbed = Halos()
+        time.sleep(max(sum(seconds.values()), IDLE_S))
+        undisturbed.end()
+    halos_ms = {"none": undisturbed.seconds, **halos}
     return {
         "network": name,
-        "programs": len(pauses),
-        "longest, ms": 1e3 * max(pauses),
-        "median, ms": 1e3 * float(np.median(pauses)),
-        "preparing all, s": time.perf_counter() - began_s,
+        "programs": programs,
+        "preparing_s": seconds,
+        "times": sum(seconds.values()) / seconds[DEFAULT],
+        "halo_ms": {
+            each: {
+                "median": 1e3 * float(np.median(times)),
+                "p99": 1e3 * float(np.quantile(times, 0.99)),
+                "longest": 1e3 * max(times),
+            }
+            for each, times in halos_ms.items()
+        },
     }
 
 
-def _pause(engine: Engine, sha256: str, feeds: Mapping[str, np.ndarray]) -> float:
-    """The longest pause, in seconds, while a program is prepared for such inputs.
+def _prepare(engine: Engine, piece: CutTile) -> None:
+    """As for a first run.
 
     Raises:
         BadInput: the engine does not take it.
     """
-    loaded = engine.load(sha256)
+    engine.prepare(piece.program)
+    loaded = engine.load(piece.program.sha256)
     assert loaded is not None, "it was just prepared"
-    feeds = {name: array.astype(loaded.inputs[name].dtype) for name, array in feeds.items()}
-    ticker = _Ticker()
-    try:
-        loaded.bound(feeds, {})
-    finally:
-        ticker.end()
-    return ticker.longest_s
+    loaded.bound(
+        {
+            name: np.zeros(box.shape, loaded.inputs[name].dtype)
+            for name, box in piece.inputs.items()
+        },
+        {},
+    )
 
 
 def _pieces(name: str) -> Iterator[tuple[CutTile, BlobSource]]:
@@ -118,11 +159,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default=",".join(NETWORKS), metavar="NAME,...", help="networks")
     chosen = parser.parse_args(arguments)
     rows = [measure(name) for name in chosen.only.split(",")]
-    text = "\n".join(
-        f"{row['network']:20} longest pause {row['longest, ms']:6.1f} ms, median "
-        f"{row['median, ms']:.1f} ms of {row['programs']} programs"
-        for row in rows
-    )
+    lines = []
+    for row in rows:
+        none, plain, both = (row["halo_ms"][each]["p99"] for each in ("none", DEFAULT, "ncnn"))
+        lines.append(
+            f"{row['network']:12} {row['times']:.2f} times as long with ncnn; p99 of a halo "
+            f"{none:.2f} ms, beside onnxruntime {plain:.2f}, beside ncnn {both:.2f}"
+        )
+    text = "\n".join(lines)
     emit({"networks": rows}, chosen, text)
     return 0
 

@@ -175,9 +175,24 @@ SECTIONS = (
     ),
     Section(
         "loading.json",
-        "How long ncnn keeps other threads waiting while it loads programs",
-        "The longest pause of a thread of Python's, in the programs of a plan for four Pi 4s.",
-        columns("networks"),
+        "Preparing the programs of a plan",
+        "Of a plan for four Pi 4s, with onnxruntime and then with ncnn; and halos that another "
+        "process sends meanwhile, in milliseconds.",
+        lambda result: markdown(
+            [
+                {
+                    "network": row["network"],
+                    "programs of ncnn": row["programs"],
+                    **{f"{engine}, s": round(s, 2) for engine, s in row["preparing_s"].items()},
+                    "times": round(row["times"], 2),
+                    **{
+                        f"p99 beside {engine}": round(ms["p99"], 2)
+                        for engine, ms in row["halo_ms"].items()
+                    },
+                }
+                for row in result["networks"]
+            ]
+        ),
     ),
     Section(
         "heights.json",

@@ -89,7 +89,7 @@ async def test_memory_that_ends_while_a_task_is_set_up_is_told_as_such(tmp_path,
         WorkerClient(running.address, Caller("host")) as client,
     ):
         await install(client, program, blobs)
-        monkeypatch.setattr(TaskExchange, "_bound", none_left)
+        monkeypatch.setattr(TaskExchange, "_ready", none_left)
         _, end = await answered(client, program, picture(12, 10), "short")
     assert end.code == "out_of_memory", end
     assert "out of memory" in end.message

@@ -131,6 +131,29 @@ PROGRAMS = {
             **{"m": values(8, seed=2), "v": values(8) ** 2},
         },
     ),
+    "convolution, transposed": (
+        [node("ConvTranspose", "x w b", strides=[2, 2], kernel_shape=[2, 2])],
+        {"w": values(8, 5, 2, 2), "b": values(5)},
+    ),
+    "convolution, transposed, with pads on some sides": (
+        [
+            node(
+                "ConvTranspose",
+                "x w",
+                **{"strides": [2, 3], "pads": [1, 0, 2, 1], "output_padding": [1, 2]},
+                **WINDOW,
+            )
+        ],
+        {"w": values(8, 8, 3, 3)},
+    ),
+    "convolution, transposed, with dilations, of what is read twice": (
+        [
+            node("Relu", "x", "r"),
+            node("ConvTranspose", "r w", "c", dilations=[2, 1], pads=[2, 1, 2, 1], **WINDOW),
+            node("Add", "c r"),
+        ],
+        {"w": values(8, 8, 3, 3)},
+    ),
     "depth to space": ([node("DepthToSpace", "x", blocksize=2)], {}),
     "depth to space by rows": ([node("DepthToSpace", "x", blocksize=2, mode="CRD")], {}),
     "divided constant": ([node("Div", "c x")], {"c": np.float32(3)}),
@@ -147,6 +170,7 @@ PROGRAMS = {
         {"w": values(8, 8, 3, 3)},
     ),
     "leaky relu": ([node("LeakyRelu", "x", alpha=0.2)], {}),
+    "local response": ([node("LRN", "x", size=5, alpha=0.2, beta=0.6, bias=2.0)], {}),
     "max pool with pads": ([node("MaxPool", "x", pads=[0, 1, 1, 0], **WINDOW)], {}),
     "max pool with strides that leave rows out": (
         [node("MaxPool", "x", kernel_shape=[3, 3], strides=[2, 2])],
@@ -423,6 +447,11 @@ def test_halves_are_for_models_that_allow_them_on_processors_that_have_them(
 
 
 REFUSED = {
+    "ConvTranspose in groups": (
+        [node("ConvTranspose", "x w", group=2, kernel_shape=[3, 3])],
+        CUBE,
+        "ConvTranspose in this form",
+    ),
     "Erf of two batches": ([node("Relu", "x")], (2, 8, 8, 8), "of shape (2, 8, 8, 8)"),
     "Hardmax": ([node("Hardmax", "x")], CUBE, "the operator Hardmax"),
     "Pad of channels": ([node("Pad", "x p")], CUBE, "Pad of channels"),
@@ -439,7 +468,7 @@ REFUSED = {
 def test_what_is_not_known_is_refused_by_name(tmp_path, name):
     nodes, shape, why = REFUSED[name]
     constants = {"p": integers(0, 1, 0, 0, 0, 0, 0, 0), "s": integers(0), "e": integers(8)}
-    constants |= {"a": integers(2), "t": integers(2)}
+    constants |= {"a": integers(2), "t": integers(2), "w": values(8, 4, 3, 3)}
     used = {label: constants[label] for entry in nodes for label in entry.input if label != "x"}
     with pytest.raises(BadInput) as raised:
         computed(tmp_path, nodes, {"x": values(*shape)}, **used)

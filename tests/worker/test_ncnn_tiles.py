@@ -24,7 +24,10 @@ from worker.programs.store import BlobStore
 pytest.importorskip("ncnn", reason="needs the extra ncnn")
 
 GRIDS = ((1, 1), (2, 2), (3, 2), (4, 1))
-SLOW = ("digits", "mobilenetv2", "resnet18", "resnet50", "vgg16-conv", "yolov2", "yolov8n")
+SLOW = (
+    *("digits", "googlenet", "mobilenetv2", "resnet18", "resnet50", "unet", "vgg16-conv"),
+    *("yolov2", "yolov8n"),
+)
 
 
 @pytest.fixture

@@ -51,13 +51,8 @@ class Clock(Protocol):
 class RealClock:
     """The system's clocks."""
 
-    def now_s(self) -> float:
-        """Monotonic wall time."""
-        return time.monotonic()
-
-    def cpu_s(self) -> float:
-        """CPU time of the calling thread."""
-        return time.thread_time()
+    now_s = staticmethod(time.monotonic)
+    cpu_s = staticmethod(time.thread_time)
 
     def sleep_until(self, deadline_s: float) -> None:
         """Returns at `deadline_s` or later."""
@@ -265,21 +260,23 @@ class Compute:
         """Runs a job that is set up, on a core that is its own; delivers its result or its error;
         returns what this thread is to compute next.
         """
+        result: Timed[Any] | Exception
         if outcome is None:
             return None
+        if isinstance(outcome, Ready):
+            try:
+                result = self.throttle.run(outcome)
+            except Exception as error:
+                result = error
+            finally:
+                self._cores.release()
+        else:
+            result = outcome
         try:
-            return job.ended(self._run(outcome) if isinstance(outcome, Ready) else outcome)
+            return job.ended(result)
         except Exception:
             _log.exception("the result of a task could not be delivered")
             return None
-
-    def _run(self, ready: Ready[Any]) -> Timed[Any] | Exception:
-        try:
-            return self.throttle.run(ready)
-        except Exception as error:
-            return error
-        finally:
-            self._cores.release()
 
     def _settle(self) -> None:
         if hasattr(self._settled, "here"):

@@ -12,7 +12,7 @@ import numpy as np
 TO_THE_END = -233
 CONVOLUTIONS = ("Convolution", "ConvolutionDepthWise")
 # They compute into memory of their own.
-_APART = (*CONVOLUTIONS, "Crop", "Interp", "Pooling")
+_APART = (*CONVOLUTIONS, "Crop", "Deconvolution", "Interp", "Pooling")
 
 
 class Unknown(Exception):

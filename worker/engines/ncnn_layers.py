@@ -95,6 +95,38 @@ def _conv(to: Translation, node: NodeProto) -> None:
     to.add(kind, node.input[:1], node.output[0], parameters, weights)
 
 
+def _conv_transpose(to: Translation, node: NodeProto) -> None:
+    weight, bias = float32(to.constant(node, 1)), float32(to.constant(node, 2))
+    assert weight is not None
+    given = attributes(node)
+    if weight.ndim != 4 or given.get("group", 1) != 1 or given.get("output_shape"):
+        raise Unknown("ConvTranspose in this form")
+    strides, dilations, pads = _window(node, weight.shape[2:])
+    beyond = given.get("output_padding", [0, 0])
+    parameters: dict[int, Any] = {
+        0: weight.shape[1],
+        **{1: weight.shape[3], 11: weight.shape[2]},
+        **{2: dilations[1], 12: dilations[0]},
+        **{3: strides[1], 13: strides[0]},
+        **{14: pads[0], 4: pads[1], 16: pads[2], 15: pads[3]},
+        **{18: beyond[1], 19: beyond[0]},
+        **{5: int(bias is not None), 6: weight.size},
+    }
+    by_output = np.ascontiguousarray(weight.swapaxes(0, 1))
+    weights = [PLAIN, by_output] if bias is None else [PLAIN, by_output, bias]
+    to.add("Deconvolution", node.input[:1], node.output[0], parameters, weights)
+
+
+def _lrn(to: Translation, node: NodeProto) -> None:
+    given = attributes(node)
+    size = int(given["size"])
+    if len(to.dims(node.input[0])) != 3:
+        raise Unknown("LRN in this form")
+    alpha, beta = float(given.get("alpha", 1e-4)), float(given.get("beta", 0.75))
+    parameters = {0: 0, 1: size, 2: alpha, 3: beta, 4: float(given.get("bias", 1.0))}
+    to.add("LRN", node.input[:1], node.output[0], parameters)
+
+
 def _batch_normalization(to: Translation, node: NodeProto) -> None:
     scale, bias, mean, variance = (np.asarray(to.constant(node, place)) for place in range(1, 5))
     epsilon = float(attributes(node).get("epsilon", 1e-5))
@@ -484,12 +516,14 @@ _OPERATORS: Operators = {
     "Clip": _clip,
     "Concat": _concat,
     "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
     "DepthToSpace": _depth_to_space,
     "Flatten": _reshape,
     "Gemm": _gemm,
     "GlobalAveragePool": _global_pool,
     "GlobalMaxPool": _global_pool,
     "HardSigmoid": _hard_sigmoid,
+    "LRN": _lrn,
     "MatMul": _mat_mul,
     "MaxPool": _pool,
     "PRelu": _prelu,

@@ -106,21 +106,19 @@ class TaskExchange:
             PeerViolation: it is malformed, or only a worker may send it.
         """
         now = time.monotonic()
+        payload: Any
         for item, payload in decode(message):
+            kind = item.WhichOneof("kind")
             try:
-                self._take(number, item, payload, now)
+                if kind == "tensor":
+                    self._change(self._tasks.add_piece, piece_of(item.tensor, payload), now)
+                elif kind == "ping":
+                    self._pong(number, item.ping, now)
+                elif kind != "pong":
+                    self._order(number, item, now)
             except PeerViolation as violation:
-                violation.request = getattr(getattr(item, item.WhichOneof("kind")), "request", "")
+                violation.request = getattr(getattr(item, kind), "request", "")
                 raise
-
-    def _take(self, number: int, item: pb.Item, payload: Any, now: float) -> None:
-        kind = item.WhichOneof("kind")
-        if kind == "tensor":
-            self._change(self._tasks.add_piece, piece_of(item.tensor, payload), now)
-        elif kind == "ping":
-            self._pong(number, item.ping, now)
-        elif kind != "pong":
-            self._order(number, item, now)
 
     def receive_of_peer(self, sender: str, message: Buffer) -> None:
         """Handles one message of a neighbour over gRPC, which holds only tensors.
@@ -278,7 +276,7 @@ class TaskExchange:
 
     def _job(self, run: RunProgram) -> ComputeJob:
         job = self._runs[run.key] = ComputeJob(
-            partial(self._begin, run), partial(self._ended, run.key)
+            partial(self._ready, run), partial(self._ended, run.key)
         )
         return job
 
@@ -291,17 +289,16 @@ class TaskExchange:
                 run = self._tasks.next_to_set_up(request)
             if run is None:
                 return
-            run.ready = self._bound(run)
+            self._ready(run)
         self._compute.errand(partial(self._set_up, request))
 
-    def _begin(self, run: RunProgram) -> Ready[dict[str, np.ndarray]]:
-        ready: Ready[dict[str, np.ndarray]] = run.ready or self._bound(run)
-        run.ready = None
+    def _ready(self, run: RunProgram) -> Ready[dict[str, np.ndarray]]:
+        """The run, set up: once, early or at its turn."""
+        ready: Ready[dict[str, np.ndarray]] | None = run.ready
+        if ready is None:
+            bound = self._sessions.get(run.program).bound(run.inputs, run.shapes)
+            ready = run.ready = replace(bound, finite=run.checked)
         return ready
-
-    def _bound(self, run: RunProgram) -> Ready[dict[str, np.ndarray]]:
-        bound = self._sessions.get(run.program).bound(run.inputs, run.shapes)
-        return replace(bound, finite=run.checked)
 
     def _ended(
         self, key: TaskKey, outcome: Timed[dict[str, np.ndarray]] | Exception

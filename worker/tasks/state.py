@@ -231,7 +231,7 @@ class Tasks:
         if task is None or not pieces:
             why = f"pieces that peers sent to task {key.task} of request {key.request} are not kept"
             return [ReportFailure(stream, key, NoOutput.code, f"{why}: {tensor} {box}")]
-        return [SendToHost(stream, pieces, None, self._has_open(key.request))]
+        return [SendToHost(stream, pieces, None, bool(self._requests[key.request].open))]
 
     def cancel(self, request: str, task: int, attempt: int) -> list[TaskAction]:
         """The host cancels this task."""
@@ -353,14 +353,11 @@ class Tasks:
                 if done is not None:
                     done.peer_bytes += sending.size_bytes
         if to_host or done is not None:
-            told = SendToHost(stream, to_host, done, self._has_open(key.request))
+            told = SendToHost(stream, to_host, done, bool(self._requests[key.request].open))
             # Without pieces it waits for the next message, which neighbours may soon trigger.
             to_peers.insert(0 if told.more and not to_host else len(to_peers), told)
         # Last: neighbours need not wait for it.
         return to_peers + to_this_device
-
-    def _has_open(self, request: str) -> bool:
-        return bool(self._requests[request].open)
 
     def _end(self, task: _Task) -> list[TaskAction]:
         was_running = task.phase is TaskPhase.RUNNING
