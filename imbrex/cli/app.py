@@ -35,7 +35,7 @@ from protos.daemon.parent import follow_parent
 from protos.daemon.texts import write_anything
 from protos.errors import BadConfiguration, ImbrexError
 from protos.rooms import OWN, is_installed, lacking
-from protos.trust.credentials import prefer_quick_cipher
+from protos.trust.ciphers import prefer_quick_cipher
 
 # The modules that only extras install, by import name.
 EXTRAS = {"av": "watch", "paho": "mqtt"} | dict.fromkeys(

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from protos.trust.credentials import CHACHA20_FIRST, VARIABLE, prefer_quick_cipher
+from protos.trust.ciphers import CHACHA20_FIRST, VARIABLE, prefer_quick_cipher
 from protos.trust.identity import device_name
 from tests.trust.support import HALL, KITCHEN, caller, make_trust
 

@@ -21,7 +21,8 @@ import structlog
 from coordinator.settings import CoordinatorSettings
 from coordinator.trust.authority import Authority
 from protos.errors import BadConfiguration, ImbrexError
-from protos.trust.credentials import PRIORITIZE_CHACHA20, server_credentials
+from protos.trust.ciphers import PRIORITIZE_CHACHA20
+from protos.trust.credentials import server_credentials
 from protos.trust.identity import RENEWED_BEFORE_END, certificate_end, now_utc
 
 # Renewed files, and new addresses of this device, are noticed within a minute.
