@@ -17,7 +17,7 @@ from imbrex.demo.emulation.computer import Computer
 from imbrex.demo.emulation.rate import measured_core
 from imbrex.kinds.presets import Preset, load_kind
 
-_CORE_RUNS = 30
+CORE_RUNS = 30
 # What all devices together may take of this machine's cores while everybody computes: messages,
 # the kernel's buckets and the coordinator need the rest.
 _MOST_CORES = 0.6
@@ -100,7 +100,7 @@ def bench(setting: Setting, say: Say) -> Iterator[Bench]:
     if setting.medium:
         preset = preset.model_copy(update={"medium": setting.medium})
     say("measuring this machine")
-    core = measured_core(_CORE_RUNS)
+    core = measured_core(CORE_RUNS)
     devices = max(setting.devices, sum(setting.clocks))
     scale = setting.scale or fitting_scale(preset, devices, core.gflops)
     wanted = preset.scaled(scale)

@@ -222,16 +222,34 @@ PROGRAMS = {
 }
 
 
+# Those of which the sizes are given.
+SIZED = ("flatten and product", "product", "space to depth", "split")
+ODD = (1, 8, 7, 9)
+
+
 @pytest.mark.parametrize("packs", [True, False])
-@pytest.mark.parametrize("name", sorted(PROGRAMS))
-def test_every_layer_is_computed_as_by_onnxruntime(tmp_path, monkeypatch, name, packs):
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [(name, CUBE) for name in sorted(PROGRAMS)]
+    + [(name, ODD) for name in sorted(PROGRAMS) if not name.startswith(SIZED)],
+)
+def test_every_layer_is_computed_as_by_onnxruntime(tmp_path, monkeypatch, name, shape, packs):
     nodes, constants = PROGRAMS[name]
     net = Ncnn.net
     monkeypatch.setattr(
         Ncnn, "net", lambda own, graph, options: net(own, graph, replace(options, packs=packs))
     )
     opset = {"mish": 18}.get(name, 13 if name.startswith(("split", "mean", "global")) else OPSET)
-    assert_same(*computed(tmp_path, nodes, {"x": values(*CUBE)}, opset=opset, **constants))
+    assert_same(*computed(tmp_path, nodes, {"x": values(*shape)}, opset=opset, **constants))
+
+
+def test_inputs_of_odd_sizes_are_joined_in_any_order(tmp_path):
+    feeds = {"a": values(*ODD), "b": values(*ODD, seed=1)}
+    assert_same(
+        *computed(
+            tmp_path, [node("Concat", "b a", axis=1), node("Relu", "y", "z")], feeds, ("y", "z")
+        )
+    )
 
 
 @pytest.mark.parametrize(

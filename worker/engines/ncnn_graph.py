@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ _MAGIC = 7767517
 PLAIN = np.zeros(1, np.int32)
 # ncnn's numbers of the sizes of a tensor, from its first axis on, by their count.
 _SIZES = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}
+# The elements that a channel begins at a multiple of.
+_ALIGNED = 4
 # A tensor is copied out as channels of another one of at most so many times its size.
 _MOST_LEFT_OUT = 4
 # The operands after which come settings, not tensors, by operator.
@@ -414,8 +417,9 @@ class Translation:
             blob = f"b{count}"
             lines.append(layer.line(len(lines), entries, [blob]))
             if layer.kind == "Input":
-                is_copied = output in in_place | ends
-                inputs[names[output]] = Input(blob, self.dims(output), is_copied)
+                shape = self.dims(output)
+                is_copied = output in in_place | ends or _is_unaligned(shape)
+                inputs[names[output]] = Input(blob, shape, is_copied)
             waiting[output] = [blob]
             if read[output] > 1:
                 waiting[output] = [f"b{count + 1 + k}" for k in range(read[output])]
@@ -450,3 +454,10 @@ def float32(array: np.ndarray | None) -> np.ndarray | None:
 
 
 Operators = Mapping[str, Callable[[Translation, NodeProto], None]]
+
+
+def _is_unaligned(shape: Shape) -> bool:
+    """Whether ncnn would leave a gap behind each channel of such a tensor, for which layers look
+    that copy or divide several channels at once. An array has none.
+    """
+    return len(shape) > 2 and prod(shape[1:]) % _ALIGNED != 0
