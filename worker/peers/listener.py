@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -24,7 +23,7 @@ from protos.rpc.direct import GREET_S, PREFACE, tune
 from protos.trust.identity import device_of
 from worker.peers.offers import Offers
 from worker.peers.packets import WELCOME, PacketReader, read_greeting
-from worker.peers.readers import FollowUp, Readers
+from worker.peers.readers import FollowUp, PeerStream, Readers
 from worker.tasks.actions import TensorPiece
 
 # Connections that have not greeted yet, and streams of one neighbour: its present one, and those
@@ -39,18 +38,6 @@ _PAUSE_S = 0.1
 Deliver = Callable[[TensorPiece], FollowUp | None]
 
 _log = structlog.get_logger()
-
-
-@dataclass(slots=True, eq=False)
-class _Stream:
-    """A connection; its sender, and what reads it, once that has greeted. `uncharged_bytes` are
-    those of a message that is not complete.
-    """
-
-    socket: socket.socket
-    sender: str = ""
-    reader: PacketReader | None = None
-    uncharged_bytes: int = 0
 
 
 class DataListener:
@@ -71,7 +58,7 @@ class DataListener:
         self._offers = offers
         self._members: frozenset[str] | None = None
         self._lock = threading.Lock()
-        self._streams: dict[_Stream, None] = {}
+        self._streams: dict[PeerStream, None] = {}
         self._readers = Readers(self._serve)
         self._is_closing = False
         self._socket = _listening(host, port)
@@ -111,7 +98,7 @@ class DataListener:
                 _log.warning("a data stream cannot be accepted", cause=str(error))
                 time.sleep(_PAUSE_S)
                 continue
-            stream = _Stream(accepted)
+            stream = PeerStream(accepted)
             with self._lock:
                 strangers = [other for other in self._streams if not other.sender]
                 if len(self._streams) >= _MOST_STREAMS:
@@ -128,7 +115,7 @@ class DataListener:
                 _log.warning("a data stream cannot be read", cause=str(error))
                 self._forget(stream)
 
-    def _serve(self, stream: _Stream) -> FollowUp | None:
+    def _serve(self, stream: PeerStream) -> FollowUp | None:
         work: FollowUp | None = None
         try:
             if stream.reader is None and not self._is_neighbour(stream):
@@ -144,12 +131,12 @@ class DataListener:
                 self._forget(stream)
         return work
 
-    def _forget(self, stream: _Stream) -> None:
+    def _forget(self, stream: PeerStream) -> None:
         with self._lock:
             self._streams.pop(stream, None)
         stream.socket.close()
 
-    def _is_neighbour(self, stream: _Stream) -> bool:
+    def _is_neighbour(self, stream: PeerStream) -> bool:
         """Completes the greeting, after which the sender is known; passes on a host's stream.
 
         Raises:
@@ -167,7 +154,7 @@ class DataListener:
         self._greet(stream, context)
         return True
 
-    def _greet(self, stream: _Stream, context: ssl.SSLContext | None) -> None:
+    def _greet(self, stream: PeerStream, context: ssl.SSLContext | None) -> None:
         if context is not None:
             secured = context.wrap_socket(stream.socket, server_side=True)
             with self._lock:
@@ -197,7 +184,7 @@ class DataListener:
             return f"device {sender} has {MOST_STREAMS_OF_A_PEER} streams open already"
         return ""
 
-    def _read(self, stream: _Stream) -> FollowUp | None:
+    def _read(self, stream: PeerStream) -> FollowUp | None:
         """Delivers until the stream ends, or until a piece leads to work."""
         assert stream.reader is not None
         charge, deliver = self._caller.endpoint.charge, self._deliver

@@ -11,6 +11,7 @@ A stream begins with a greeting: who sends, and the cluster's secret where that 
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -94,6 +95,13 @@ class PacketReader:
         self._sender = sender
         self._buffer = memoryview(bytearray(_AHEAD_BYTES))
         self._start = self._stop = 0
+
+    @property
+    def holds_more(self) -> bool:
+        """Whether bytes were read that belong to what follows."""
+        if self._start < self._stop:
+            return True
+        return isinstance(self._stream, ssl.SSLSocket) and self._stream.pending() > 0
 
     def next(self) -> tuple[TensorPiece, bool] | None:
         """The next packet, and whether its message ends with it; None at the stream's end.
