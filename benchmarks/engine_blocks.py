@@ -20,9 +20,8 @@ from models.catalogue.loading import network_of
 from models.check.tolerance import of_engine
 from models.cut.cutter import CutTile, cut
 from models.cut.program import BlobSource
-from models.run.answering import answer
 from models.run.quantised_inputs import as_they_travel
-from models.run.reference import WholeModel, compare, random_inputs
+from models.run.reference import WholeModel, answer, compare, random_inputs
 from models.tensors.boxes import Box
 from models.vision.pixels import as_values
 from protos.errors import ImbrexError

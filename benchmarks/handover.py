@@ -161,7 +161,7 @@ async def _once(
     shape: tuple[int, ...],
 ) -> tuple[float, float]:
     """Seconds from the first task's end until the second is full, and from then to its start."""
-    request, box = uuid.uuid4().hex[:12], box_message(Box.whole(shape).spans)
+    request, box = uuid.uuid4().hex[:12], box_message(Box.whole(shape))
 
     def task(number: int, of: int, **to: Any) -> pb.Item:
         given, made = _NAMES[of]

@@ -289,7 +289,7 @@ def _tensor(task: int, values: np.ndarray) -> pb.Item:
         request=_request(),
         task=task,
         tensor="halo",
-        box=box_message(Box.whole(values.shape).spans),
+        box=box_message(Box.whole(values.shape)),
         data_type=data_type_of(values.dtype),
     )
     return pb.Item(tensor=header)

@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.local import local_cluster
 from benchmarks.report import command_line, emit
-from coordinator.plans.choice import Choice
+from coordinator.answers import Choice
 from coordinator.service import Coordinator
 from models.catalogue.catalogue import load
 from models.onnx_file.importer import load_graph

@@ -150,11 +150,11 @@ class Training:
         """What a device that makes `box` reads of the output of the layer before."""
         node, whole = self.layers[target], self._whole(tensor)
         rank = len(self.graph.shape(node.outputs[0]))
-        read = operator(node).reads(self.graph, node, Box(box.spans[:rank]))[place]
+        read = operator(node).reads(self.graph, node, Box(box[:rank]))[place]
         assert read is not None
         if operator(node).kind is Kind.MIXING or len(read) < len(self.graph.shape(tensor)):
             return whole.replace(0, box[0])
-        return Box((box[0], *read.spans[1:], *whole.spans[len(read) :]))
+        return Box((box[0], *read[1:], *whole[len(read) :]))
 
     def _stack(self, boxes: list[list[Box]]) -> Ints:
         found = np.zeros((len(boxes), self.machine.devices, 4, 2), dtype=np.int64)

@@ -1,15 +1,17 @@
-"""Answers, models and devices as plain values, as the coordinator's interfaces show them."""
+"""Choices of plans, answers, models and devices as plain values, as the coordinator's interfaces
+take and show them.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from pydantic import BeforeValidator, PlainSerializer
 
-from protos.errors import ImbrexError
+from protos.errors import BadRequest, ImbrexError
 from protos.wire.facts import ONNXRUNTIME
 
 if TYPE_CHECKING:  # clients import this module, too, and do not need networks
@@ -19,8 +21,15 @@ if TYPE_CHECKING:  # clients import this module, too, and do not need networks
     from coordinator.tasks.plan import TrafficBytes
     from coordinator.tasks.timeline import Timing
     from models.cut.units import Network
+    from models.tensors.precision import Wire
     from models.tensors.selection import Selections
     from models.vision.sidecar import Sidecar
+# error: something does not work. warning: it works, but worse than it could. note: for information.
+Severity = Literal["error", "warning", "note"]
+State = Literal["ok", "error", "warning", "note"]
+# As `protos.wire.facts` declares them.
+Row = Mapping[str, str | int | float]
+Fact = str | bool | int | float | Mapping[str, tuple[str, ...]] | tuple[Row, ...] | None
 
 
 def _or_none(value: float) -> float | None:
@@ -33,15 +42,6 @@ Known = Annotated[
     BeforeValidator(lambda given: math.inf if given is None else given),
     PlainSerializer(_or_none, return_type=float | None),
 ]
-
-
-# error: something does not work. warning: it works, but worse than it could. note: for information.
-Severity = Literal["error", "warning", "note"]
-State = Literal["ok", "error", "warning", "note"]
-
-# As `protos.wire.facts` declares them.
-Row = Mapping[str, str | int | float]
-Fact = str | bool | int | float | Mapping[str, tuple[str, ...]] | tuple[Row, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,3 +264,36 @@ class Diagnosis:
 
     checks: tuple[Check, ...]
     findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which plan a request wants: by default the one in force.
+
+    `strategy` makes a plan with that strategy (empty: the coordinator's default), `devices` limits
+    it to that many of the fastest devices (0: all), `plan` names a plan that was sent before, and
+    `wire` is the encoding of maps (empty: the one that the model allows).
+    """
+
+    strategy: str = ""
+    devices: int = 0
+    plan: str = ""
+    wire: Wire | Literal[""] = ""
+
+    @classmethod
+    def of(cls, strategy: str | None, devices: int | None, wire: str = "") -> Choice:
+        """From what a person typed; an unknown `wire` counts as empty."""
+        from models.tensors.precision import WIRES
+
+        known = next((each for each in WIRES if each == wire), "")
+        return cls(strategy or "", devices or 0, wire=cast("Wire", known))
+
+    def __post_init__(self) -> None:
+        if self.plan and (self.strategy or self.devices or self.wire):
+            raise BadRequest(
+                cause="a plan that was sent has its own strategy, devices and wire",
+                cure="Give either `plan`, or strategy, devices and wire",
+            )
+
+
+IN_FORCE = Choice()

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from coordinator.answers import Answer, DeviceStatus, ServedModel
+from coordinator.answers import IN_FORCE, Answer, Choice, DeviceStatus, ServedModel
 from coordinator.audit.auditor import Auditor
 from coordinator.audit.collector import Collector
 from coordinator.audit.examiner import Examiner
@@ -35,14 +35,13 @@ from coordinator.library.sharing import ModelsChanged, sharing_of
 from coordinator.measuring.after_answer import AfterAnswer
 from coordinator.measuring.measuring import Measuring
 from coordinator.measuring.profiler import Profiled
-from coordinator.plans.choice import IN_FORCE, Choice
 from coordinator.plans.named import strategy
 from coordinator.plans.plan_making import PlanMaker
 from coordinator.plans.plans import Plans, TookOver
 from coordinator.plans.served import Served
 from coordinator.requests.admission import Admission
 from coordinator.requests.driver import Accused, Driver
-from coordinator.requests.input_variants import Entrances, FeedReader, read_feeds
+from coordinator.requests.input_variants import Entrances, FeedReader, check_feeds
 from coordinator.requests.journal import Ended, Journal
 from coordinator.requests.trace import chrome_trace
 from coordinator.settings import CoordinatorSettings
@@ -267,7 +266,8 @@ class Coordinator:
         try:
             async with self.admission.place():
                 admitted_s = time.monotonic()
-                given = await read_feeds(feeds, served.network)
+                given = await feeds() if callable(feeds) else feeds
+                check_feeds(served.network, given)
                 read_s = time.monotonic() - admitted_s
                 async with self.plans.turn(source, choice) as turn:
                     graph, sent = await self._entrances.fitting(turn, served.network, given)

@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from coordinator.answers import Choice
     from coordinator.costs.cluster import Cluster
     from coordinator.planning.plan_json import PlanFile as Plan
-    from coordinator.plans.choice import Choice
     from imbrex.client import AsyncClient, Client, NoCoordinator
     from imbrex.library import Predicted, Refused, check, load_cluster, plan, simulate
     from models.check.check import CheckReport
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AsyncClient": ("imbrex.client", "AsyncClient"),
     "CheckReport": ("models.check.check", "CheckReport"),
-    "Choice": ("coordinator.plans.choice", "Choice"),
+    "Choice": ("coordinator.answers", "Choice"),
     "Client": ("imbrex.client", "Client"),
     "Cluster": ("coordinator.costs.cluster", "Cluster"),
     "ImbrexError": ("protos.errors", "ImbrexError"),

@@ -14,8 +14,7 @@ from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, TypeAdapter
 
-from coordinator.answers import DeviceStatus, Diagnosis, ModelStatus, PlanNow
-from coordinator.plans.choice import IN_FORCE, Choice
+from coordinator.answers import IN_FORCE, Choice, DeviceStatus, Diagnosis, ModelStatus, PlanNow
 from coordinator.serving.common import names
 from coordinator.serving.v1 import answers
 from protos.errors import BadRequest, NotFound

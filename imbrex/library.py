@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class Predicted:
         return {
             "latency_s": self.latency_s,
             "speedup": round(self.speedup, 4),
-            "bytes": self.traffic.as_json(),
+            "bytes": asdict(self.traffic),
             "search_s": round(self.search_s, 6),
             "devices": list(self.devices),
         }

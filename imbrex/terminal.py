@@ -130,7 +130,8 @@ def predictions_table(predictions: Sequence[Mapping[str, Any]]) -> Table:
         made = table("output", "shape", ">smallest", ">largest")
         for each in predictions:
             data = each["data"] or [0]
-            made.add_row(each["name"], _shape(each["shape"]), f"{min(data):g}", f"{max(data):g}")
+            shape = "x".join(map(str, each["shape"]))
+            made.add_row(each["name"], shape, f"{min(data):g}", f"{max(data):g}")
         return made
     boxes = any("box" in each for each in predictions)
     number = "share" if any("share" in each for each in predictions) else "score"
@@ -301,10 +302,6 @@ def _layers(layers: Sequence[str]) -> str:
     if len(layers) <= 2:
         return ", ".join(layers)
     return f"{layers[0]} to {layers[-1]} ({len(layers)})"
-
-
-def _shape(sizes: Sequence[int]) -> str:
-    return "x".join(str(each) for each in sizes)
 
 
 def _console(terminal: bool, *, stderr: bool) -> Console:

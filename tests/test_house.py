@@ -30,15 +30,11 @@ PURE = (
     "coordinator/tasks",
     *(
         f"coordinator/plans/{name}.py"
-        for name in (
-            *("book", "choice", "entries", "group_choice", "grouping", "load"),
-            *("sent_plan", "steps", "switching"),
-        )
+        for name in (*("book", "entries", "grouping", "sent_plan", "steps", "switching"),)
     ),
     "coordinator/costs",
     "coordinator/planning",
     "coordinator/devices/membership.py",
-    "coordinator/devices/quarantine.py",
     "coordinator/devices/withheld.py",
     "coordinator/devices/expected.py",
     "coordinator/devices/lone_transfers.py",

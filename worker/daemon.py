@@ -5,12 +5,10 @@ directory.
 """
 
 import asyncio
-import json
-import os
 import shutil
 import signal
-from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
@@ -20,12 +18,11 @@ import uvloop
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from models.tensors.memory import tensors_cap_bytes, weights_cap_bytes
-from protos.daemon.files import alone_in, write_atomically
-from protos.daemon.heap import keep_buffers
+from protos.daemon.files import alone_in
 from protos.daemon.logs import log_to_stderr
-from protos.daemon.memory_in_use import cap_memory
+from protos.daemon.memory import cap_memory, keep_buffers
 from protos.daemon.ports import listen
-from protos.daemon.supervision import serving
+from protos.daemon.supervision import ready_file, serving
 from protos.rpc.channels import Caller, make_gate, make_server, require_proof
 from protos.rpc.serving import SERVICE, register
 from worker.compute.compute import Compute
@@ -37,8 +34,8 @@ from worker.engines.verified import Verified
 from worker.exchange.exchange import TaskExchange
 from worker.exchange.service import GrpcService, WorkerParts
 from worker.machine.advertise import Advertisement
-from worker.machine.hardware import WorkerHardware
 from worker.machine.identity import device_id
+from worker.machine.machine import WorkerHardware
 from worker.peers.listener import DataListener
 from worker.peers.offers import Offers
 from worker.programs.store import BlobStore
@@ -127,7 +124,7 @@ async def run(
         stack.push_async_callback(exchange.drain, _DRAIN_S)
         await _say(healthy, health_pb2.HealthCheckResponse.SERVING)
         ready = {"address": f"{settings.host}:{port}", "data_port": listener.port, "id": own_id}
-        stack.enter_context(_ready_file(settings.state_dir / READY_FILE, ready))
+        stack.enter_context(ready_file(settings.state_dir / READY_FILE, ready))
         _log.info(
             "ready",
             **ready,
@@ -223,13 +220,3 @@ def _stop_on_signals() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     return stop
-
-
-@contextmanager
-def _ready_file(path: Path, content: Mapping[str, Any]) -> Iterator[None]:
-    write_atomically(path, json.dumps({**content, "pid": os.getpid()}).encode())
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            path.unlink()

@@ -42,7 +42,7 @@ from benchmarks.chaos.places import Place, here, in_the_lab, with_two
 from benchmarks.hostile.poison import tensors
 from benchmarks.report import command_line, emit
 from benchmarks.workers import Tensors, questions
-from coordinator.plans.choice import Choice
+from coordinator.answers import Choice
 from coordinator.serving.common import names
 from coordinator.serving.common.tensors import write_tensors
 from models.run.reference import compare

@@ -12,9 +12,8 @@ from benchmarks.chaos.harm import PACES
 from benchmarks.chaos.lying import LIES
 from benchmarks.chaos.places import Place, here
 from benchmarks.workers import WorkerProcess, questions
-from coordinator.answers import DeviceStatus
+from coordinator.answers import Choice, DeviceStatus
 from coordinator.audit.sampling import MOST, YOUNG_CHECKS, YOUNG_SHARE
-from coordinator.plans.choice import Choice
 from coordinator.serving.common import names
 from coordinator.serving.common.tensors import write_tensors
 from coordinator.settings import CoordinatorSettings

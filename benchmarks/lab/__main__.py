@@ -19,7 +19,7 @@ from benchmarks.lab.cluster import Lab
 from benchmarks.lab.measure import ask
 from benchmarks.lab.network import MOST_DEVICES, require_tools
 from benchmarks.report import command_line, emit
-from coordinator.plans.choice import Choice
+from coordinator.answers import Choice
 from imbrex.calls import plain
 from imbrex.cli.rounds import PlanSamples, Rounds
 from imbrex.kinds.presets import names

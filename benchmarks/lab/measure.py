@@ -14,11 +14,11 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from benchmarks.lab.cluster import Lab, Say
 from benchmarks.lab.pictures import installed, short_name
 from benchmarks.lab.where import where
+from coordinator.answers import Choice
 from coordinator.devices.programs import Programs, program_message
 from coordinator.library.loaded import Loaded
 from coordinator.library.loaded import load as load_whole
 from coordinator.measuring.baseline import seconds_of
-from coordinator.plans.choice import Choice
 from coordinator.plans.named import strategy
 from coordinator.serving.common.tensors import write_tensors
 from imbrex.calls import plain

@@ -91,7 +91,16 @@ class Arbiter:
                 raise EOFError
             assert process.stdin is not None
             assert process.stdout is not None
-            send(process.stdin, _job(case))
+            send(
+                process.stdin,
+                AuditJob(
+                    graph=case.program.graph,
+                    weights=_weights(case.program, case.blobs),
+                    inputs=case.inputs,
+                    received=tuple(case.received),
+                    tolerance=case.tolerance,
+                ),
+            )
             return receive(process.stdout)
 
     def _end(self) -> None:
@@ -103,16 +112,6 @@ class Arbiter:
             for pipe in (process.stdin, process.stdout):
                 assert pipe is not None
                 pipe.close()
-
-
-def _job(case: Case) -> AuditJob:
-    return AuditJob(
-        graph=case.program.graph,
-        weights=_weights(case.program, case.blobs),
-        inputs=case.inputs,
-        received=tuple(case.received),
-        tolerance=case.tolerance,
-    )
 
 
 def _weights(program: Program, blobs: BlobSource) -> tuple[Weight, ...]:

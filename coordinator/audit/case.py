@@ -186,7 +186,7 @@ class _Builder:
                 task=route.reader,
                 attempt=number,
                 tensor=output.tensor,
-                box=box_message(route.box.spans),
+                box=box_message(route.box),
             )
             self._ask(
                 reader, pb.Item(show=show), (route.reader, number), output.tensor, route.box, array

@@ -114,17 +114,6 @@ async def _answered(
 ) -> Case:
     request = RequestId(f"exam-{uuid.uuid4().hex[:12]}")
     tolerance = tolerance_of(question.tolerance, device, pool)
-    case = _case(question, request, device, tolerance)
-    await pool.connection(device).ensure([question.program], question.blobs)
-    try:
-        await collector.collect(request, [case], most_s)
-    finally:
-        release = pb.Item(release=pb.Release(requests=[request]))
-        await pool.connection(device).send([release])
-    return case
-
-
-def _case(question: ExamQuestion, request: RequestId, device: DeviceId, tolerance: float) -> Case:
     case = Case(
         request,
         question.model,
@@ -142,6 +131,12 @@ def _case(question: ExamQuestion, request: RequestId, device: DeviceId, toleranc
         case.received.append(ReceivedOutput(tensor, box, box, array))
         case.wanted.append(RequestedBox(device, items, key, box, array, box.volume, payloads))
         items, payloads = [], []  # the first message requests all outputs
+    await pool.connection(device).ensure([question.program], question.blobs)
+    try:
+        await collector.collect(request, [case], most_s)
+    finally:
+        release = pb.Item(release=pb.Release(requests=[request]))
+        await pool.connection(device).send([release])
     return case
 
 
@@ -154,15 +149,13 @@ def _order(question: ExamQuestion, request: RequestId) -> tuple[list[pb.Item], l
         inputs=[
             pb.Task.Input(
                 tensor=name,
-                box=box_message(box.spans),
+                box=box_message(box),
                 data_type=data_type_of(question.inputs[name].dtype),
             )
             for name, box in question.boxes.items()
         ],
         outputs=[
-            pb.Task.Output(
-                tensor=name, box=box_message(box.spans), yields=box_message(box.spans), to=HOST
-            )
+            pb.Task.Output(tensor=name, box=box_message(box), yields=box_message(box), to=HOST)
             for name, (box, _) in question.yields.items()
         ],
         sources_named=True,
@@ -171,13 +164,13 @@ def _order(question: ExamQuestion, request: RequestId) -> tuple[list[pb.Item], l
     payloads: list[Payload] = []
     for name, whole in question.boxes.items():
         array = question.inputs[name]
-        for part in pieces(whole.spans, array.itemsize):
+        for part in pieces(whole, array.itemsize):
             box = Box.of(*part)
             header = pb.Tensor(
                 request=request,
                 task=question.task,
                 tensor=name,
-                box=box_message(box.spans),
+                box=box_message(box),
                 data_type=data_type_of(array.dtype),
             )
             items.append(pb.Item(tensor=header))

@@ -81,7 +81,15 @@ def _run(job: AuditJob, names: Sequence[str], *, exact: bool) -> dict[str, np.nd
         source = weight.source
         if isinstance(source, ArrayLocation) and (array := source.array()).flags.c_contiguous:
             folder, size = source.path.parent, size + array.nbytes
-            _refer(tensor, source, array.nbytes)
+            # The tensor's bytes are named by their place in a file instead of being embedded.
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+            entries = {
+                "location": source.path.name,
+                "offset": str(source.offset),
+                "length": str(array.nbytes),
+            }
+            for key, value in entries.items():
+                tensor.external_data.add(key=key, value=value)
         else:
             tensor.raw_data = (
                 source.array().tobytes() if isinstance(source, ArrayLocation) else source
@@ -102,14 +110,6 @@ def _run(job: AuditJob, names: Sequence[str], *, exact: bool) -> dict[str, np.nd
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     return dict(zip(names, session.run(list(names), dict(job.inputs)), strict=True))
-
-
-def _refer(tensor: onnx.TensorProto, place: ArrayLocation, size: int) -> None:
-    """Refers to a tensor's bytes by their place in a file instead of embedding them."""
-    tensor.data_location = onnx.TensorProto.EXTERNAL
-    entries = {"location": place.path.name, "offset": str(place.offset), "length": str(size)}
-    for key, value in entries.items():
-        tensor.external_data.add(key=key, value=value)
 
 
 def main() -> None:

@@ -207,7 +207,7 @@ class Connection:
         self, programs: Sequence[Program], blobs: BlobSource, progress: UploadProgress | None = None
     ) -> None:
         """Returns when the programs can run there; errors as `Programs.ensure`."""
-        if not all(program.sha256 in self.programs for program in programs):
+        if not all(program.sha256 in self.programs.ready for program in programs):
             await self._while_alive(self.programs.ensure(programs, blobs, progress))
 
     async def drop(self, programs: Iterable[str]) -> None:
@@ -271,7 +271,7 @@ class Connection:
 
     async def _read(self) -> None:
         while (received := await self._stream.read()) is not None:
-            self._pace.heard(time.monotonic())
+            self._pace.heard_s = time.monotonic()
             for item, payload in received:
                 any(each.received(self.facts.id, item, payload) for each in self._receivers)
 

@@ -40,7 +40,15 @@ def describe(cluster: Cluster, stem: str) -> Described:
                 file = f"{stem}-{len(texts)}-{_plain(device.id)}.json"
             profiles[device.id], texts[file] = file, save_profile(profile)
     links = [device.link for device in called if not device.host]
-    uplink = _together(links) if links and cluster.uplink is None else cluster.uplink
+    uplink = (
+        Link(
+            bytes_per_s=sum(each.bytes_per_s for each in links),
+            message_s=statistics.median(each.message_s for each in links),
+            latency_s=statistics.median(each.latency_s for each in links),
+        )
+        if links and cluster.uplink is None
+        else cluster.uplink
+    )
     text = dump_cluster(Cluster(tuple(called), cluster.medium, uplink), profiles)
     return Described(text, texts)
 
@@ -53,15 +61,6 @@ def _named(devices: Sequence[Device]) -> list[Device]:
         name = HOST if device.host else device.name if alone else device.id
         called.append(replace(device, id=DeviceId(name), name=name))
     return called
-
-
-def _together(links: Sequence[Link]) -> Link:
-    """A link of the host with the rate of all links together and the delay of most of them."""
-    return Link(
-        bytes_per_s=sum(each.bytes_per_s for each in links),
-        message_s=statistics.median(each.message_s for each in links),
-        latency_s=statistics.median(each.latency_s for each in links),
-    )
 
 
 def _profile_of(costs: Costs, factor: float = 1.0) -> DeviceProfile | None:

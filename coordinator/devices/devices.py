@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import structlog
 
-from coordinator.costs import Medium
 from coordinator.costs.cluster import Cluster, Device, Link
 from coordinator.costs.corrections import CorrectedCosts
 from coordinator.costs.endpoints import HOST_ENDPOINT
@@ -153,8 +152,12 @@ class Devices:
             _left_by_others(self.described(each.facts, graph), each)
             for each in self.plannable().values()
         )
-        medium = self._settings.medium
-        return Cluster(devices, medium, _uplink(medium, devices), self.reach.apart)
+        # In a star: the host's one cable, as fast as the fastest link through it.
+        medium, uplink = self._settings.medium, None
+        cables = [device.link.bytes_per_s for device in devices if not device.host]
+        if medium == "star" and cables:
+            uplink = Link(max(cables))
+        return Cluster(devices, medium, uplink, self.reach.apart)
 
     def known(self, device: DeviceId) -> Device | None:
         """A device that is connected, as planners see it."""
@@ -218,9 +221,3 @@ def _left_by_others(device: Device, connection: Connection) -> Device:
     if slowdown == 1:
         return device
     return replace(device, costs=CorrectedCosts(device.costs, slowdown))
-
-
-def _uplink(medium: Medium, devices: Sequence[Device]) -> Link | None:
-    """In a star: the host's one cable, as fast as the fastest link through it."""
-    cables = [device.link.bytes_per_s for device in devices if not device.host]
-    return Link(max(cables)) if medium == "star" and cables else None

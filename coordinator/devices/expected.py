@@ -58,7 +58,7 @@ class LiveExpectations:
 
     def _has(self, device: DeviceId, program: str) -> bool:
         connection = self._pool.get(device)
-        return connection is not None and program in connection.programs
+        return connection is not None and program in connection.programs.ready
 
     def takes(self, graph: TaskGraph, device: DeviceId) -> bool:
         """Whether the device's limits allow the tasks of this plan."""

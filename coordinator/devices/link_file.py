@@ -11,7 +11,7 @@ from typing import TypeGuard
 import structlog
 
 from coordinator.costs.cluster import Link
-from coordinator.trust.json_files import read_entries
+from coordinator.trust.cluster_state import read_entries
 from protos.daemon.files import write_atomically
 from protos.errors import BadConfiguration
 from protos.wire.facts import DeviceId

@@ -82,7 +82,8 @@ class DeviceTable:
         # Oldest first.
         self._strangers: dict[str, None] = {}
         self._peers: dict[str, Peer] = {}
-        self._ready: dict[DeviceId, str] = {}
+        # Of usable devices, the address of each.
+        self.addresses: dict[DeviceId, str] = {}
         self._said_full = False
         # Strangers that were dropped to make room.
         self.turned_away = 0
@@ -95,11 +96,7 @@ class DeviceTable:
     @property
     def ready(self) -> dict[DeviceId, str]:
         """Usable devices and the address of each (a copy)."""
-        return dict(self._ready)
-
-    def address_of(self, device_id: DeviceId) -> str | None:
-        """The address through which a device is used; None if it is not ready."""
-        return self._ready.get(device_id)
+        return dict(self.addresses)
 
     def is_stranger(self, address: str) -> bool:
         """Whether this address may be invented: it was announced, and no worker has answered."""
@@ -161,7 +158,7 @@ class DeviceTable:
 
     def _known(self, peer: Peer, event: Greeted, now: float) -> list[Action]:
         peer.device_id, peer.boot_id, peer.alive_s = event.device_id, event.boot_id, now
-        first = self._ready.get(event.device_id)
+        first = self.addresses.get(event.device_id)
         if first is None:
             return self._admit(peer, event.device_id, now)
         if self._peers[first].boot_id == event.boot_id:
@@ -172,11 +169,11 @@ class DeviceTable:
         return [Close(peer.address), *peer.refuse("duplicate_id", cause, cure, now)]
 
     def _admit(self, peer: Peer, device_id: DeviceId, now: float) -> list[Action]:
-        if len(self._ready) >= self._max_devices:
+        if len(self.addresses) >= self._max_devices:
             cause = f"{peer.address} is left out: {self._max_devices} devices are in use"
             problem = peer.refuse("too_many_devices", cause, "Stop one of the others", now)
             return [Close(peer.address), *problem]
-        self._ready[device_id] = peer.address
+        self.addresses[device_id] = peer.address
         peer.state, peer.tried_s = PeerState.READY, now
         peer.reason = peer.cure = ""
         return [Join(device_id, peer.address)]
@@ -207,7 +204,7 @@ class DeviceTable:
 
     def _leave(self, peer: Peer, reason: str, now: float) -> list[Action]:
         assert peer.device_id is not None
-        del self._ready[peer.device_id]
+        del self.addresses[peer.device_id]
         others = [
             other
             for other in self._peers.values()

@@ -139,7 +139,9 @@ class Outbox:
         while self._letters and self._upload is None:
             letter, posted = self._letters[0]
             if self._rest is None:
-                if not all(program.sha256 in self._programs for program, _ in letter.programs):
+                if not all(
+                    program.sha256 in self._programs.ready for program, _ in letter.programs
+                ):
                     self._upload = asyncio.create_task(self._prepare(letter, posted))
                     return
                 if self._passing or self._messages.full():

@@ -75,16 +75,14 @@ class ClockEstimate:
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, float]] = deque(maxlen=_CLOCK_SAMPLES)
+        # Seconds to add to the other clock to get this one; 0 before the first round trip.
+        self.offset_s = 0.0
 
     def add(self, trip: RoundTrip) -> None:
         """Takes another round trip into account; one with a payload is ignored."""
         if not trip.sent_bytes and not trip.reply_bytes:
             self._samples.append((trip.seconds, trip.offset_s))
-
-    @property
-    def offset_s(self) -> float:
-        """Seconds to add to the other clock to get this one; 0 before the first round trip."""
-        return min(self._samples, default=(0.0, 0.0))[1]
+            self.offset_s = min(self._samples)[1]
 
 
 class PingPace:
@@ -98,10 +96,7 @@ class PingPace:
         self._interval_s = interval_s
         self._lost_after_s = lost_after_s
         self._answered_s = now
-        self.heard_s = now
-
-    def heard(self, now: float) -> None:
-        """Something came from the worker."""
+        # When something last came from the worker.
         self.heard_s = now
 
     def answered(self, now: float) -> None:

@@ -142,7 +142,7 @@ class Pool:
         known = peer.device_id
         if known is None and self._discovery is not None:
             known = DeviceId(self._discovery.announced_by(peer.address))
-        used = self._membership.address_of(known) if known else None
+        used = self._membership.addresses.get(known) if known else None
         return None if used == peer.address else used
 
     @property
@@ -178,7 +178,7 @@ class Pool:
 
     def get(self, device: DeviceId) -> Connection | None:
         """The connection to a device, if it is ready."""
-        address = self._membership.address_of(device)
+        address = self._membership.addresses.get(device)
         return None if address is None else self._connections[address]
 
     def facts(self, device: DeviceId) -> Facts | None:
@@ -199,12 +199,6 @@ class Pool:
     def last_facts(self, device: DeviceId | None) -> Facts | None:
         """What a device said of itself when it last connected, since this process started."""
         return self._met.get(device) if device else None
-
-    def _remember(self, facts: Facts) -> None:
-        self._met.pop(facts.id, None)
-        self._met[facts.id] = facts
-        if len(self._met) > MAX_DEVICES:
-            del self._met[next(iter(self._met))]
 
     def find(self, name: str) -> Connection:
         """The connection to the device with this id, or with this name if it is unique.
@@ -271,7 +265,10 @@ class Pool:
             self._step(Dropped(address, error.cause))
         else:
             self._connections[address] = connection
-            self._remember(connection.facts)
+            self._met.pop(connection.facts.id, None)
+            self._met[connection.facts.id] = connection.facts
+            if len(self._met) > MAX_DEVICES:
+                del self._met[next(iter(self._met))]
             self._step(Greeted(address, connection.facts.id, connection.facts.boot_id))
         finally:
             if self._connecting.get(address) is asyncio.current_task():
@@ -299,15 +296,12 @@ class Pool:
     def _lost(self, address: str, connection: Connection, reason: ImbrexError) -> None:
         self.losses[reason.code] += 1
         if self._connections.get(address) is connection:
-            self._departed(connection.facts.id, reason)
+            self.departures.pop(connection.facts.id, None)
+            self.departures[connection.facts.id] = reason
+            if len(self.departures) > MAX_DEVICES:
+                del self.departures[next(iter(self.departures))]
             self._step(Dropped(address, reason.cause))
             self._close(address)
-
-    def _departed(self, device: DeviceId, reason: ImbrexError) -> None:
-        self.departures.pop(device, None)
-        self.departures[device] = reason
-        if len(self.departures) > MAX_DEVICES:
-            del self.departures[next(iter(self.departures))]
 
     def _close(self, address: str) -> None:
         connecting = self._connecting.get(address)

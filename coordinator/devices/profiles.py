@@ -12,8 +12,7 @@ import structlog
 from coordinator.costs.cluster import EndpointOverhead
 from coordinator.costs.profile_json import parse_profile, save_profile
 from coordinator.costs.regression import DeviceProfile
-from coordinator.trust.cluster_state import PROFILES, ClusterState
-from coordinator.trust.json_files import Entries
+from coordinator.trust.cluster_state import PROFILES, ClusterState, Entries
 from protos.daemon.files import write_atomically
 from protos.errors import ImbrexError
 from protos.wire.facts import Facts

@@ -33,20 +33,17 @@ class Programs:
 
     def __init__(self, client: WorkerClient) -> None:
         self._client = client
-        # By hash, the most recently requested last.
-        self._ready: dict[str, None] = {}
+        # Hashes of what is prepared, the most recently requested last.
+        self.ready: dict[str, None] = {}
         self._one_at_a_time = asyncio.Lock()
         # Bytes present and in total of the weights in transit; None if there are none.
         self.arriving: tuple[int, int] | None = None
         # Uploads that began, and those that ended.
         self.transfers = 0
 
-    def __contains__(self, sha256: str) -> bool:
-        return sha256 in self._ready
-
     def forget(self, sha256: str) -> None:
         """The worker reported that it no longer has this program."""
-        self._ready.pop(sha256, None)
+        self.ready.pop(sha256, None)
 
     async def ensure(
         self, programs: Sequence[Program], blobs: BlobSource, progress: UploadProgress | None = None
@@ -58,11 +55,11 @@ class Programs:
             Infeasible: the worker cannot make a session, for example for lack of memory.
             ImbrexError: it refused a transfer (full disk, bytes that differ from their hash).
         """
-        if all(program.sha256 in self._ready for program in programs):
+        if all(program.sha256 in self.ready for program in programs):
             return
         async with self._one_at_a_time:
             self.transfers += 1
-            wanted = {each.sha256: each for each in programs if each.sha256 not in self._ready}
+            wanted = {each.sha256: each for each in programs if each.sha256 not in self.ready}
             try:
                 for batch in _batches(list(wanted.values())):
                     await self._prepare(batch, blobs, progress)
@@ -77,15 +74,15 @@ class Programs:
 
     async def drop(self, hashes: Iterable[str]) -> None:
         """Drops these programs on the worker."""
-        gone = self._ready.keys() & set(hashes)
+        gone = self.ready.keys() & set(hashes)
         if gone:
             async with self._one_at_a_time:
-                await self._retain(list(self._ready.keys() - gone))
+                await self._retain(list(self.ready.keys() - gone))
 
     async def _retain(self, hashes: Sequence[str]) -> int:
         resident_bytes = await self._client.retain(hashes)
-        for gone in self._ready.keys() - set(hashes):
-            del self._ready[gone]
+        for gone in self.ready.keys() - set(hashes):
+            del self.ready[gone]
         return resident_bytes
 
     async def _prepare(
@@ -139,11 +136,11 @@ class Programs:
         failed = [e for each in programs if (e := errors.get(each.sha256, silent))]
         for each in programs:
             if errors.get(each.sha256) == "":
-                self._ready.pop(each.sha256, None)
-                self._ready[each.sha256] = None
+                self.ready.pop(each.sha256, None)
+                self.ready[each.sha256] = None
         # A program that is forgotten here is requested again, which costs the worker nothing.
-        for old in list(self._ready)[: max(0, len(self._ready) - MOST_READY)]:
-            del self._ready[old]
+        for old in list(self.ready)[: max(0, len(self.ready) - MOST_READY)]:
+            del self.ready[old]
         if failed:
             raise Infeasible(
                 cause=f"{self._client.address} cannot prepare a program: {failed[0]}",

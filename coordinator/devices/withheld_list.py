@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.trust.cluster_state import DRAINED, QUARANTINED, ClusterState
-from coordinator.trust.json_files import Entries
+from coordinator.trust.cluster_state import DRAINED, QUARANTINED, ClusterState, Entries
 from protos.wire.facts import DeviceId
 
 # Several times the devices of a cluster: without an authority, ids can be forged.

@@ -120,7 +120,17 @@ class Names:
                 raise NotFound(cause=f"{name[:80]!r} has several sizes", cure="Name one of them")
             return f"{self.source(plain, version)}@{size}"
         if self._is_given(name) or name not in self.stored:
-            return self._plain(name, version)
+            if name not in self._configured and name not in catalogue.names():
+                self._require_here(name, version)
+                raise NotFound(
+                    cause=f"there is no model {name!r}",
+                    cure=f"Known models: {', '.join(self.known)}; "
+                    "add others there with `imbrex models add` or `pull`, or give a file to "
+                    "`imbrex coordinator --model`",
+                )
+            if version not in ("", ONLY_VERSION):
+                raise _no_version(name, version, (ONLY_VERSION,))
+            return self._configured.get(name, name)
         stored = self.stored[name]
         if version and version not in stored.versions:
             self._require_here(name, version)
@@ -176,19 +186,6 @@ class Names:
         if plain not in self._public:
             return ()
         return self.stored[self._public[plain][0]].labels.get(output, ())
-
-    def _plain(self, name: str, version: str) -> str:
-        if name not in self._configured and name not in catalogue.names():
-            self._require_here(name, version)
-            raise NotFound(
-                cause=f"there is no model {name!r}",
-                cure=f"Known models: {', '.join(self.known)}; "
-                "add others there with `imbrex models add` or `pull`, or give a file to `imbrex "
-                "coordinator --model`",
-            )
-        if version not in ("", ONLY_VERSION):
-            raise _no_version(name, version, (ONLY_VERSION,))
-        return self._configured.get(name, name)
 
     def _require_here(self, name: str, version: str) -> None:
         """Refuses what has yet to come.

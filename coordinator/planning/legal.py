@@ -11,8 +11,8 @@ from coordinator.planning.plan_memory import overfilled
 from coordinator.tasks.plan import Block, Plan, Tile, tile_extent
 from coordinator.tasks.task_graph import outline_plan
 from models.cut.partial import summed_input
+from models.cut.program import NetworkKey
 from models.cut.units import Network
-from models.cut.whole import NetworkKey
 from models.graph.graph import COLS, ROWS
 from models.tensors.boxes import Box, covers_exactly
 from models.tensors.memory import megabytes

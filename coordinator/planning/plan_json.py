@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -52,7 +53,7 @@ def plan_json(plan: Plan, network: Network) -> dict[str, Any]:
         "blocks": [_block_json(block, network) for block in plan.blocks],
         "total_flop": plan.total_flop,
         "redundant_flop": plan.redundant_flop,
-        "bytes": plan.traffic.as_json(),
+        "bytes": asdict(plan.traffic),
         "wire": plan.wire,
         "notes": list(plan.notes),
     }

@@ -13,8 +13,8 @@ from coordinator.costs.cluster import Cluster, Device
 from coordinator.planning.legal import IllegalPlan
 from coordinator.planning.single_device import best_alone
 from coordinator.tasks.plan import Plan, Unused
+from models.cut.program import NetworkKey
 from models.cut.units import Network
-from models.cut.whole import NetworkKey
 from protos.errors import Infeasible
 
 # A planner's plan for some of the devices.

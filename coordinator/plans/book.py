@@ -24,11 +24,13 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
 from math import inf
+from typing import ParamSpec
 
+from coordinator.answers import IN_FORCE, Choice
 from coordinator.costs.observed import Observed
-from coordinator.plans.choice import IN_FORCE, Choice
 from coordinator.plans.entries import CONSIDERED, DRIFT, PERIOD, Making, ModelPlan, are_alike
 from coordinator.plans.steps import (
     Planned,
@@ -44,7 +46,6 @@ from coordinator.plans.steps import (
     Work,
     WorkFailed,
     WorkOutcome,
-    completed,
 )
 from coordinator.plans.switching import Switching
 from coordinator.tasks.plan import MadeFor, Plan
@@ -62,6 +63,18 @@ NO_WORKER = Unavailable(
     cause="no worker is ready",
     cure="Start one with `imbrex worker` on a device of this network, or see `imbrex status`.",
 )
+
+_Given = ParamSpec("_Given")
+
+
+def completed(method: Callable[_Given, Iterator[PlanStep]]) -> Callable[_Given, list[PlanStep]]:
+    """Has a method complete its change before anybody sees the steps that it yields."""
+
+    @wraps(method)
+    def at_once(*args: _Given.args, **kwargs: _Given.kwargs) -> list[PlanStep]:
+        return list(method(*args, **kwargs))
+
+    return at_once
 
 
 class PlanBook:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
 
-from coordinator.plans.choice import IN_FORCE, Choice
+from coordinator.answers import IN_FORCE, Choice
 from coordinator.plans.steps import PlanStep, Refuse, Start, Stop, Ticket, Work
 from coordinator.tasks.plan import MadeFor, Plan
 from coordinator.tasks.task_graph import TaskGraph

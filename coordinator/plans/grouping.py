@@ -8,19 +8,21 @@ flight finish on the plan that they began with. Returning to one group needs no 
 Pure state, whose methods are what happens. They return what to do. A line does one work at a time:
 planning its groupings, or preparing one. After a model is forgotten, its groups still answer the
 requests in its line.
+
+Every waiting request is given, in order of arrival, to the group that would answer it first,
+including the work that the group already has. It starts if that group has room, and waits
+otherwise: a slow device is used only if the fast ones are so busy that it answers sooner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from math import inf
+from math import ceil, exp, inf
 
 from coordinator.answers import LoadStatus
 from coordinator.planning.groups import Grouping, ServiceTimes
-from coordinator.plans.book import PlanBook
-from coordinator.plans.group_choice import DeviceGroup, starts
-from coordinator.plans.load import Load
+from coordinator.plans.book import PlanBook, completed
 from coordinator.plans.steps import (
     Divide,
     Divided,
@@ -33,7 +35,6 @@ from coordinator.plans.steps import (
     Ticket,
     Work,
     WorkOutcome,
-    completed,
 )
 from coordinator.settings import Objective
 from coordinator.tasks.task_graph import TaskGraph
@@ -47,6 +48,90 @@ KEEP_S = 60.0
 CROWD = 1.5
 # How often a line is checked for a better grouping.
 LOOK_S = 0.25
+# Time constant of a load: arrivals of this long ago weigh 1/e.
+ARRIVALS_S = 5.0
+# Shorter, since groups are to change while the waiting requests are still there.
+OUTSTANDING_S = 1.0
+# Requests that came together come together again: two cameras' detectors pause and go on at the
+# same time. Assumed.
+REMEMBERED_S = 10.0
+# A shorter burst says little about the rate.
+_LEAST_AGE_S = 1.0
+
+
+@dataclass(slots=True)
+class Load:
+    """One model's requests, in exponentially weighted averages; `outstanding` of them wait or are
+    being answered.
+    """
+
+    outstanding: int = 0
+    _mean: float = 0.0
+    _weight: float = 0.0
+    _first_s: float | None = None
+    _arrived_s: float = 0.0
+    _changed_s: float = 0.0
+
+    def arrived(self, now: float) -> None:
+        """A request came."""
+        self._weight = self._faded(now) + 1.0
+        self._arrived_s = now
+        self._first_s = now if self._first_s is None else self._first_s
+        if self.outstanding:
+            self._mean = self.mean_outstanding(now)
+        else:  # after a pause, as many at a time as before are expected, the longer ago the fewer
+            before = max(0.0, self._mean - 1.0)
+            self._mean = 1.0 + before * exp(-(now - self._changed_s) / REMEMBERED_S)
+        self._changed_s = now
+        self.outstanding += 1
+
+    def ended(self, now: float) -> None:
+        """A request was answered, or given up."""
+        self._mean = self.mean_outstanding(now)
+        self._changed_s = now
+        self.outstanding -= 1
+
+    def rate_per_s(self, now: float) -> float:
+        """Recent arrivals per second."""
+        if self._first_s is None:
+            return 0.0
+        age = max(now - self._first_s, _LEAST_AGE_S)
+        return self._faded(now) / (ARRIVALS_S * (1.0 - exp(-age / ARRIVALS_S)))
+
+    def mean_outstanding(self, now: float) -> float:
+        """Requests that were outstanding at a time, recently."""
+        old = exp(-(now - self._changed_s) / OUTSTANDING_S)
+        return old * self._mean + (1.0 - old) * self.outstanding
+
+    def _faded(self, now: float) -> float:
+        return self._weight * exp(-(now - self._arrived_s) / ARRIVALS_S)
+
+
+@dataclass(slots=True, eq=False)
+class DeviceGroup:
+    """Devices that answer whole images by one plan, and the images that they have in flight."""
+
+    graph: TaskGraph
+    service: ServiceTimes
+    in_flight: int = 0
+
+
+def starts(groups: Sequence[DeviceGroup], waiting: int) -> list[tuple[int, DeviceGroup]]:
+    """Positions in the queue that start now, each with its group."""
+    given = [group.in_flight for group in groups]
+    # Enough images at a time to keep a group's busiest device busy, and one in transit.
+    most = [ceil(group.service.latency_s / group.service.period_s) + 1 for group in groups]
+    found: list[tuple[int, DeviceGroup]] = []
+    for position in range(waiting):
+        ends_s = [
+            group.service.latency_s + number * group.service.period_s
+            for group, number in zip(groups, given, strict=True)
+        ]
+        soonest = ends_s.index(min(ends_s))
+        if given[soonest] < most[soonest]:
+            found.append((position, groups[soonest]))
+        given[soonest] += 1
+    return found
 
 
 @dataclass(slots=True, eq=False)
@@ -68,11 +153,6 @@ class ModelLine:
     work: Work | None = None
     # The plan that is being divided into groups, or the grouping that is being prepared.
     target: TaskGraph | Grouping | None = None
-
-    @property
-    def count(self) -> int:
-        """How many groups take requests."""
-        return len(self.groups)
 
     @property
     def all_groups(self) -> list[list[DeviceGroup]]:
@@ -113,7 +193,7 @@ class ModelLine:
                 del self.planned[count]
                 self.ready.pop(count, None)
         used = {device for group in self.groups for device in group.graph.plan.devices}
-        if self.count > 1 and not present >= used:
+        if len(self.groups) > 1 and not present >= used:
             self.groups = self.ready[1]
 
     def let_in(self) -> Iterator[PlanStep]:
@@ -157,9 +237,9 @@ class Regrouping:
         if line is None:
             return LoadStatus()
         return LoadStatus(
-            groups=line.count,
+            groups=len(line.groups),
             arrivals_per_s=line.load.rate_per_s(now),
-            capacity_per_s=line.planned.get(line.count, line.planned[1]).capacity_per_s,
+            capacity_per_s=line.planned.get(len(line.groups), line.planned[1]).capacity_per_s,
         )
 
     def programs(self, model: str = "") -> set[str]:
@@ -245,7 +325,7 @@ class Regrouping:
             return
         line.looked_s = now
         outstanding = 1.0 if self._book.held(line.model) else line.load.mean_outstanding(now)
-        best = self._best(line, outstanding)
+        best = self._best(line, outstanding) if len(line.planned) > 1 else 1
         if best in line.ready and line.ready[best] is not line.groups:
             line.groups = line.ready[best]
             yield Regroup(line.model, best, outstanding)
@@ -275,10 +355,10 @@ class Regrouping:
             seconds = (grouping.response_s(outstanding), 1.0 / grouping.capacity_per_s)
             return seconds[::-1] if self._objective == "throughput" else seconds
 
-        best = min(line.planned, key=cost)
-        if line.count not in line.planned:
+        best, count = min(line.planned, key=cost), len(line.groups)
+        if count not in line.planned:
             return best
-        old, new = cost(line.count), cost(best)
+        old, new = cost(count), cost(best)
         # If the first criterion is equal, the second one decides.
         index = int(old[0] == new[0])
-        return best if new[index] < (1.0 - WORTHWHILE_GAIN) * old[index] else line.count
+        return best if new[index] < (1.0 - WORTHWHILE_GAIN) * old[index] else count

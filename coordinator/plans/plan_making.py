@@ -164,8 +164,11 @@ class PlanMaker:
     async def _ensure(self, graph: TaskGraph) -> dict[DeviceId, ImbrexError]:
         """The devices that could not be prepared for a plan, and why."""
         devices = graph.plan.devices
-        preparing = (self._ensure_on(device, graph) for device in devices)
-        results = await asyncio.gather(*preparing, return_exceptions=True)
+
+        async def ensure(device: DeviceId) -> None:
+            await self._pool.connection(device).ensure(graph.programs_of(device), graph.blobs)
+
+        results = await asyncio.gather(*map(ensure, devices), return_exceptions=True)
         errors: dict[DeviceId, ImbrexError] = {}
         for device, result in zip(devices, results, strict=True):
             if isinstance(result, ImbrexError):
@@ -173,9 +176,6 @@ class PlanMaker:
             elif result is not None:
                 raise result
         return errors
-
-    async def _ensure_on(self, device: DeviceId, graph: TaskGraph) -> None:
-        await self._pool.connection(device).ensure(graph.programs_of(device), graph.blobs)
 
 
 def _without(cluster: Cluster, errors: Mapping[DeviceId, ImbrexError]) -> Cluster:

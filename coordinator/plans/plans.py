@@ -17,14 +17,13 @@ from math import inf
 
 import structlog
 
-from coordinator.answers import PlanNow
+from coordinator.answers import IN_FORCE, Choice, PlanNow
 from coordinator.costs.observed import Observed
 from coordinator.devices.announcements import Announcements
 from coordinator.devices.devices import Devices
 from coordinator.library.loaded import Library
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.plans.book import NO_WORKER, PlanBook
-from coordinator.plans.choice import IN_FORCE, Choice
 from coordinator.plans.grouping import Regrouping
 from coordinator.plans.plan_making import PlanMaker
 from coordinator.plans.sent_plan import adopt, plan_id

@@ -6,13 +6,12 @@ outcome of work that was stopped can be recognised and dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import wraps
-from typing import NewType, ParamSpec
+from typing import NewType
 
+from coordinator.answers import Choice
 from coordinator.planning.groups import Grouping
-from coordinator.plans.choice import Choice
 from coordinator.tasks.plan import Plan
 from coordinator.tasks.task_graph import TaskGraph
 from protos.errors import ImbrexError
@@ -102,18 +101,6 @@ class Regroup:
 
 
 PlanStep = Start | Refuse | Propose | Divide | Prepare | Stop | Swap | Regroup
-
-_Given = ParamSpec("_Given")
-
-
-def completed(method: Callable[_Given, Iterator[PlanStep]]) -> Callable[_Given, list[PlanStep]]:
-    """Has a method complete its change before anybody sees the steps that it yields."""
-
-    @wraps(method)
-    def at_once(*args: _Given.args, **kwargs: _Given.kwargs) -> list[PlanStep]:
-        return list(method(*args, **kwargs))
-
-    return at_once
 
 
 # ---------------------------------------------------------------- what came of a work

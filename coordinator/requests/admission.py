@@ -82,7 +82,7 @@ class AdmissionQueue:
     @property
     def wait_s(self) -> float:
         """How long a request that came now would wait."""
-        ahead = self.waiting + self.running - self._in_flight
+        ahead = len(self._waiting) + len(self._running) - self._in_flight
         return max(0, ahead + 1) * self._throughput.interval_s
 
     def waits_until_s(self, ticket: PlaceTicket) -> float | None:
@@ -97,9 +97,19 @@ class AdmissionQueue:
         """
         if alone:
             self._waiting[ticket] = inf, self._in_flight
-        else:
-            self._require_room(now)
-            self._waiting[ticket] = now + self._most_wait_s, 1
+            return self._let_in(now)
+        # Places in the queue are reserved for clients that were told to come back about now. Once
+        # one is due, any newcomer may be that client, and nothing is reserved.
+        while self._promised and self._promised[0] < now - _LATE_S:
+            self._promised.popleft()
+        is_due = bool(self._promised) and self._promised[0] <= now
+        reserved = 0 if is_due else sum(each <= now + _SOON_S for each in self._promised)
+        wait_s = self.wait_s
+        if len(self._waiting) + reserved >= self._queue or wait_s > self._most_wait_s:
+            raise self._overloaded(wait_s, now)
+        if is_due:
+            self._promised.popleft()
+        self._waiting[ticket] = now + self._most_wait_s, 1
         return self._let_in(now)
 
     def leave(
@@ -109,7 +119,7 @@ class AdmissionQueue:
         self._waiting.pop(ticket, None)
         # Refused and cancelled requests say nothing about the cluster's speed.
         if answered and ticket in self._running:
-            self._throughput.ended(now, self.running)
+            self._throughput.ended(now, len(self._running))
         self._running.pop(ticket, None)
         return self._let_in(now)
 
@@ -129,23 +139,6 @@ class AdmissionQueue:
             self._running[ticket] = places
             admitted.append(ticket)
         return admitted
-
-    def _require_room(self, now: float) -> None:
-        wait_s = self.wait_s
-        if self.waiting + self._kept_free(now) >= self._queue or wait_s > self._most_wait_s:
-            raise self._overloaded(wait_s, now)
-        if self._promised and self._promised[0] <= now:
-            self._promised.popleft()
-
-    def _kept_free(self, now: float) -> int:
-        """Places in the queue that are reserved for clients that were told to come back about now.
-        Once one is due, any newcomer may be that client, and nothing is reserved.
-        """
-        while self._promised and self._promised[0] < now - _LATE_S:
-            self._promised.popleft()
-        if self._promised and self._promised[0] <= now:
-            return 0
-        return sum(each <= now + _SOON_S for each in self._promised)
 
     def _overloaded(self, wait_s: float, now: float) -> Overloaded:
         """The refusal, with a time to come back that nobody else was given: the next at which a
@@ -191,12 +184,15 @@ class Admission:
         """
         ticket, answered = next(self._tickets), False
         try:
-            await self._wait(ticket, alone=alone)
+            self._start(self._queue.arrive(ticket, time.monotonic(), alone=alone))
+            until_s = self._queue.waits_until_s(ticket)
+            if until_s is not None:
+                await self._wait(ticket, until_s)
             yield
             answered = not alone
         finally:
             self._start(self._queue.leave(ticket, time.monotonic(), answered=answered))
-            if not self.running:
+            if not self._queue.running:
                 # A task that waits for idleness gets this moment, even if the next request is here
                 # already.
                 self._idle.set()
@@ -215,11 +211,7 @@ class Admission:
             async with self.place(alone=True):
                 pass
 
-    async def _wait(self, ticket: PlaceTicket, *, alone: bool) -> None:
-        self._start(self._queue.arrive(ticket, time.monotonic(), alone=alone))
-        until_s = self._queue.waits_until_s(ticket)
-        if until_s is None:
-            return
+    async def _wait(self, ticket: PlaceTicket, until_s: float) -> None:
         admitted = self._admitted[ticket] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout_at(None if until_s == inf else until_s):

@@ -25,7 +25,6 @@ from coordinator.devices.pool import Pool
 from coordinator.requests.messages import resend_item, task_item, tensor_items
 from coordinator.requests.request_state import ComputedRequest, RequestState, UnusableResult
 from coordinator.tasks.deadlines import SLACK_S, Expectations
-from coordinator.tasks.dispatch import dispatch
 from coordinator.tasks.events import (
     Abort,
     Accuse,
@@ -51,7 +50,7 @@ from coordinator.tasks.events import (
     Submitted,
     Tick,
 )
-from coordinator.tasks.scheduler import Scheduler
+from coordinator.tasks.scheduler import Scheduler, dispatch
 from coordinator.tasks.task_graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes, Timeline
 from models.graph.shapes import TensorInfo
@@ -198,11 +197,14 @@ class Driver:
         finite = all(is_finite(arrays[name]) for name in graph.inputs)
         try:
             self.step(Submitted(request, graph, finite))
-            self._watch()
+            if self._ticker is None or self._ticker.done():
+                self._ticker = asyncio.create_task(self._tick())
             await done
             state.timeline.end(time.monotonic())
-            if not state.retried:
-                await _wait_for_reports(state)
+            if not state.retried:  # the timing is complete with reports that the answer overtook
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(REPORTS_S):
+                        await state.told.wait()
         except BaseException:
             self.step(Cancelled(request))
             self.release(request, state.holders)
@@ -254,10 +256,6 @@ class Driver:
                     self._requests[request].done.set_exception(error)
         if later:
             asyncio.get_running_loop().call_soon(self._describe, later)
-
-    def _watch(self) -> None:
-        if self._ticker is None or self._ticker.done():
-            self._ticker = asyncio.create_task(self._tick())
 
     async def _tick(self) -> None:
         while self._requests:
@@ -487,10 +485,3 @@ def _undeclared(tensor: str, array: np.ndarray, declared: TensorInfo) -> Request
 
 class _Distrusted(Exception):
     """A device that took part was found to compute wrong results."""
-
-
-async def _wait_for_reports(state: RequestState) -> None:
-    """Waits briefly for reports that the answer has overtaken, so that the timing is complete."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(REPORTS_S):
-            await state.told.wait()

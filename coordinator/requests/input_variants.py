@@ -23,17 +23,6 @@ from protos.errors import BadRequest
 FeedReader = Callable[[], Awaitable[Arrays]]
 
 
-async def read_feeds(feeds: Arrays | FeedReader, network: Network) -> Arrays:
-    """The tensors, read now if they have not been read yet.
-
-    Raises:
-        BadRequest: they cannot be read, or do not fit the network's inputs.
-    """
-    read = await feeds() if callable(feeds) else feeds
-    check_feeds(network, read)
-    return read
-
-
 def check_feeds(network: Network, feeds: Arrays) -> None:
     """Raises BadRequest unless the tensors are exactly the network's inputs."""
     graph = network.graph

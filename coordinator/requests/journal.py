@@ -127,7 +127,16 @@ class Journal:
         if ended.answer is not None:
             entry = (ended.ended_s, ended.request_id, ended.answer.devices)
             self._took_part.append(entry)
-        _log(ended)
+        told = {
+            "request": ended.request_id,
+            "model": ended.model,
+            "ms": round((ended.ended_s - ended.arrived_s) * 1e3, 1),
+        }
+        if ended.error is not None:
+            log.warning("request failed", **told, code=ended.error.code, cause=ended.error.cause)
+        elif ended.answer is not None:
+            devices = list(ended.answer.devices)
+            log.info("request", **told, plan=ended.plan_version, devices=devices)
         self._tell(ended)
 
     def doubt(self, device: str) -> None:
@@ -153,16 +162,3 @@ class Journal:
     def _tell(self, entry: Ended | PlanSwapped) -> None:
         for listener in list(self._listeners):
             listener(entry)
-
-
-def _log(ended: Ended) -> None:
-    told = {
-        "request": ended.request_id,
-        "model": ended.model,
-        "ms": round((ended.ended_s - ended.arrived_s) * 1e3, 1),
-    }
-    if ended.error is not None:
-        log.warning("request failed", **told, code=ended.error.code, cause=ended.error.cause)
-    elif ended.answer is not None:
-        devices = list(ended.answer.devices)
-        log.info("request", **told, plan=ended.plan_version, devices=devices)

@@ -11,7 +11,7 @@ from coordinator.tasks.events import Assign, Resend, Send
 from coordinator.tasks.runs import RequestRun
 from coordinator.tasks.task_graph import TaskGraph, TaskOutput, TaskSpec
 from models.tensors.boxes import Box
-from models.tensors.selection import NO_SELECTION, Selection, Selections, fitting
+from models.tensors.selection import NO_SELECTION, Selections, fitting
 from protos import imbrex_pb2 as pb
 from protos.rpc.channels import HOST
 from protos.wire.convert import box_message
@@ -135,7 +135,16 @@ def _outputs(
         if output.to_host or not direct:
             message = output_message(graph, output, output.box)
             if selection := fitting(selections, output.tensor, output.box):
-                message.selection.CopyFrom(_selection_message(selection))
+                message.selection.CopyFrom(
+                    pb.Selection(
+                        axis=selection.axis,
+                        across=selection.across,
+                        start=selection.scores.start,
+                        stop=selection.scores.stop,
+                        least=selection.least,
+                        factor=0 if selection.factor is None else 1 + selection.factor,
+                    )
+                )
             yield message
         for route in output.routes if direct else ():
             device, address, attempt = next(readers)
@@ -148,17 +157,6 @@ def _outputs(
                 to_task=route.reader,
                 to_attempt=attempt,
             )
-
-
-def _selection_message(selection: Selection) -> pb.Selection:
-    return pb.Selection(
-        axis=selection.axis,
-        across=selection.across,
-        start=selection.scores.start,
-        stop=selection.scores.stop,
-        least=selection.least,
-        factor=0 if selection.factor is None else 1 + selection.factor,
-    )
 
 
 def output_message(graph: TaskGraph, output: TaskOutput, box: Box) -> pb.Task.Output:
@@ -195,7 +193,7 @@ def tensor_items(
 ) -> Iterator[tuple[pb.Item, np.ndarray]]:
     """A box of the host's tensor `array` as items with views of it; large ones are divided."""
     info = graph.tensors[action.tensor]
-    for part in pieces(action.box.spans, info.itemsize):
+    for part in pieces(action.box, info.itemsize):
         box = Box.of(*part)
         header = pb.Tensor(
             request=action.request,
@@ -203,7 +201,7 @@ def tensor_items(
             task=action.task,
             attempt=action.attempt,
             tensor=action.tensor,
-            box=box_message(box.spans),
+            box=box_message(box),
             data_type=info.data_type,
         )
         yield pb.Item(tensor=header), array[box.slices()]

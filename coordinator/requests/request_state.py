@@ -12,7 +12,7 @@ from coordinator.tasks.events import RequestId
 from coordinator.tasks.plan import TrafficBytes
 from coordinator.tasks.task_graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes, Timeline
-from models.run.answering import answer
+from models.run.reference import answer
 from models.tensors.boxes import Box
 from models.tensors.selection import Selections, dense
 from protos import imbrex_pb2 as pb
@@ -43,16 +43,13 @@ class RequestState:
     retried: int = 0
     attempts: dict[tuple[int, int], DeviceId] = field(default_factory=dict)
     told: asyncio.Event = field(default_factory=asyncio.Event)
-    untold: set[int] = field(init=False)
+    reported: set[int] = field(default_factory=set)
     partials: dict[tuple[int, str], np.ndarray] = field(default_factory=dict)
     direct: bool = False
     summed: set[str] = field(default_factory=set)
     shared: set[DeviceId] = field(default_factory=set)
     # Devices that keep something of it when it has ended.
     holders: tuple[DeviceId, ...] = ()
-
-    def __post_init__(self) -> None:
-        self.untold = {task.id for task in self.graph.tasks}
 
     def meet(self, other: RequestState) -> None:
         """Records that both are in flight at the same time."""
@@ -73,8 +70,8 @@ class RequestState:
         """A device reported the end of a task and the bytes it sent to peers."""
         self.halo_bytes += peer_bytes
         self.timeline.computed(times)
-        self.untold.discard(times.task)
-        if not self.untold:
+        self.reported.add(times.task)
+        if len(self.reported) == len(self.graph.tasks):
             self.told.set()
 
     def unpack(self, header: pb.Tensor, payload: np.ndarray) -> np.ndarray:

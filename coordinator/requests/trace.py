@@ -47,7 +47,9 @@ class _Bar:
 def chrome_trace(lived: Lived) -> dict[str, Any]:
     """One JSON object for Perfetto or chrome://tracing. Time 0 is the request's arrival."""
     bars = [*_request_bars(lived), *_task_bars(lived), *_peer_bars(lived)]
-    rows = _rows(bars)
+    # A thread number for each row and lane; the rows of a process are ordered by name.
+    used = sorted({(bar.process, bar.row, lane) for bar, lane in _lanes(bars)})
+    rows = {key: number for number, key in enumerate(used, start=1)}
     events: list[dict[str, Any]] = [
         {"ph": "M", "name": "process_name", "pid": number, "args": {"name": title}}
         for number, title in _TITLES.items()
@@ -56,7 +58,8 @@ def chrome_trace(lived: Lived) -> dict[str, Any]:
         title = row if not lane else f"{row} ({lane + 1})"
         names = {"pid": process, "tid": thread}
         events.append({"ph": "M", "name": "thread_name", **names, "args": {"name": title}})
-    for bar, thread in _placed(bars, rows):
+    for bar, lane in _lanes(bars):
+        thread = rows[bar.process, bar.row, lane]
         events.append(
             {
                 "ph": "X",
@@ -120,20 +123,6 @@ def _link_bar(
     start, stop = times
     # Clock errors larger than the transfer must not make it end before it begins.
     return _Bar(_LINKS, f"{source} to {target}", name, start, max(start, stop), details)
-
-
-_Rows = dict[tuple[int, str, int], int]
-
-
-def _rows(bars: Sequence[_Bar]) -> _Rows:
-    """A thread number for each row and lane; the rows of a process are ordered by name."""
-    used = sorted({(bar.process, bar.row, lane) for bar, lane in _lanes(bars)})
-    return {key: number for number, key in enumerate(used, start=1)}
-
-
-def _placed(bars: Sequence[_Bar], rows: _Rows) -> Iterator[tuple[_Bar, int]]:
-    for bar, lane in _lanes(bars):
-        yield bar, rows[bar.process, bar.row, lane]
 
 
 def _lanes(bars: Sequence[_Bar]) -> Iterator[tuple[_Bar, int]]:

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI
 
-from coordinator.serving.common.access import Access, guard, rule_of
+from coordinator.serving.common.access import Access, HostNames, guard, names_in, rule_of
 from coordinator.serving.common.body import Intake
 from coordinator.serving.common.errors import add_error_handlers
-from coordinator.serving.common.headers import SecurityHeaders
 from coordinator.serving.common.interface import OptionalInterface
 from coordinator.serving.common.keys import Keys
-from coordinator.serving.common.origins import HostNames, names_in
+from coordinator.serving.common.middleware import SecurityHeaders, Targets
 from coordinator.serving.common.repeats import Repeats
-from coordinator.serving.common.targets import Targets
 from coordinator.serving.metrics import http as metrics
 from coordinator.serving.v1 import devices, health, infer, models, plans
 from protos.rooms import imported, is_installed

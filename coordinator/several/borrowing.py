@@ -144,25 +144,20 @@ async def _append(channel: grpc.aio.Channel, caller: Caller, file: ListedFile, t
                 chunk = await call.read()
             if not isinstance(chunk, pb.BlobChunk):  # the end of the stream
                 break
-            here = _checked(chunk, file, here, is_first=is_first)
+            said = (chunk.sha256, chunk.total_bytes)
+            if is_first and said != (file.sha256, file.size_bytes):
+                raise _another(f"it has {chunk.total_bytes} bytes, not {file.size_bytes}")
+            following = here + len(chunk.data)
+            is_empty = not is_first and not chunk.data
+            is_long = len(chunk.data) > CHUNK_BYTES or following > file.size_bytes
+            if chunk.offset != here or is_empty or is_long:
+                raise _another(f"its bytes do not continue the {here} that are here")
+            here = following
             is_first = False
             await asyncio.to_thread(target.write, chunk.data)
     finally:
         call.cancel()
         await asyncio.to_thread(target.flush)
-
-
-def _checked(chunk: pb.BlobChunk, file: ListedFile, here: int, *, is_first: bool) -> int:
-    """Where the next chunk begins."""
-    said = (chunk.sha256, chunk.total_bytes)
-    if is_first and said != (file.sha256, file.size_bytes):
-        raise _another(f"it has {chunk.total_bytes} bytes, not {file.size_bytes}")
-    following = here + len(chunk.data)
-    is_empty = not is_first and not chunk.data
-    is_long = len(chunk.data) > CHUNK_BYTES or following > file.size_bytes
-    if chunk.offset != here or is_empty or is_long:
-        raise _another(f"its bytes do not continue the {here} that are here")
-    return following
 
 
 def verify(part: Path, file: ListedFile) -> None:

@@ -23,8 +23,7 @@ from coordinator.several.listed import ListedFile, ListedFiles
 from coordinator.several.shared_store import SharedStore
 from coordinator.several.survey import Survey, Version, survey
 from coordinator.several.where import ADDRESS, own_address, sources
-from coordinator.trust.cluster_state import COORDINATORS, DEFAULTS, MODELS
-from coordinator.trust.json_files import Entries
+from coordinator.trust.cluster_state import COORDINATORS, DEFAULTS, MODELS, Entries
 from coordinator.trust.trust import Trust
 from models.catalogue.installed import Store
 from models.tensors.memory import megabytes
@@ -247,7 +246,11 @@ class Follower(Sharing):
             self._fetches[version].cancel()
         self._why = {each: why for each, why in self._why.items() if each in missing}
         self._again = {each: due for each, due in self._again.items() if each in missing}
-        for version in sorted(missing, key=lambda each: _size(missing[each])):
+        sizes = {
+            version: sum(each.size_bytes for each in files.values())
+            for version, files in missing.items()
+        }
+        for version in sorted(missing, key=lambda each: sizes[each]):
             due_s, _ = self._again.get(version, (0.0, 0.0))
             is_due = version not in self._fetches and time.monotonic() >= due_s
             if is_due and len(self._fetches) < MOST_FETCHES:
@@ -344,7 +347,3 @@ class Follower(Sharing):
         for each in (self._store.root / ".incoming").glob(f"{self._store.own_id}-*"):
             if not any(each.name.startswith(one) for one in wanted):
                 each.unlink(missing_ok=True)
-
-
-def _size(files: ListedFiles) -> int:
-    return sum(each.size_bytes for each in files.values())

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.trust.json_files import Entries
+from coordinator.trust.cluster_state import Entries
 from models.catalogue.installed import MODEL_FILE, NAME
 from models.onnx_file.model_file import MAX_MODEL_BYTES
 from protos.errors import NotFound

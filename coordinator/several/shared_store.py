@@ -12,8 +12,7 @@ from pathlib import Path
 from coordinator.library.sharing import SERVED_BY
 from coordinator.several import listed
 from coordinator.several.listed import ListedFile, ListedFiles
-from coordinator.trust.cluster_state import COORDINATORS, DEFAULTS, MODELS, ClusterState
-from coordinator.trust.json_files import Entries
+from coordinator.trust.cluster_state import COORDINATORS, DEFAULTS, MODELS, ClusterState, Entries
 from models.catalogue.installed import NAME, Store
 from models.vision.head import VisionTask
 from protos.daemon.files import write_atomically

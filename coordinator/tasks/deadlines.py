@@ -3,13 +3,16 @@
 The time of an attempt runs from when the device last received data for it, or last returned a
 result of any task: a device that works through its queue is not late. The limits are generous,
 since a second attempt costs another device's time, and a missed one only delays a request.
+`OverdueWatch` compares expected times with the last signs of life.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Protocol
 
+from coordinator.tasks.runs import Attempt, RequestRun, TaskRun
 from coordinator.tasks.task_graph import TaskGraph
 from protos.wire.facts import DeviceId
 
@@ -76,3 +79,50 @@ def patience_s(expected_s: float) -> float:
 def give_up_s(expected_s: float) -> float:
     """How long to wait for the last attempt at something."""
     return GIVE_UP_S + GIVE_UP_FACTOR * expected_s
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """How long an overdue attempt has been silent, and how long it should have taken."""
+
+    silent_s: float
+    expected_s: float
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether to give up even the last attempt at a task."""
+        return self.silent_s > give_up_s(self.expected_s)
+
+
+class OverdueWatch:
+    """What is overdue, given when each device last returned a result, or part of one, of any task
+    (`heard_s`).
+    """
+
+    def __init__(self, expected: Expectations) -> None:
+        self.heard_s: dict[DeviceId, float] = {}
+        self._expected = expected
+
+    def delay(self, run: RequestRun, task: TaskRun, attempt: Attempt, now: float) -> Delay | None:
+        """How overdue an attempt is; None if it is not."""
+        silent_s = now - max(attempt.since_s, self.heard_s.get(attempt.device, 0.0))
+        if silent_s < SLACK_S or not (attempt.resent or task.is_fed(attempt)):
+            return None
+        index = task.spec.id
+        expected_s = self._expected.task_s(run.graph, index, attempt.device)
+        if not attempt.delivered:
+            expected_s += self._expected.prepare_s(run.graph, index, attempt.device)
+        return Delay(silent_s, expected_s) if silent_s > patience_s(expected_s) else None
+
+    def is_stuck(self, run: RequestRun, in_flight: int, now: float) -> bool:
+        """Whether a request whose tasks wait for each other has been silent for too long, given the
+        number of requests in flight.
+        """
+        preparing = (
+            self._expected.prepare_s(run.graph, task.spec.id, attempt.device)
+            for task in run.tasks
+            for attempt in task.attempts.values()
+            if not attempt.delivered
+        )
+        expected_s = run.graph.plan.predicted_latency_s * in_flight
+        return now - run.progress_s > patience_s(max(preparing, default=0.0) + expected_s)

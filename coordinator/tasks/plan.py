@@ -90,10 +90,6 @@ class TrafficBytes:
     gather: int = 0
     halo: int = 0
 
-    def as_json(self) -> dict[str, int]:
-        """The contract's `bytes` object."""
-        return {"scatter": self.scatter, "gather": self.gather, "halo": self.halo}
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:

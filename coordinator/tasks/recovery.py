@@ -7,7 +7,7 @@ from the latest boundary whose boxes survive, at worst from the image.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from coordinator.tasks.events import Action, Cancel, RequestId, Resend
 from coordinator.tasks.runs import RequestRun, RunPhase, TaskRun
@@ -49,17 +49,13 @@ def survivors(run: RequestRun) -> list[TaskRun]:
         if task.phase is RunPhase.DONE:
             task.phase = RunPhase.WAITING
         if not any(attempt.resent for attempt in task.attempts.values()):
-            ahead += _sources(task)
+            ahead += {
+                piece.source
+                for each in task.spec.inputs
+                for piece in each.pieces
+                if piece.source is not None
+            }
     for task in run.tasks:
         if task.spec.id not in needed and task.phase is RunPhase.WAITING:
             task.phase = RunPhase.DONE
     return sorted(kept, key=lambda task: task.spec.id)
-
-
-def _sources(task: TaskRun) -> Iterable[int]:
-    return {
-        piece.source
-        for each in task.spec.inputs
-        for piece in each.pieces
-        if piece.source is not None
-    }

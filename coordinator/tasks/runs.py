@@ -7,8 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from operator import attrgetter
+from weakref import WeakSet
 
-from coordinator.tasks.task_graph import TaskGraph, TaskInput, TaskOutput, TaskSpec
+from coordinator.tasks.events import Received
+from coordinator.tasks.task_graph import TaskGraph, TaskOutput, TaskSpec
 from models.tensors.boxes import Box
 from protos.wire.facts import DeviceId
 
@@ -185,7 +188,18 @@ class RequestRun:
             return
         sent = attempt.sent if attempt else set()
         for each in task.spec.inputs:
-            for box in self._ready_boxes(task, each, sent):
+            if self.direct and task.spec.direct and each.pieces[0].source is not None:
+                continue
+            boxes = [
+                piece.box
+                for piece in each.pieces
+                if piece.source is None or each.tensor in self.tasks[piece.source].held
+            ]
+            if len(boxes) == len(each.pieces) and not any(t == each.tensor for t, _ in sent):
+                boxes = [each.box]
+            elif each.summed or (each.tensor, each.box) in sent:
+                continue
+            for box in boxes:
                 if (each.tensor, box) not in sent:
                     yield each.tensor, box
 
@@ -207,19 +221,47 @@ class RequestRun:
         """Whether every task of earlier blocks is done. Of these, the last ones are seen first:
         they are the least likely to be.
         """
-        first = bisect_left(self.tasks, block, key=lambda task: task.spec.block)
+        first = bisect_left(self.tasks, block, key=attrgetter("spec.block"))
         return all(self.tasks[k].phase is RunPhase.DONE for k in range(first - 1, -1, -1))
 
-    def _ready_boxes(self, task: TaskRun, each: TaskInput, sent: set[tuple[str, Box]]) -> list[Box]:
-        if self.direct and task.spec.direct and each.pieces[0].source is not None:
-            return []
-        ready = [
-            piece
-            for piece in each.pieces
-            if piece.source is None or each.tensor in self.tasks[piece.source].held
-        ]
-        if len(ready) == len(each.pieces) and not any(t == each.tensor for t, _ in sent):
-            return [each.box]
-        if each.summed:
-            return []
-        return [piece.box for piece in ready if (each.tensor, each.box) not in sent]
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """Why something is refused; `proven`: no later result can show that it was right."""
+
+    cause: str
+    proven: bool
+
+
+class Judge:
+    """Whether received data can be a task's result, by its box and values. Remembers the graphs
+    that yield values that are not finite by themselves (`unusual`).
+    """
+
+    def __init__(self) -> None:
+        self.unusual: WeakSet[TaskGraph] = WeakSet()
+
+    def objection(
+        self, run: RequestRun, task: TaskRun, attempt: Attempt, came: Received
+    ) -> Objection | None:
+        """Why it cannot be part of the task's result; None if it can."""
+        box, before = came.box, attempt.merged.get(came.tensor, ())
+        whole = next((o.box for o in task.spec.outputs if o.tensor == came.tensor), None)
+        is_part = whole is not None and len(box) == len(whole) and whole.contains(box)
+        if not is_part or box.is_empty or not all(box.intersect(each).is_empty for each in before):
+            cause = f"it sent {came.box} of {came.tensor!r}, which was not requested"
+            return Objection(cause, proven=True)
+        if not came.finite and not self._believes(run, task, attempt.device):
+            return Objection(f"it sent values of {came.tensor!r} that are not finite", proven=False)
+        return None
+
+    def _believes(self, run: RequestRun, task: TaskRun, device: DeviceId) -> bool:
+        """Whether the model itself yields values that are not finite: two attempts agree on
+        them.
+        """
+        if not run.unusual:
+            task.doubted.append(device)
+        if len(task.doubted) > 1:
+            run.unusual = True
+            self.unusual.add(run.graph)
+        return run.unusual

@@ -28,9 +28,11 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import TypeVar
 
-from coordinator.tasks.deadlines import MOST_AT_ONCE, Expectations, NoExpectations
+from coordinator.tasks.deadlines import MOST_AT_ONCE, Expectations, NoExpectations, OverdueWatch
 from coordinator.tasks.events import (
     Abort,
     Accuse,
@@ -55,12 +57,9 @@ from coordinator.tasks.events import (
     Submitted,
     Tick,
 )
-from coordinator.tasks.overdue import OverdueWatch
 from coordinator.tasks.recovery import recover
-from coordinator.tasks.result_check import Judge, Objection, disproved
-from coordinator.tasks.runs import Attempt, RequestRun, RunPhase, TaskRun
+from coordinator.tasks.runs import Attempt, Judge, Objection, RequestRun, RunPhase, TaskRun
 from coordinator.tasks.suspicion import Suspicion, at_fault
-from coordinator.tasks.task_placement import place
 from protos.errors import ImbrexError, LostWorker, PeerViolation
 from protos.wire.facts import DeviceId
 
@@ -73,6 +72,12 @@ STRANDED_S = 10.0
 # given, or another device cannot be reached.
 _BLAMELESS = ("no_program", "send")
 
+# So many descriptions take about as long as one more message (`benchmarks.handover`).
+MESSAGE_TASKS = 6
+# Fewer for each device are not worth a message, although no device waits for that.
+FEW_TASKS = 3
+
+T = TypeVar("T")
 _Found = tuple[RequestRun, TaskRun, Attempt]
 
 
@@ -95,12 +100,13 @@ class Scheduler:
     def step(self, event: Event, now: float = 0.0) -> list[Action]:
         """Takes one event; returns the actions, in order. `now` is a monotonic time in seconds."""
         self._now = now
-        match event:
-            case Delivered(request, task, attempt):
-                self._delivered(self._current(request, task, attempt))
-                return []
-            case _:
-                return list(self._react(event))
+        if not isinstance(event, Delivered):
+            return list(self._react(event))
+        if found := self._current(event.request, event.task, event.attempt):
+            run, _, attempt = found
+            attempt.delivered = True
+            attempt.since_s = run.progress_s = now
+        return []
 
     def _react(self, event: Event) -> Iterator[Action]:
         match event:
@@ -112,8 +118,8 @@ class Scheduler:
                 yield from self._received(event)
             case Finished():
                 yield from self._computed(event)
-            case ResultRefused(request, task, attempt, cause):
-                if found := self._current(request, task, attempt):
+            case ResultRefused(request, task, number, cause):
+                if found := self._current(request, task, number):
                     yield from self._refuse(request, found, Objection(cause, proven=True))
             case Failed():
                 yield from self._failed(event)
@@ -135,7 +141,7 @@ class Scheduler:
 
     def _submit(self, event: Submitted) -> Iterator[Action]:
         request, graph = event.request, event.graph
-        unusual = self._judge.is_unusual(graph, finite=event.finite)
+        unusual = not event.finite or graph in self._judge.unusual
         direct = graph.is_direct and bool(self.devices)
         tasks = [TaskRun(spec) for spec in graph.tasks]
         run = RequestRun(graph, tasks, direct, self._now, unusual=unusual)
@@ -166,7 +172,7 @@ class Scheduler:
         if objection := self._judge.objection(*found, event):
             yield from self._refuse(event.request, found, objection)
             return
-        self._watch.heard(run, attempt, self._now)
+        self._watch.heard_s[attempt.device] = run.progress_s = self._now
         attempt.merged.setdefault(event.tensor, []).append(event.box)
         reduce = any(o.reduce for o in task.spec.outputs if o.tensor == event.tensor)
         yield Merge(event.request, event.task, event.tensor, event.box, reduce)
@@ -182,14 +188,14 @@ class Scheduler:
         if found is None:
             return
         run, task, attempt = found
-        self._watch.heard(run, attempt, self._now)
+        self._watch.heard_s[attempt.device] = run.progress_s = self._now
         if run.direct and not run.awaited(task):
             yield from self._finish(event.request, found)
 
     def _finish(self, request: RequestId, found: _Found) -> Iterator[Action]:
         """Ends a task that has its result."""
         run, task, attempt = found
-        for device in disproved(run, task):
+        for device in () if run.unusual else task.doubted:
             yield Accuse(device, "its values were not finite, but another device's were")
         task.doubted.clear()
         for other in task.finish(attempt):
@@ -206,12 +212,6 @@ class Scheduler:
         )
         later.update(dict.fromkeys(each.spec.id for each in run.tasks if each.spec.barrier))
         yield from self._advance(request, later)
-
-    def _delivered(self, found: _Found | None) -> None:
-        if found is not None:
-            run, _, attempt = found
-            attempt.delivered = True
-            attempt.since_s = run.progress_s = self._now
 
     def _refuse(self, request: RequestId, found: _Found, objection: Objection) -> Iterator[Action]:
         _, task, attempt = found
@@ -391,3 +391,88 @@ class Scheduler:
             return None
         attempt = run.tasks[task].attempts.get(number)
         return (run, run.tasks[task], attempt) if attempt else None
+
+
+def place(
+    run: RequestRun,
+    task: TaskRun,
+    devices: Collection[DeviceId],
+    requests: Collection[RequestRun],
+    expected: Expectations,
+) -> DeviceId | None:
+    """The planned device if it is one of `devices`; otherwise, among those where the task failed
+    least often, the one that would be ready first. None if all of them are already trying, or have
+    no room for the program while another one tries. `requests` are all in flight. A suspect gets
+    one device that computes for nobody else, and others avoid it if they can.
+    """
+    devices = _apart(run, devices, requests)
+    planned = task.spec.device
+    if not task.attempts and not task.failures and planned in devices:
+        return planned
+    trying = {attempt.device for attempt in task.attempts.values()}
+    free = [
+        each
+        for each in devices
+        if each not in trying and (not trying or expected.has_room(run.graph, task.spec.id, each))
+    ]
+    if planned in free and not task.failures:
+        return planned
+    # The work that devices have: the number of attempts, and their predicted seconds.
+    attempts: Counter[DeviceId] = Counter()
+    busy_s: dict[DeviceId, float] = {}
+    for other in requests:
+        for started in other.tasks:
+            for attempt in started.attempts.values():
+                task_s = expected.task_s(other.graph, started.spec.id, attempt.device)
+                busy_s[attempt.device] = busy_s.get(attempt.device, 0.0) + task_s
+                attempts[attempt.device] += 1
+
+    def rank(device: DeviceId) -> tuple[int, bool, bool, float, int]:
+        ready_s = expected.prepare_s(run.graph, task.spec.id, device)
+        ready_s += expected.task_s(run.graph, task.spec.id, device)
+        seconds = busy_s.get(device, 0.0) + ready_s
+        # Beyond its limits a device computes with onnxruntime: better than losing the request.
+        beyond = not expected.takes(run.graph, device)
+        return task.failures[device], beyond, device != planned, seconds, attempts[device]
+
+    return min(free, key=rank, default=None)
+
+
+def _apart(
+    run: RequestRun, devices: Collection[DeviceId], requests: Collection[RequestRun]
+) -> Collection[DeviceId]:
+    others = [each for each in requests if each is not run and (run.is_suspect or each.is_suspect)]
+    if run.is_suspect:
+        own, used = run.computing, {device for each in others for device in each.occupied}
+        return [each for each in devices if each not in used and (not own or each in own)]
+    avoided = {device for each in others for device in each.occupied}
+    return [each for each in devices if each not in avoided] or devices if avoided else devices
+
+
+def dispatch(actions: Sequence[Action]) -> tuple[Sequence[Action], list[list[Assign]]]:
+    """The actions to carry out at once; and assignments for whose inputs other devices have to
+    compute first, each list for one device, to be described in this order. A plan with exchanges
+    places all tasks of a request at once, dozens for each device: if all of them were described
+    before anything is sent, no device would begin before the last description.
+    """
+    fed = {(each.request, each.task) for each in actions if isinstance(each, Send)}
+    later: dict[DeviceId, list[Assign]] = {}
+    for each in actions:
+        if isinstance(each, Assign) and (each.request, each.task) not in fed:
+            later.setdefault(each.device, []).append(each)
+    follow = in_parts(later.values())
+    if not follow:
+        return actions, []
+    waiting = set(chain.from_iterable(follow))
+    return [each for each in actions if not (isinstance(each, Assign) and each in waiting)], follow
+
+
+def in_parts(later: Collection[Sequence[T]]) -> list[list[T]]:
+    """What is described later, by device, in parts: to each device its next tasks, then to each all
+    others. Empty if it is so little that it can be described with the first messages.
+    """
+    if sum(map(len, later)) <= FEW_TASKS * len(later):
+        return []
+    first = [tasks[:MESSAGE_TASKS] for tasks in later]
+    others = [tasks[MESSAGE_TASKS:] for tasks in later]
+    return [list(part) for part in (*first, *others) if part]

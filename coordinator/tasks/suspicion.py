@@ -5,7 +5,7 @@ would end of it as well. From the second such departure on the request is at fau
 
 * What a device refuses names its request.
 * A process that ends names nobody. A request that was there alone is at fault; of several, each is
-  a suspect, which from then on is computed alone on one device (`task_placement`), while the others
+  a suspect, which from then on is computed alone on one device (`place`), while the others
   go on elsewhere: the next departure names it, or it is answered.
 * What was cancelled on a device just now may still be computed there, and counts as if it were.
 * Chance speaks for a request: devices that ended without it in the last minute. In a home where

@@ -9,14 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from coordinator.tasks.plan import Block, Plan, Tile, tile_extent, tile_works
+from coordinator.tasks.plan import Block, Plan, tile_extent, tile_works
 from coordinator.tasks.timeline import Passed, Sketch
 from models.check.tolerance import PLAIN, between_devices
 from models.cut.cutter import cut
 from models.cut.partial import cut_partial
-from models.cut.program import BlobSource, Program
+from models.cut.program import BlobSource, NetworkKey, Program
 from models.cut.units import Network
-from models.cut.whole import NetworkKey
 from models.graph.ending import Ending
 from models.graph.graph import JoinedOutput, results_of
 from models.graph.shapes import TensorInfo
@@ -278,30 +277,27 @@ class _Outliner:
         """Adds a block's tasks; their outputs become available to later blocks."""
         first = len(self.tasks)
         for tile in block.tiles:
-            self._add_tile(index, block, tile)
+            reach = tile_extent(self.network, block, tile)
+            self.tasks.append(
+                TaskSpec(
+                    id=len(self.tasks),
+                    block=index,
+                    device=tile.device,
+                    program="",
+                    inputs=tuple(self._input(name, box) for name, box in reach.inputs.items()),
+                    outputs=tuple(
+                        TaskOutput(name, box, reach.computed[name], tile.reduce)
+                        for name, box in tile.boxes.items()
+                    ),
+                    barrier=block.barrier,
+                    direct=block.exchange == "peer",
+                )
+            )
         for task in self.tasks[first:]:
             for output in task.outputs:
                 self._made.setdefault(output.tensor, []).append(InputPart(task.id, output.box))
                 if output.reduce:
                     self._summed.add(output.tensor)
-
-    def _add_tile(self, index: int, block: Block, tile: Tile) -> None:
-        reach = tile_extent(self.network, block, tile)
-        self.tasks.append(
-            TaskSpec(
-                id=len(self.tasks),
-                block=index,
-                device=tile.device,
-                program="",
-                inputs=tuple(self._input(name, box) for name, box in reach.inputs.items()),
-                outputs=tuple(
-                    TaskOutput(name, box, reach.computed[name], tile.reduce)
-                    for name, box in tile.boxes.items()
-                ),
-                barrier=block.barrier,
-                direct=block.exchange == "peer",
-            )
-        )
 
     def _input(self, tensor: str, box: Box) -> TaskInput:
         pieces = tuple(

@@ -105,10 +105,12 @@ class Timeline:
         """
         computing = _merge((each.start_s, each.stop_s) for each in self.tasks)
         returning = _merge((each.stop_s, max(each.stop_s, each.received_s)) for each in self.tasks)
-        window = (self.submitted_s, self.ended_s)
-        compute_s = _length(computing, window)
-        either_s = _length(_merge([*computing, *returning]), window)
-        total_s = self.ended_s - self.submitted_s
+        start_s, stop_s = self.submitted_s, self.ended_s
+        compute_s, either_s = (
+            sum(max(0.0, min(stop, stop_s) - max(start, start_s)) for start, stop in intervals)
+            for intervals in (computing, _merge([*computing, *returning]))
+        )
+        total_s = stop_s - start_s
         return Timing(
             queue_s=0.0,
             scatter_s=max(0.0, total_s - either_s),
@@ -129,7 +131,3 @@ def _merge(intervals: Iterable[Interval]) -> list[Interval]:
         else:
             merged.append((start, stop))
     return merged
-
-
-def _length(intervals: Iterable[Interval], window: Interval) -> float:
-    return sum(max(0.0, min(stop, window[1]) - max(start, window[0])) for start, stop in intervals)

@@ -105,7 +105,17 @@ class Authority:
                 cure=_RESTORE,
             )
         key_pem = new_key()
-        certificate_pem = _own_certificate(private_key(key_pem), now)
+        key = private_key(key_pem)
+        # A random name: the authorities of two clusters are never confused.
+        name = f"imbrex cluster {secrets.token_hex(4)}"
+        public = key.public_key()
+        builder = (
+            _builder(name, _name(name), public, now + _AUTHORITY_VALID_FOR)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_key_usage(signs_certificates=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        )
+        certificate_pem = _pem(builder.sign(key, hashes.SHA256()))
         try:
             _make_private(state_dir, folder)
             write_atomically(folder / _CERTIFICATE_FILE, certificate_pem)
@@ -277,19 +287,6 @@ def _client_name(name: str) -> x509.GeneralName:
             cure="Correct tls_names, or the host's name",
         )
     return x509.DNSName(name)
-
-
-def _own_certificate(key: ec.EllipticCurvePrivateKey, now: datetime) -> bytes:
-    # A random name: the authorities of two clusters are never confused.
-    name = f"imbrex cluster {secrets.token_hex(4)}"
-    public = key.public_key()
-    builder = (
-        _builder(name, _name(name), public, now + _AUTHORITY_VALID_FOR)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(signs_certificates=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-    )
-    return _pem(builder.sign(key, hashes.SHA256()))
 
 
 def _builder(

@@ -73,7 +73,7 @@ class Enrolment(EnrolmentServicer):
 
     async def Enrol(self, request: pb.EnrolRequest, context: Context) -> pb.EnrolReply:  # noqa: N802
         """A certificate for the holder of an invitation."""
-        name = _printable(request.name)
+        name = "".join(char for char in request.name if char.isprintable())[:_MAX_NAME_CHARS]
         kind = "coordinator" if request.coordinator else "device"
         certified = self._certified
         admit = certified.admit_coordinator if request.coordinator else certified.admit
@@ -100,8 +100,3 @@ def _id(request: pb.EnrolRequest) -> DeviceId:
             cure="Run the same version of imbrex on every device",
         )
     return DeviceId(request.device)
-
-
-def _printable(name: str) -> str:
-    """A stranger's text, safe for logs and terminals."""
-    return "".join(char for char in name if char.isprintable())[:_MAX_NAME_CHARS]

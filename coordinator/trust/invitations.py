@@ -6,8 +6,7 @@ import hmac
 import secrets
 from datetime import datetime, timedelta
 
-from coordinator.trust.cluster_state import INVITATIONS, ClusterState
-from coordinator.trust.json_files import Entries
+from coordinator.trust.cluster_state import INVITATIONS, ClusterState, Entries
 from protos.errors import Infeasible, Unavailable
 from protos.trust.identity import secret_hash
 

@@ -16,8 +16,10 @@ from coordinator.trust.cluster_state import (
     MODELS,
     STATE_FILE,
     ClusterState,
+    Entries,
+    changing,
+    read_entries,
 )
-from coordinator.trust.json_files import Entries, changing, read_entries
 from coordinator.trust.nats_store import StoreAddress
 from coordinator.trust.open_state import open_state
 from coordinator.trust.replicated import Replicated, record

@@ -31,8 +31,15 @@ from nats.js.errors import (
 )
 from nats.js.kv import KeyValue
 
-from coordinator.trust.cluster_state import DOCUMENTS, FOLDER, STATE_FILE, ClusterState
-from coordinator.trust.json_files import Entries, changing, read_entries
+from coordinator.trust.cluster_state import (
+    DOCUMENTS,
+    FOLDER,
+    STATE_FILE,
+    ClusterState,
+    Entries,
+    changing,
+    read_entries,
+)
 from coordinator.trust.nats_store import CALL_S, KEY, MEETING_S, StoreAddress, StoreConnection
 from coordinator.trust.shared_value import MOST_BYTES, Shared, dumped, parsed
 from protos.daemon.files import write_atomically

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from coordinator.trust.cluster_state import COORDINATORS, DEVICES, GENERATION, ClusterState
-from coordinator.trust.json_files import Entries
+from coordinator.trust.cluster_state import COORDINATORS, DEVICES, GENERATION, ClusterState, Entries
 from protos.errors import BadRequest, NotFound
 from protos.wire.facts import DeviceId
 

@@ -19,8 +19,8 @@ from coordinator.trust.cluster_state import (
     MODELS,
     PROFILES,
     QUARANTINED,
+    Entries,
 )
-from coordinator.trust.json_files import Entries
 from protos.errors import PeerViolation
 from protos.trust.identity import fingerprint
 
@@ -65,7 +65,10 @@ class Shared:
             raise PeerViolation(
                 cause="the state there is another cluster's", cure="Name this cluster's servers"
             )
-        there, here = (_generation(get(GENERATION)) for get in (self._document, known))
+        there, here = (
+            int(get(GENERATION).get("members", {}).get("generation", 1))
+            for get in (self._document, known)
+        )
         if there < here:
             raise PeerViolation(
                 cause=f"the state there is older than this coordinator's copy: its list of members "
@@ -135,7 +138,3 @@ def _text(told: Mapping[str, Any], key: str) -> str:
     if not isinstance(value := told.get(key), str):
         raise ValueError(f"{key!r} is missing")
     return value
-
-
-def _generation(noted: Entries) -> int:
-    return int(noted.get("members", {}).get("generation", 1))

@@ -21,9 +21,10 @@ from coordinator.trust.cluster_state import (
     GENERATION,
     INVITATIONS,
     ClusterState,
+    Entries,
+    read_entries,
 )
 from coordinator.trust.invitations import VALID_FOR, Invitations, use_up
-from coordinator.trust.json_files import Entries, read_entries
 from coordinator.trust.open_state import open_state
 from coordinator.trust.roster import Member, Roster, admit, admit_signer
 from protos.daemon.files import write_atomically

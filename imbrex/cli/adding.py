@@ -21,6 +21,7 @@ from models.graph.sizes import Size, bind, inputs_of, open_axes
 from models.onnx_file.importer import graph_of
 from models.onnx_file.model_file import file_at, read_model
 from models.tensors.precision import Precision
+from models.vision.anchored_grids import YoloV2, YoloV3
 from models.vision.head import VisionTask
 from models.vision.heads import TASKS
 from models.vision.image_input import Resize
@@ -29,8 +30,6 @@ from models.vision.model_families import PIXELS, About, described, head_for, tak
 from models.vision.predictions import OutputMismatch, check_outputs
 from models.vision.sidecar import LABELLESS, Assumable, Sidecar, sidecar_path
 from models.vision.sidecar import load as load_sidecar
-from models.vision.yolov2 import YoloV2
-from models.vision.yolov3 import YoloV3
 from protos.daemon.documents import Problem
 from protos.daemon.files import read_text
 from protos.errors import BadRequest, NotFound

@@ -67,7 +67,7 @@ def infer(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
             "a plan has its own strategy, devices and wire", param_hint="--plan"
         )
     allowed = known_wire(wire)
-    from coordinator.plans.choice import Choice
+    from coordinator.answers import Choice
     from imbrex.cli import infer as command
 
     wish = command.Wish(Choice.of(strategy, devices, allowed), plan, min_score)

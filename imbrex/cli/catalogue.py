@@ -79,20 +79,18 @@ def _installed() -> list[dict[str, Any]]:
             }
         )
     asked = ", ".join(store.others())
-    return rows + [_elsewhere(name, versions, asked) for name, versions in missing.items()]
-
-
-def _elsewhere(name: str, versions: list[int], asked: str) -> dict[str, Any]:
-    """A model of which no version is here yet."""
-    return {
-        "name": name,
-        "task": "tensor",
-        "trained": True,
-        "description": f"not yet here; asked for it: {asked or 'nobody'}",
-        "versions": [],
-        "missing": versions,
-        "default": False,
-    }
+    return rows + [
+        {
+            "name": name,
+            "task": "tensor",
+            "trained": True,
+            "description": f"not yet here; asked for it: {asked or 'nobody'}",
+            "versions": [],
+            "missing": versions,
+            "default": False,
+        }
+        for name, versions in missing.items()
+    ]
 
 
 def _offered(known: set[str]) -> list[dict[str, Any]]:

@@ -64,7 +64,7 @@ def download(
     _require_space(wanted, part)
     failures, least = 0, _size(part)
     with _client(wanted) as client:
-        while not _complete(part, wanted):
+        while _size(part) != wanted.size_bytes:
             try:
                 _fetch(client, wanted, part, told)
             except (httpx.TransportError, _Broken) as error:
@@ -80,10 +80,6 @@ def download(
                 wait(WAIT_S * 2**failures)
     _require_right(part, wanted)
     part.replace(target)
-
-
-def _complete(part: Path, wanted: RemoteFile) -> bool:
-    return _size(part) == wanted.size_bytes
 
 
 def is_right(file: Path, sha256: str) -> bool:
@@ -121,7 +117,12 @@ def _fetch(client: httpx.Client, wanted: RemoteFile, part: Path, told: Told) -> 
             part.unlink(missing_ok=True)
             raise _Broken("the partial download is of another file")
         _require_ok(response, wanted)
-        resumed = _resumes(response, there)
+        # Whether the response continues the part; a server without ranges sends everything again.
+        resumed = (
+            there > 0
+            and response.status_code == HTTPStatus.PARTIAL_CONTENT
+            and response.headers.get("content-range", "").startswith(f"bytes {there}-")
+        )
         if not resumed:
             there = 0
         with _writing(part, append=resumed) as write:
@@ -137,15 +138,6 @@ def _fetch(client: httpx.Client, wanted: RemoteFile, part: Path, told: Told) -> 
             part.unlink()
             raise _wrong_size(wanted, str(there))
         raise _Broken(f"it ended after {there} of {wanted.size_bytes} bytes")
-
-
-def _resumes(response: httpx.Response, there: int) -> bool:
-    """Whether the response continues the part; a server without ranges sends everything again."""
-    return (
-        there > 0
-        and response.status_code == HTTPStatus.PARTIAL_CONTENT
-        and response.headers.get("content-range", "").startswith(f"bytes {there}-")
-    )
 
 
 def _require_ok(response: httpx.Response, wanted: RemoteFile) -> None:

@@ -21,14 +21,14 @@ from models.digits.sheets import held_out_sheets, truth_of
 from models.run.reference import WholeModel, random_inputs
 from models.tensors.arrays import Arrays
 from models.tensors.precision import Wire
+from models.vision.anchored_grids import YoloV2
 from models.vision.detection import DetectedBox
+from models.vision.image_input import Placement
 from models.vision.pixels import as_values
-from models.vision.placement import Placement
 from models.vision.predictions import predictions
 from models.vision.preprocess import image_to_pixels
 from models.vision.quality import MIN_SCORE, EvaluatedPicture, GroundTruth, mean_average_precision
 from models.vision.sidecar import Sidecar
-from models.vision.yolov2 import YoloV2
 
 PLANNED, EVERYWHERE = "planned_blocks", "every_boundary"
 _MEANINGS = {PLANNED: "between planned blocks", EVERYWHERE: "between all units"}

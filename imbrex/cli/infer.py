@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coordinator.answers import IN_FORCE, Choice
 from coordinator.library.naming import public_name
-from coordinator.plans.choice import IN_FORCE, Choice
 from imbrex import terminal
 from imbrex.calls import media_type, plain, read_file
 from imbrex.client import Client

@@ -9,9 +9,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from coordinator.answers import Choice
 from coordinator.library.naming import public_name
 from coordinator.planning.planners.strategies import STRATEGIES
-from coordinator.plans.choice import Choice
 from coordinator.serving.common.tensors import write_tensors
 from coordinator.serving.v1.answers import Alone
 from imbrex import terminal

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from coordinator.answers import Choice
 from coordinator.costs.cluster import Cluster, fastest
 from coordinator.library.naming import public_name
 from coordinator.planning.cluster_file import parse_cluster
 from coordinator.planning.plan_json import parse_plan, plan_json, save_plan
 from coordinator.planning.planners.propose import propose
-from coordinator.plans.choice import Choice
 from coordinator.plans.named import names as strategies
 from coordinator.plans.named import strategy
 from coordinator.plans.sent_plan import adopt
@@ -157,7 +157,15 @@ def _explanation(shown: Shown, network: Network | None, chosen: str) -> Iterator
     if network is None:
         yield "To compare with other strategies, name the path of its .onnx file."
     elif present.issuperset(shown.plan["devices_used"]):
-        yield from _alternatives(shown, network, cluster, chosen)
+        # Simulates the alternatives, with a progress bar.
+        made = adopt(json.dumps(shown.plan), network, cluster)
+        planner = strategy(chosen or (made.strategy if made.strategy in strategies() else "auto"))
+        with terminal.progress_bar() as bar:
+            task = bar.add_task("", total=None)
+            scale = shown.plan["predicted_latency_s"] / made.predicted_latency_s
+            situation = Situation(network, cluster, made, planner, scale)
+            told = list(sentences(situation, lambda what: bar.update(task, description=what)))
+        yield from told
     planned = set(shown.plan["devices_used"])
     for each in shown.plan["devices_unused"]:
         planned.add(each["device"])
@@ -167,18 +175,6 @@ def _explanation(shown: Shown, network: Network | None, chosen: str) -> Iterator
             yield f"{device.name} left out: a plan for the fastest {len(planned)} was requested"
     for note in shown.plan["notes"]:
         yield f"Note: {note}"
-
-
-def _alternatives(shown: Shown, network: Network, cluster: Cluster, chosen: str) -> Iterator[str]:
-    """Simulates the alternatives, with a progress bar."""
-    made = adopt(json.dumps(shown.plan), network, cluster)
-    planner = strategy(chosen or (made.strategy if made.strategy in strategies() else "auto"))
-    with terminal.progress_bar() as bar:
-        task = bar.add_task("", total=None)
-        scale = shown.plan["predicted_latency_s"] / made.predicted_latency_s
-        situation = Situation(network, cluster, made, planner, scale)
-        told = list(sentences(situation, lambda what: bar.update(task, description=what)))
-    yield from told
 
 
 def _called(cluster: Cluster, shown: Shown) -> Cluster:

@@ -70,7 +70,7 @@ def plan(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     if save is not None and save.suffix.lower() not in (".json", ".svg"):
         raise typer.BadParameter(f"{save} is neither .json nor .svg", param_hint="--save")
     allowed = known_wire(wire)
-    from coordinator.plans.choice import Choice
+    from coordinator.answers import Choice
     from imbrex.cli import plan as command
 
     source = command.PlanSource(cluster, url, Choice.of(strategy, devices, allowed))
@@ -246,7 +246,7 @@ def check(
         raise typer.BadParameter(
             f"{grid!r} is not of the form ROWSxCOLUMNS, for example 2x4", param_hint="--grid"
         )
-    from coordinator.plans.choice import Choice
+    from coordinator.answers import Choice
     from imbrex.cli import check as command
     from imbrex.cli.effect import Loss
 

@@ -29,8 +29,7 @@ from models.quantise.labelled import truth_of
 from models.quantise.quantise import Quantiser, sensitive
 from models.run.reference import WholeModel
 from models.vision.detection import DetectedBox
-from models.vision.image_input import ImageInput
-from models.vision.placement import Placement
+from models.vision.image_input import ImageInput, Placement
 from models.vision.predictions import predictions
 from models.vision.preprocess import BadImage, decode_image, image_to_pixels
 from models.vision.quality import (

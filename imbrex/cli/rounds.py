@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.plans.choice import Choice
+from coordinator.answers import Choice
 from coordinator.serving.common import names
 from imbrex.calls import Outputs, plain
 from imbrex.client import Client, NoCoordinator

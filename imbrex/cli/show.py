@@ -43,7 +43,21 @@ def show(model: str, cluster: Path | None, *, as_json: bool) -> int:
         plan = propose(auto, network, described)
     if as_json:
         report = _json(loaded, network.graph, summary)
-        terminal.print_json(report | {"sample": _sample(plan, described, where)})
+        terminal.print_json(
+            report
+            | {
+                "sample": {
+                    "cluster": where,
+                    "devices": len(described.devices),
+                    "devices_used": len(plan.devices),
+                    "strategy": plan.strategy,
+                    "blocks": len(plan.blocks),
+                    "predicted_latency_s": plan.predicted_latency_s,
+                    "single_device_latency_s": plan.single_device_latency_s,
+                    "speedup": round(_speedup(plan), 4),
+                }
+            }
+        )
     else:
         terminal.out().print(
             f"gain: {_speedup(plan):.2f}x predicted on {where} (it uses {len(plan.devices)}): "
@@ -90,19 +104,6 @@ def _tensor(name: str, info: TensorInfo) -> dict[str, Any]:
 
 def _type(info: TensorInfo) -> str:
     return str(helper.tensor_dtype_to_np_dtype(info.data_type))
-
-
-def _sample(plan: Plan, cluster: Cluster, where: str) -> dict[str, Any]:
-    return {
-        "cluster": where,
-        "devices": len(cluster.devices),
-        "devices_used": len(plan.devices),
-        "strategy": plan.strategy,
-        "blocks": len(plan.blocks),
-        "predicted_latency_s": plan.predicted_latency_s,
-        "single_device_latency_s": plan.single_device_latency_s,
-        "speedup": round(_speedup(plan), 4),
-    }
 
 
 def _speedup(plan: Plan) -> float:

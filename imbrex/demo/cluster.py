@@ -61,7 +61,11 @@ class DemoCluster:
     def __init__(self, form: ClusterForm) -> None:
         self.form = form
         self.name = f"demo-{uuid.uuid4().hex[:8]}"
-        _remove_leftovers()
+        # Folders of killed demos.
+        for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
+            owner = folder.name.removeprefix(PREFIX).partition("-")[0]
+            if owner.isdecimal() and not psutil.pid_exists(int(owner)):
+                shutil.rmtree(folder, ignore_errors=True)
         self._folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
         self._children: list[children.Child] = []
         self._client: Client | None = None
@@ -164,7 +168,18 @@ class DemoCluster:
             **({"wire": form.wire} if form.wire else {}),
             **form.settings,
         }
-        self._share_profiles(self._folder / "coordinator")
+        # Profiles are kept beyond a demo. If they cannot be stored, every demo measures again.
+        folder = self._folder / "coordinator"
+        like = self.form.like
+        kept = (
+            self.form.cache
+            / PROFILES
+            / (f"{like.name}-{like.gflops:g}-{like.scale:g}" if like else "native")
+        )
+        with suppress(OSError):
+            kept.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / PROFILES).symlink_to(kept, target_is_directory=True)
         computer = form.like.host if form.like else None
         return self._start("coordinator", "coordinator", told, computer)
 
@@ -179,24 +194,3 @@ class DemoCluster:
             within = command(computer.write(emulation, turns_in(self.form.cache)))
         arguments = [daemon, "--config", str(file)]
         return children.start(name, arguments, folder, folder / "ready.json", within)
-
-    def _share_profiles(self, folder: Path) -> None:
-        """Keeps profiles beyond a demo. If they cannot be stored, every demo measures again."""
-        like = self.form.like
-        kept = (
-            self.form.cache
-            / PROFILES
-            / (f"{like.name}-{like.gflops:g}-{like.scale:g}" if like else "native")
-        )
-        with suppress(OSError):
-            kept.mkdir(parents=True, exist_ok=True)
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / PROFILES).symlink_to(kept, target_is_directory=True)
-
-
-def _remove_leftovers() -> None:
-    """Removes folders of killed demos."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
-        owner = folder.name.removeprefix(PREFIX).partition("-")[0]
-        if owner.isdecimal() and not psutil.pid_exists(int(owner)):
-            shutil.rmtree(folder, ignore_errors=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.plans.choice import IN_FORCE, Choice
+from coordinator.answers import IN_FORCE, Choice
 from imbrex.calls import plain
 from imbrex.demo.cluster import ClusterForm, DemoCluster
 from imbrex.demo.progress import Progress

@@ -79,7 +79,9 @@ def prepare(model: str, image: Path | None) -> Question:
         whole=agreement.reference_of(loaded.proto, graph, feeds),
         maps=maps_of(graph),
         works=unsplit_works(divide(graph)),
-        truth=_truth(body) if loaded.sidecar and loaded.name == "digits" else None,
+        truth=next((each.truth for each in examples() if each.path.read_bytes() == body), None)
+        if loaded.sidecar and loaded.name == "digits"
+        else None,
     )
 
 
@@ -90,8 +92,3 @@ def picture_feeds(body: bytes, sidecar: Sidecar, graph: Graph) -> dict[str, np.n
     form = sidecar.picture
     tensor, _ = image_to_tensor(decode_image(body), form, graph.tensors[form.name])
     return {form.name: tensor}
-
-
-def _truth(body: bytes) -> tuple[GroundTruth, ...] | None:
-    """The digits on one of the example sheets, recognised by its bytes."""
-    return next((each.truth for each in examples() if each.path.read_bytes() == body), None)

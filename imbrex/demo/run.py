@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
+from coordinator.answers import IN_FORCE, Choice
 from coordinator.planning.published import equal_cluster
-from coordinator.plans.choice import IN_FORCE, Choice
 from coordinator.plans.named import strategy
 from coordinator.plans.sent_plan import adopt
 from coordinator.serving.common import names

@@ -85,7 +85,7 @@ class Stream:
         number, failures, url = 0, 0, self._with_password()
         while not stopped.is_set():
             try:
-                options = {**_OPTIONS, "protocol_whitelist": _allowed(url)}
+                options = {**_OPTIONS, "protocol_whitelist": f"{_PROTOCOLS},{urlsplit(url).scheme}"}
                 with av.open(url, options=options, timeout=(OPEN_S, READ_S)) as container:
                     for read in _frames(container, self.name):
                         put(Frame(number, self.name, time.time(), read))
@@ -105,11 +105,6 @@ class Stream:
             self.breaks += 1
             stopped.wait(min(self.retry_s * 2**failures, LONGEST_RETRY_S))
             failures = min(failures + 1, 10)
-
-
-def _allowed(url: str) -> str:
-    """The protocols that this URL may redirect to: network protocols, and its own."""
-    return f"{_PROTOCOLS},{urlsplit(url).scheme}"
 
 
 def _frames(container: InputContainer, name: str) -> Iterator[Callable[[], bytes]]:

@@ -200,7 +200,22 @@ def load(name_or_path: str | Path) -> LoadedModel:
         loaded = _load_named(named)
     else:
         size, loaded = None, _load_file(name_or_path)
-    return _of_size(loaded, size)
+    # The model with its open dimensions fixed: to `size`, else to its sidecar's, else to the one
+    # that its exporter has written down.
+    proto, sidecar = loaded.stored.proto, loaded.sidecar
+    inputs, form = inputs_of(proto), sidecar.input if sidecar else None
+    if size is None:
+        known = Size(*form.size) if form else written_size(proto)
+        if known and any(open_axes(each) for each in inputs):
+            bind(inputs, known)
+        return loaded
+    bind(inputs, size)
+    if sidecar is not None and form is not None:
+        longest = max(size.height, size.width)
+        shorter = form.resize_shorter and max(form.resize_shorter, longest)
+        form = replace(form, size=(size.height, size.width), resize_shorter=shorter)
+        sidecar = replace(sidecar, input=form)
+    return replace(loaded, name=f"{loaded.name}@{size}", sidecar=sidecar)
 
 
 def _load_named(name_or_path: str) -> LoadedModel:
@@ -217,26 +232,6 @@ def _load_named(name_or_path: str) -> LoadedModel:
             return LoadedModel(found.name, imported(network.member)(), sidecar, found.trained)
         case Shipped(path):
             return _load_file(path)
-
-
-def _of_size(loaded: LoadedModel, size: Size | None) -> LoadedModel:
-    """The model with its open dimensions fixed: to `size`, else to its sidecar's, else to the one
-    that its exporter has written down.
-    """
-    proto, sidecar = loaded.stored.proto, loaded.sidecar
-    inputs, form = inputs_of(proto), sidecar.input if sidecar else None
-    if size is None:
-        known = Size(*form.size) if form else written_size(proto)
-        if known and any(open_axes(each) for each in inputs):
-            bind(inputs, known)
-        return loaded
-    bind(inputs, size)
-    if sidecar is not None and form is not None:
-        longest = max(size.height, size.width)
-        shorter = form.resize_shorter and max(form.resize_shorter, longest)
-        form = replace(form, size=(size.height, size.width), resize_shorter=shorter)
-        sidecar = replace(sidecar, input=form)
-    return replace(loaded, name=f"{loaded.name}@{size}", sidecar=sidecar)
 
 
 def _is_path(text: str) -> bool:

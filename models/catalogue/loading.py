@@ -22,7 +22,6 @@ from models.run.calibration import ranges_of
 from models.run.quantised_inputs import as_they_travel, with_quantised_inputs
 from models.run.reference import random_inputs
 from models.run.timed import timed
-from models.tensors.selection import Selections
 from models.vision.image_input import ImageInput
 from models.vision.pixels import with_pixels
 from models.vision.preprocess import image_to_pixels
@@ -46,7 +45,15 @@ def network_of(
     graph = with_pixels(replace(graph, file=loaded.file), loaded.sidecar)
     graph = with_quantised_inputs(graph)
     if loaded.sidecar is not None:
-        graph = _selected(graph, loaded.sidecar.selections(graph.output_shapes))
+        # Planners count that few bytes of selected outputs travel.
+        selections = loaded.sidecar.selections(graph.output_shapes)
+        if graph.ending is not None:
+            selections = graph.ending.selected(selections)
+        tensors = dict(graph.tensors)
+        for name in results_of(selections, graph.joined):
+            if name not in graph.consumers:
+                tensors[name] = replace(tensors[name], read_share=_EXPECTED_SHARE)
+        graph = replace(graph, tensors=tensors)
         graph = replace(graph, precision=loaded.sidecar.precision)
 
     form = loaded.sidecar.input if loaded.sidecar and loaded.name == MODEL.stem else None
@@ -68,17 +75,6 @@ def _loaded(loaded: LoadedModel, name: str, room: Allocate) -> Graph:
     if graph.ending.understands(sidecar.selections(graph.output_shapes)):
         return graph
     return graph_of(loaded.stored, name, room)
-
-
-def _selected(graph: Graph, selections: Selections) -> Graph:
-    """The graph whose planners count that few bytes of selected outputs travel."""
-    if graph.ending is not None:
-        selections = graph.ending.selected(selections)
-    tensors = dict(graph.tensors)
-    for name in results_of(selections, graph.joined):
-        if name not in graph.consumers:
-            tensors[name] = replace(tensors[name], read_share=_EXPECTED_SHARE)
-    return replace(graph, tensors=tensors)
 
 
 def _samples(graph: Graph, form: ImageInput | None) -> Iterator[Mapping[str, np.ndarray]]:

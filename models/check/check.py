@@ -10,8 +10,15 @@ from typing import Literal
 import numpy as np
 import onnx
 
-from models.check.agreement import Judgement, both_answers, in_double, reference
-from models.check.ranked_outputs import entering, given, with_own
+from models.check.agreement import (
+    Judgement,
+    both_answers,
+    entering,
+    given,
+    in_double,
+    reference,
+    with_own,
+)
 from models.check.tolerance import PLAIN, step_of, tolerance
 from models.cut.program import BlobSource
 from models.cut.tiles import grid, tile_boxes, whole_map

@@ -86,7 +86,12 @@ def tolerance(graph: Graph) -> float:
     """The largest relative error with which an answer counts as the same."""
     if _computes_half(graph):
         return HALF
-    if platform.machine() in _X86 and _holds_signed(graph):
+    if platform.machine() in _X86 and any(
+        dequantises(node)
+        and node.inputs[0] not in graph.constants
+        and graph.tensors[node.inputs[0]].data_type == TensorProto.INT8
+        for node in graph.nodes
+    ):
         return SIGNED
     if _quantises_means(graph):
         return AVERAGED
@@ -187,16 +192,6 @@ def told(limit: float) -> str:
     """A tolerance as text, with the reason if it is wide."""
     reason = _REASONS.get(limit)
     return f"limit {limit:g}: {reason}" if reason else f"limit {limit:g}"
-
-
-def _holds_signed(graph: Graph) -> bool:
-    """Whether maps, not only weights, have signed 8 bits."""
-    return any(
-        dequantises(node)
-        and node.inputs[0] not in graph.constants
-        and graph.tensors[node.inputs[0]].data_type == TensorProto.INT8
-        for node in graph.nodes
-    )
 
 
 def _quantises_means(graph: Graph) -> bool:

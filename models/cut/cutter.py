@@ -15,8 +15,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from models.cut.program import BlobSource, Program, WeightRef
-from models.cut.whole import write_file
+from models.cut.program import BlobSource, Program, WeightRef, write_file
 from models.graph.graph import ROWS, Graph, Node
 from models.operators import BoxPiece, operator
 from models.operators.declaration import Attribute, with_attributes

@@ -86,11 +86,11 @@ def _weights(builder: TileBuilder, nodes: Sequence[Node], part: Box) -> str:
     map_shape = graph.shape(tensor)[1:]
     if last.int("transB", 0):
         outputs = graph.shape(name)[0]
-        box = Box((Span(0, outputs), *part.spans[1:]))
+        box = Box((Span(0, outputs), *part[1:]))
         shape, dims = (outputs, *map_shape), (outputs, math.prod(part.shape))
     else:
         outputs = graph.shape(name)[1]
-        box = Box((*part.spans[1:], Span(0, outputs)))
+        box = Box((*part[1:], Span(0, outputs)))
         shape, dims = (*map_shape, outputs), (math.prod(part.shape), outputs)
     return builder.box_of(name, box, shape=shape, dims=dims)
 

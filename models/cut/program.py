@@ -3,6 +3,10 @@
 A program's graph lists neither bytes nor files for its weights: each `WeightRef` names an
 initialiser that the graph mentions but doesn't define, and the SHA-256 of its raw bytes. A
 worker fetches those bytes once, keeps them, and adds the initialisers itself.
+
+A program can tell engines that it is a whole network, and which one: an engine that computes only
+networks compiled beforehand finds its file by the SHA-256 of the ONNX file that it was compiled
+from.
 """
 
 from __future__ import annotations
@@ -12,16 +16,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
+from typing import NamedTuple
 
 import numpy as np
+import onnx
 from onnx import helper
 
+from models.graph.graph import Graph
 from models.tensors.boxes import Box
 
 Array = np.ndarray
 
 # Bytes of a slice hashed at a time, which have to be copied into order first.
 _RUN_BYTES = 1 << 20
+_KEY = "network"
 
 
 def sha256_of(data: bytes | memoryview) -> str:
@@ -147,7 +155,11 @@ class BlobSource:
 def weight_bytes(refs: Sequence[WeightRef]) -> int:
     """Bytes of these weights, each content counted once."""
     unique = {ref.sha256: ref for ref in refs}
-    return sum(_element_bytes(ref.data_type) * int(np.prod(ref.dims)) for ref in unique.values())
+    return sum(
+        int(np.dtype(helper.tensor_dtype_to_np_dtype(ref.data_type)).itemsize)
+        * int(np.prod(ref.dims))
+        for ref in unique.values()
+    )
 
 
 def _raw(array: Array) -> memoryview:
@@ -176,5 +188,34 @@ def _runs(array: Array, most_bytes: int) -> Iterator[memoryview]:
             yield from _runs(part if len(part) > 1 else part[0], most_bytes)
 
 
-def _element_bytes(data_type: int) -> int:
-    return int(np.dtype(helper.tensor_dtype_to_np_dtype(data_type)).itemsize)
+class NetworkKey(NamedTuple):
+    """What limits (`protos.wire.limits`) tell networks apart by: the SHA-256 of the ONNX file, the
+    shapes of the inputs, and the types of inputs and outputs as they travel.
+    """
+
+    file: str
+    shapes: frozenset[str]
+    dtypes: frozenset[str]
+
+    @classmethod
+    def of(cls, graph: Graph) -> NetworkKey:
+        """The same of a graph."""
+        shapes = ("x".join(map(str, graph.shape(name))) for name in graph.inputs)
+        ends = (*graph.inputs, *graph.results)
+        dtypes = (graph.tensors[name].on_wire.dtype.name for name in ends)
+        return cls(graph.file, frozenset(shapes), frozenset(dtypes))
+
+
+def write_file(model: onnx.ModelProto, file: str) -> None:
+    """Notes in a program that it is all of a network; `file` is the SHA-256 of its ONNX file, empty
+    if it has none.
+    """
+    model.metadata_props.add(key=_KEY, value=file)
+
+
+def whole_network(program: Program) -> str | None:
+    """The SHA-256 of the ONNX file that the program computes all of; empty if that network comes
+    from no file. None: the program is a part of a network.
+    """
+    told = onnx.ModelProto.FromString(program.graph).metadata_props
+    return {each.key: each.value for each in told}.get(_KEY)

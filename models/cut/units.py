@@ -243,7 +243,12 @@ def _layer_starts(graph: Graph) -> list[int]:
         begins = (heavy and has_heavy) or (splits != splits_here) or not joined or after_sum
         begins = begins or moves_rows or (computes and _gathers(graph, node, made))
         if begun and begins:
-            starts.append(_first_of_layer(graph, index, starts[-1] + 1 if starts else 1))
+            # A node's dequantised inputs belong to its layer, so that the live tensors before it
+            # are quantised.
+            first, lowest = index, starts[-1] + 1 if starts else 1
+            while first > lowest and dequantises(graph.nodes[first - 1]):
+                first -= 1
+            starts.append(first)
             made, has_heavy, computes = set(), False, False
         made.update(node.outputs)
         has_heavy = has_heavy or heavy
@@ -287,15 +292,6 @@ def _gathers(graph: Graph, node: Node, made: Container[str]) -> bool:
             if place is not None and lines == len(box[place]) > 1:
                 return True
     return False
-
-
-def _first_of_layer(graph: Graph, index: int, lowest: int) -> int:
-    """A node's dequantised inputs belong to its layer, so that the live tensors before it are
-    quantised.
-    """
-    while index > lowest and dequantises(graph.nodes[index - 1]):
-        index -= 1
-    return index
 
 
 def _boundaries(graph: Graph, marks: Sequence[int]) -> Iterator[Boundary]:

@@ -120,10 +120,7 @@ def write(scan: Image.Image, pen: Pen) -> Ink | None:
     matrix = (a, b, centre - (a + b) * middle, d, e, centre - (d + e) * middle)
     smooth = scan.transform((side, side), Image.Transform.AFFINE, matrix, Image.Resampling.BICUBIC)
     grey = np.asarray(smooth, dtype=np.float32) / 255.0
-    return _cropped(np.clip((grey - pen.threshold) * pen.sharpness + 0.5, 0.0, 1.0))
-
-
-def _cropped(coverage: NDArray[np.float32]) -> Ink | None:
+    coverage = np.clip((grey - pen.threshold) * pen.sharpness + 0.5, 0.0, 1.0)
     # A blank scan pixel is not ink at all, however soft the pen.
     coverage = np.where(coverage < INK_IS / 2, 0.0, coverage).astype(np.float32)
     rows = np.flatnonzero((coverage > INK_IS).any(axis=1))

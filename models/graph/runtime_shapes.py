@@ -155,7 +155,9 @@ def _session(model: onnx.ModelProto) -> ort.InferenceSession:
 
 def _inferred(model: onnx.ModelProto) -> Iterator[tuple[str, TensorInfo]]:
     for entry in _session(model).get_outputs():
-        kind = _element_type(entry.type)
+        # The ONNX type of a "tensor(...)"; 0 if it is not a tensor.
+        name = entry.type.removeprefix("tensor(").removesuffix(")").upper()
+        kind = dict(TensorProto.DataType.items()).get(name, 0)
         if kind and entry.shape and all(isinstance(size, int) for size in entry.shape):
             yield entry.name, TensorInfo(tuple(entry.shape), kind)
 
@@ -167,9 +169,3 @@ def refused(error: Exception) -> BadRequest:
         cause=f"onnxruntime cannot run the model ({said[-MOST_SAID:]})",
         cure="Check it with onnx.checker.check_model and export it again.",
     )
-
-
-def _element_type(kind: str) -> int:
-    """The ONNX type of a "tensor(...)"; 0 if it is not a tensor."""
-    name = kind.removeprefix("tensor(").removesuffix(")").upper()
-    return dict(TensorProto.DataType.items()).get(name, 0)

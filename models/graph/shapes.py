@@ -144,7 +144,13 @@ def infer(
     Raises:
         BadRequest: an operator's inputs do not fit it or each other, or a tensor is too large.
     """
-    _tell(light, told)
+    outputs = {value.name: value for value in light.graph.output}
+    for name, info in told.items():
+        value = helper.make_tensor_value_info(name, info.data_type, info.shape)
+        if name in outputs:
+            outputs[name].CopyFrom(value)
+        else:
+            light.graph.value_info.append(value)
     _say_defaults(light)
     try:
         return _believed(light, told, _inferred(light, constants, strict=True))
@@ -232,16 +238,6 @@ def _believed(
     return {name: info for name, info in found.items() if name in known}
 
 
-def _tell(light: onnx.ModelProto, told: Mapping[str, TensorInfo]) -> None:
-    outputs = {value.name: value for value in light.graph.output}
-    for name, info in told.items():
-        value = helper.make_tensor_value_info(name, info.data_type, info.shape)
-        if name in outputs:
-            outputs[name].CopyFrom(value)
-        else:
-            light.graph.value_info.append(value)
-
-
 def _say_defaults(light: onnx.ModelProto) -> None:
     """Writes out attributes whose defaults ONNX's inference does not know: without axes, it refuses
     a MeanVarianceNormalization of opset 13 and later in strict mode; and it takes an STFT for one
@@ -263,12 +259,7 @@ def _static(name: str, kind: onnx.TypeProto.Tensor) -> TensorInfo | None:
     """The type of a tensor all of whose sizes are known."""
     if not kind.HasField("shape") or not all(dim.HasField("dim_value") for dim in kind.shape.dim):
         return None
-    return _bounded(
-        name, TensorInfo(tuple(int(dim.dim_value) for dim in kind.shape.dim), kind.elem_type)
-    )
-
-
-def _bounded(name: str, info: TensorInfo) -> TensorInfo:
+    info = TensorInfo(tuple(int(dim.dim_value) for dim in kind.shape.dim), kind.elem_type)
     # Arithmetic on shapes, which is folded, may have empty tensors.
     if any(size < 0 for size in info.shape):
         raise BadRequest(

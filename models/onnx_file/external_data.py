@@ -150,7 +150,13 @@ def _extent(path: Path, tensor: TensorProto) -> FileExtent:
         raise _unusable(path, tensor.name, "they are outside the model's folder")
     if not is_file:
         raise _unusable(path, tensor.name, f"there is no file {file}")
-    size = _nbytes(path, tensor)
+    try:
+        itemsize = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    except KeyError:
+        raise _unusable(path, tensor.name, f"{tensor.data_type} is not an element type") from None
+    if tensor.data_type == TensorProto.STRING or any(dim < 0 for dim in tensor.dims):
+        raise _unusable(path, tensor.name, "they are not numbers of a known shape")
+    size = int(itemsize) * math.prod(tensor.dims)
     stated = attributes.get("length", str(size))
     if stated != str(size):
         raise _unusable(path, tensor.name, f"they take {size} bytes, but {stated} are stated")
@@ -161,16 +167,6 @@ def _extent(path: Path, tensor: TensorProto) -> FileExtent:
     if int(offset) + size > file.stat().st_size:
         raise _unusable(path, tensor.name, f"{file} is too short")
     return FileExtent.of(tensor, file, int(offset), size)
-
-
-def _nbytes(path: Path, tensor: TensorProto) -> int:
-    try:
-        itemsize = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-    except KeyError:
-        raise _unusable(path, tensor.name, f"{tensor.data_type} is not an element type") from None
-    if tensor.data_type == TensorProto.STRING or any(dim < 0 for dim in tensor.dims):
-        raise _unusable(path, tensor.name, "they are not numbers of a known shape")
-    return int(itemsize) * math.prod(tensor.dims)
 
 
 def _inner_tensors(model: ModelProto) -> Iterator[TensorProto]:

@@ -1,4 +1,9 @@
-"""Reading an `.onnx` file, with bounds on its size and content."""
+"""Reading an `.onnx` file, with bounds on its size and content.
+
+Microsoft's Custom Vision and scikit-learn's converters end a network with a map from each class's
+name to its score (ZipMap), and with the name of the best one (LabelEncoder). Neither is a tensor of
+numbers. The scores are an output in place of the map; the names become metadata, as Ultralytics
+writes them, from which labels are read; the best one is left out, as scores and names say it."""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from pathlib import Path
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, defs, helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, defs, helper
 
 from models.graph.graph import OPSETS
 from models.onnx_file.external_data import (
@@ -18,7 +23,6 @@ from models.onnx_file.external_data import (
     too_large,
 )
 from models.onnx_file.functions import without_functions
-from models.onnx_file.named_classes import with_scores
 from models.onnx_file.stored import StoredModel
 from models.onnx_file.wire_scan import BufferedFile, Field, TooMuch, merge, require_small
 from protos.errors import BadRequest, NotFound
@@ -29,6 +33,9 @@ MAX_MODEL_BYTES = 2**31 - 1
 MAX_NODES = 10_000
 # Of what imbrex adds to a model that has no operators of ONNX's own domain.
 _ADDED_OPSET = 17
+_ML = "ai.onnx.ml"
+# Where names of classes are, in the metadata of a model.
+NAMES = "names"
 
 
 def file_at(path: Path) -> Path:
@@ -204,4 +211,59 @@ def _nodes_in(graph: GraphProto) -> int:
 def _not_onnx(path: Path) -> BadRequest:
     return BadRequest(
         cause=f"{path} is not a complete ONNX model", cure="Export or download it again."
+    )
+
+
+def with_scores(model: ModelProto) -> None:
+    """Replaces maps from names to scores by scores, in place, and leaves out names of the best.
+
+    Raises:
+        BadRequest: an output is no tensor of numbers, and none of these.
+    """
+    maker = {name: node for node in model.graph.node for name in node.output}
+    kept: list[ValueInfoProto] = []
+    for value in model.graph.output:
+        node = maker.get(value.name)
+        if node is None or not _is_of(node, "ZipMap"):
+            kept.append(value)
+            continue
+        if not any(each.key == NAMES for each in model.metadata_props):
+            model.metadata_props.add(key=NAMES, value=str(dict(enumerate(_names(node)))))
+        scores = helper.make_node("Identity", node.input, node.output, node.name)
+        node.CopyFrom(scores)
+        kept.append(helper.make_tensor_value_info(value.name, TensorProto.FLOAT, None))
+    numbers = [value for value in kept if not _is_name(value, maker.get(value.name))]
+    for value in numbers or kept:
+        _require_numbers(value)
+    if len(numbers) < len(model.graph.output) or kept != [*model.graph.output]:
+        del model.graph.output[:]
+        model.graph.output.extend(numbers)
+
+
+def _is_of(node: NodeProto, op: str) -> bool:
+    return node.domain == _ML and node.op_type == op
+
+
+def _names(node: NodeProto) -> list[str]:
+    """Of the classes of a ZipMap, by its attributes."""
+    given = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    texts: list[bytes] = given.get("classlabels_strings", [])
+    numbers: list[int] = given.get("classlabels_int64s", [])
+    return [each.decode(errors="replace") for each in texts] or [str(each) for each in numbers]
+
+
+def _is_name(value: ValueInfoProto, node: NodeProto | None) -> bool:
+    is_text = value.type.tensor_type.elem_type == TensorProto.STRING
+    return is_text and node is not None and _is_of(node, "LabelEncoder")
+
+
+def _require_numbers(value: ValueInfoProto) -> None:
+    kind = value.type.WhichOneof("value")
+    is_text = kind == "tensor_type" and value.type.tensor_type.elem_type == TensorProto.STRING
+    if kind in (None, "tensor_type") and not is_text:
+        return
+    what = "text" if is_text else str(kind).removesuffix("_type").replace("_", " ")
+    raise BadRequest(
+        cause=f"the output {value.name!r} is no tensor of numbers, but {what}",
+        cure="Export the model without it, or with the scores that it is made of.",
     )

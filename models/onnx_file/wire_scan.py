@@ -107,20 +107,17 @@ class BufferedFile:
     def _varint(self, at: int, end: int) -> tuple[int, int]:
         value = shift = 0
         while at < end and shift < 64:
-            byte = self._byte(at)
+            place = at - self._from
+            if not 0 <= place < len(self._window):
+                self._window = self.read(at, min(self._size, at + _WINDOW_BYTES))
+                self._from, place = at, 0
+            byte = self._window[place]
             at += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value, at
             shift += 7
         raise _too_short()
-
-    def _byte(self, at: int) -> int:
-        place = at - self._from
-        if not 0 <= place < len(self._window):
-            self._window = self.read(at, min(self._size, at + _WINDOW_BYTES))
-            self._from, place = at, 0
-        return self._window[place]
 
 
 def require_small(data: BufferedFile) -> None:

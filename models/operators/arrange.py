@@ -79,22 +79,18 @@ def _build(piece: BoxPiece, program: Emitter) -> None:
     index = np.ravel_multi_index(local, read.shape).astype(np.int64).reshape(wanted.shape)
     scaled = _scaled(shape, read.shape, steps)
     if scaled is not None and np.array_equal(rearranged(read.shape, scaled), index):
-        _write_steps(piece, program, scaled)
+        source = piece.inputs[0]
+        for k, step in enumerate(scaled):
+            name = piece.name if k == len(scaled) - 1 else f"{piece.name}__step{k}"
+            if step.moves:
+                source = program.emit("Transpose", [source], name, perm=list(step.axes))
+            else:
+                source = _reshape(program, source, name, step.axes)
         return
     flat = _reshape(program, piece.inputs[0], f"{piece.name}__flat", [-1])
     label = program.constant(f"{piece.name}__order", index.reshape(-1))
     picked = program.emit("Gather", [flat, label], f"{piece.name}__picked", axis=0)
     _reshape(program, picked, piece.name, index.shape)
-
-
-def _write_steps(piece: BoxPiece, program: Emitter, steps: Sequence[Step]) -> None:
-    source = piece.inputs[0]
-    for k, step in enumerate(steps):
-        name = piece.name if k == len(steps) - 1 else f"{piece.name}__step{k}"
-        if step.moves:
-            source = program.emit("Transpose", [source], name, perm=list(step.axes))
-        else:
-            source = _reshape(program, source, name, step.axes)
 
 
 def _reshape(program: Emitter, source: str, name: str, shape: Sequence[int]) -> str:

@@ -58,7 +58,7 @@ def joined(graph: Graph, node: Node, box: Box) -> Box:
 def _space_to_depth(graph: Graph, node: Node, box: Box) -> Boxes:
     block = node.int("blocksize", 1)
     channels = Span(0, graph.shape(node.inputs[0])[1])
-    rows, cols = (Span(s.start * block, s.stop * block) for s in box.spans[2:])
+    rows, cols = (Span(s.start * block, s.stop * block) for s in box[2:])
     return (Box((box[0], channels, rows, cols)),)
 
 
@@ -70,16 +70,14 @@ def whole_channels(graph: Graph, node: Node, box: Box) -> Box:
 def _depth_to_space(graph: Graph, node: Node, box: Box) -> Boxes:
     block = node.int("blocksize", 1)
     channels = Span(0, graph.shape(node.inputs[0])[1])
-    rows, cols = (Span(s.start // block, s.stop // block) for s in box.spans[2:])
+    rows, cols = (Span(s.start // block, s.stop // block) for s in box[2:])
     return (Box((box[0], channels, rows, cols)),)
 
 
 def _whole_blocks(graph: Graph, node: Node, box: Box) -> Box:
     """All channels, and the rows and columns that whole input elements become."""
     block = node.int("blocksize", 1)
-    rows, cols = (
-        Span(s.start // block * block, -(-s.stop // block) * block) for s in box.spans[2:]
-    )
+    rows, cols = (Span(s.start // block * block, -(-s.stop // block) * block) for s in box[2:])
     return Box((box[0], Span(0, graph.shape(node.outputs[0])[1]), rows, cols))
 
 

@@ -32,7 +32,7 @@ def project(box: Box, shape: Sequence[int]) -> Box:
     """The part of a broadcast operand of `shape` that an output box reads."""
     if 1 not in shape and len(shape) == len(box):
         return box
-    spans = box.spans[len(box) - len(shape) :]
+    spans = box[len(box) - len(shape) :]
     return Box(
         tuple(Span(0, 1) if size == 1 else span for size, span in zip(shape, spans, strict=True))
     )

@@ -71,7 +71,7 @@ _A, _B = 0, 3
 
 def _gemm(graph: Graph, node: Node, box: Box) -> Boxes:
     """Rows of A by columns of B; inputs with one value per column follow the columns."""
-    rows, cols = box.spans
+    rows, cols = box
     whole = Span(0, _inner(graph, node))
     reads: list[Box | None] = [per_output_channel(graph, name, cols) for name in node.inputs]
     reads[_A] = Box((whole, rows)) if node.int("transA", 0) else Box((rows, whole))

@@ -73,12 +73,8 @@ def _build(piece: BoxPiece, program: Emitter) -> None:
     program.emit("Reshape", [piece.inputs[0], label], piece.name)
 
 
-def _order(graph: Graph, node: Node) -> tuple[int, ...]:
-    return node.ints("perm", reversed(range(len(graph.shape(node.inputs[0])))))
-
-
 def _transposed(graph: Graph, node: Node, box: Box) -> Boxes:
-    order = _order(graph, node)
+    order = node.ints("perm", reversed(range(len(graph.shape(node.inputs[0])))))
     spans = sorted(zip(order, box, strict=True))
     return (Box([span for _, span in spans]),)
 

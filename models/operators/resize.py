@@ -2,6 +2,7 @@
 
 If an axis grows by a whole factor, the operator treats a part of the map like the whole; otherwise
 the elements picked from the whole map, and their weights, become constants of the program.
+Positions are computed in float32, as onnxruntime does.
 """
 
 from __future__ import annotations
@@ -10,18 +11,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models.operators.constants import computed_settings, first_only, setting
 from models.operators.declaration import Attribute, Boxes, BoxPiece, Emitter, Kind, Operator
 from models.operators.indexing import gather
-from models.operators.positions import Singles, nearest, nearly_halfway, positions
 from models.tensors.arrays import Ints
 from models.tensors.boxes import Box, Span
 
 if TYPE_CHECKING:
     from models.graph.graph import Graph, Node
 
+
 _SAME_EVERYWHERE = ("asymmetric", "half_pixel", "pytorch_half_pixel")
+Singles = NDArray[np.float32]
+# Units in the last place by which a computed position may be off.
+_OFF_ULP = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,16 +107,14 @@ def _build(piece: BoxPiece, program: Emitter) -> None:
     growing = {axis: each.factor for axis, each in resized.items() if each.factor > 1}
     others = {axis: each for axis, each in resized.items() if axis not in growing}
     if _mode(piece.node) == "nearest":
-        source = _pick(piece, program, source, others)
+        source = gather(
+            piece, program, source, {a: _part(piece, a, e.near) for a, e in others.items()}
+        )
     else:
         source = _blend(piece, program, source, others)
     if growing:
         source = _grow(piece, program, source, growing)
     program.emit("Identity", [source], piece.name)
-
-
-def _pick(piece: BoxPiece, program: Emitter, source: str, axes: dict[int, AxisResize]) -> str:
-    return gather(piece, program, source, {a: _part(piece, a, e.near) for a, e in axes.items()})
 
 
 def _part(piece: BoxPiece, axis: int, index: Ints) -> Ints:
@@ -224,3 +227,49 @@ def _flop(graph: Graph, node: Node, output: Box) -> int:
 _RESIZE = Operator(Kind.RESAMPLING, "resize", _reads, build=_build, flop=_flop, refuses=_refuses)
 
 RESIZE = {"Resize": _RESIZE, "Upsample": _RESIZE}
+
+
+def positions(coordinates: str, size: int, out: int, scale: np.float32) -> Singles:
+    """Where output elements lie in the input [ONNX, Resize: coordinate_transformation_mode]."""
+    o = np.arange(out, dtype=np.float32)
+    half = np.float32(0.5)
+    match coordinates:
+        case "asymmetric":
+            return o / scale
+        case "align_corners":
+            if out == 1:
+                return np.zeros_like(o)
+            return o * np.float32(size - 1) / np.float32(out - 1)
+        case "pytorch_half_pixel" if out == 1:
+            return np.zeros_like(o)
+        case "half_pixel_symmetric":
+            adjustment = np.float32(out) / (scale * np.float32(size))
+            offset = np.float32(size) / 2 * (1 - adjustment)
+            return (offset + (o + half) / scale - half).astype(np.float32)
+        case _:
+            return (o + half) / scale - half
+
+
+def nearest(node: Node, opset: int, where: Singles, scale: float) -> Singles:
+    """The element for each position, before clipping to the input."""
+    if node.op == "Upsample" or opset < 11:
+        rounded = np.ceil(where) if scale < 1 else np.trunc(where)
+    else:
+        match node.attributes.get("nearest_mode", b"round_prefer_floor").decode():
+            case "floor":
+                rounded = np.floor(where)
+            case "ceil":
+                rounded = np.ceil(where)
+            case "round_prefer_ceil":
+                rounded = np.floor(where + np.float32(0.5))
+            case _:
+                rounded = np.ceil(where - np.float32(0.5))
+    return rounded
+
+
+def nearly_halfway(where: Singles) -> bool:
+    """Whether a position lies halfway between two elements up to rounding errors, so that runtimes
+    may round it either way.
+    """
+    beside = np.abs(where - np.floor(where) - np.float32(0.5))
+    return bool(((beside > 0) & (beside < _OFF_ULP * np.spacing(np.maximum(where, 1)))).any())

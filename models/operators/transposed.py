@@ -38,7 +38,7 @@ def _spans(graph: Graph, node: Node, box: Box) -> tuple[Span, ...]:
     sizes = graph.shape(node.inputs[0])[2:]
     return tuple(
         _input_span(window, span, size)
-        for window, span, size in zip(node.windows, box.spans[2:], sizes, strict=True)
+        for window, span, size in zip(node.windows, box[2:], sizes, strict=True)
     )
 
 
@@ -59,7 +59,7 @@ def _build(piece: BoxPiece, program: Emitter) -> None:
     graph, node = piece.graph, piece.node
     starts, ends, beyond = [], [], []
     spans = _spans(graph, node, piece.output)
-    for window, read, wanted in zip(node.windows, spans, piece.output.spans[2:], strict=True):
+    for window, read, wanted in zip(node.windows, spans, piece.output[2:], strict=True):
         first = read.start * window.stride - window.pad_start
         last = (read.stop - 1) * window.stride - window.pad_start + window.reach
         starts.append(wanted.start - first)

@@ -52,7 +52,7 @@ def _window_spans(graph: Graph, node: Node, box: Box) -> tuple[Span, ...]:
     sizes = graph.shape(node.inputs[0])[2:]
     return tuple(
         window.input_span(span, size)
-        for window, span, size in zip(node.windows, box.spans[2:], sizes, strict=True)
+        for window, span, size in zip(node.windows, box[2:], sizes, strict=True)
     )
 
 
@@ -92,7 +92,7 @@ def _build(piece: BoxPiece, program: Emitter) -> None:
     sizes = graph.shape(node.inputs[0])[2:]
     pads = [
         window.pads(span, size)
-        for window, span, size in zip(node.windows, piece.output.spans[2:], sizes, strict=True)
+        for window, span, size in zip(node.windows, piece.output[2:], sizes, strict=True)
     ]
     piece.copy(
         program,

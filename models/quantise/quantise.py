@@ -56,7 +56,12 @@ class Quantiser:
         self._ranges, self._out = folder / "ranges.json", folder / "int8.onnx"
         self._model = _folded(model, folder)
         self._feeds = feeds
-        _name_nodes(self._model)
+        # The quantiser tells nodes apart by their names.
+        taken: set[str] = set()
+        for number, node in enumerate(self._model.graph.node):
+            if not node.name or node.name in taken:
+                node.name = f"{node.op_type}_{number}"
+            taken.add(node.name)
         self._named = folder / "named.onnx"
         onnx.save(self._model, self._named)
         self._tail = _tail(self._model)
@@ -168,15 +173,6 @@ def _folded(model: onnx.ModelProto, where: Path) -> onnx.ModelProto:
             cause=f"onnxruntime cannot prepare the network: {_text(error)}",
             cure="See whether the disk is full; `imbrex models show` says whether it can be run",
         ) from error
-
-
-def _name_nodes(model: onnx.ModelProto) -> None:
-    """The quantiser tells nodes apart by their names."""
-    taken: set[str] = set()
-    for number, node in enumerate(model.graph.node):
-        if not node.name or node.name in taken:
-            node.name = f"{node.op_type}_{number}"
-        taken.add(node.name)
 
 
 def _tail(model: onnx.ModelProto) -> list[str]:

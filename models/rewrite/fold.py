@@ -14,9 +14,9 @@ from onnx.reference import ReferenceEvaluator
 
 from models.graph.runtime_shapes import NodeShapes
 from models.graph.shapes import TensorInfo, infer_node, info_of
-from models.graph.soundness import outer_names, reads, without_unread
+from models.graph.soundness import outer_names, reads, rename, require_schema, without_unread
+from models.operators.fitting import fitting
 from models.operators.pointwise import BROADCASTING
-from models.rewrite.taken_branch import taken_branch
 
 # Folding must not blow up a model, nor take long: nodes stay that would make it larger by more than
 # this, or by more than all of them may, and when so much has been computed.
@@ -257,3 +257,42 @@ def _foldable(node: onnx.NodeProto) -> bool:
     if node.op_type == "DequantizeLinear":
         return False
     return not any(attribute.HasField("g") for attribute in node.attribute)
+
+
+def taken_branch(
+    node: onnx.NodeProto, condition: np.ndarray, opsets: Iterable[onnx.OperatorSetIdProto]
+) -> list[onnx.NodeProto]:
+    """The nodes of the branch, which make the outputs of the If. What else they make has names that
+    begin with its first output: both branches may use the same.
+
+    Raises:
+        BadRequest: the branch does not follow ONNX's declarations.
+    """
+    (opset,) = (each.version for each in opsets if each.domain in ("", "ai.onnx"))
+    wanted = "then_branch" if condition.all() else "else_branch"
+    (branch,) = (each.g for each in node.attribute if each.name == wanted)
+    for inner in branch.node:
+        require_schema(inner, opset)
+    with fitting(node.name, node.op_type):
+        return _nodes(node, branch)
+
+
+def _nodes(node: onnx.NodeProto, branch: onnx.GraphProto) -> list[onnx.NodeProto]:
+    own = [*(each.name for each in branch.initializer)]
+    own += [name for inner in branch.node for name in inner.output if name]
+    made = next(filter(None, node.output))
+    renamed = {name: f"{made}__branch_{name}" for name in own}
+    nodes = [
+        helper.make_node("Constant", [], [renamed[each.name]], value=each)
+        for each in branch.initializer
+    ]
+    for inner in branch.node:
+        copied = onnx.NodeProto()
+        copied.CopyFrom(inner)
+        rename(copied, renamed)
+        nodes.append(copied)
+    for output, result in zip(node.output, branch.output, strict=True):
+        if output:
+            source = renamed.get(result.name, result.name)
+            nodes.append(helper.make_node("Identity", [source], [output], name=node.name))
+    return nodes

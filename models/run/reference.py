@@ -1,10 +1,12 @@
-"""Running graphs in this process with onnxruntime: the reference answer for every split."""
+"""Running graphs in this process with onnxruntime: the reference answer for every split. Putting a
+network's outputs together from what devices computed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import onnx
@@ -12,7 +14,8 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from models.cut.program import BlobSource, Program
-from models.graph.graph import Graph
+from models.graph.ending import Ending
+from models.graph.graph import Graph, JoinedOutput
 from models.graph.runtime_shapes import refused
 from models.graph.sizes import layout_of
 from models.tensors.arrays import Arrays
@@ -224,3 +227,34 @@ def _options(threads: int) -> ort.SessionOptions:
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
     return options
+
+
+_ENDINGS: WeakKeyDictionary[Ending, WholeModel] = WeakKeyDictionary()
+
+
+def answer(
+    outputs: Iterable[str],
+    joined: Mapping[str, JoinedOutput],
+    arrays: Mapping[str, np.ndarray],
+    ending: Ending | None = None,
+) -> dict[str, np.ndarray]:
+    """The outputs of a network from what was computed of them."""
+    if ending is not None:
+        names = tuple(outputs)
+        made = answer(ending.ahead(names), joined, arrays)
+        made |= _ended(ending, made[ending.source])
+        return {name: made[name] for name in names}
+    found = {}
+    for name in outputs:
+        if name in joined:
+            axis, parts = joined[name]
+            found[name] = np.concatenate([arrays[part] for part in parts], axis=axis)
+        else:
+            found[name] = arrays[name]
+    return found
+
+
+def _ended(ending: Ending, source: np.ndarray) -> dict[str, np.ndarray]:
+    if ending not in _ENDINGS:
+        _ENDINGS[ending] = WholeModel(ending.model, threads=1)
+    return _ENDINGS[ending].run({ending.source: source})

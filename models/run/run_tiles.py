@@ -11,9 +11,8 @@ from models.cut.program import BlobSource
 from models.cut.tiles import MapTile, tile_boxes, whole_map
 from models.cut.units import Network
 from models.graph.shapes import TensorInfo
-from models.run.answering import answer
 from models.run.quantised_inputs import as_they_travel
-from models.run.reference import ProgramRunner
+from models.run.reference import ProgramRunner, answer
 from models.tensors.boxes import Box
 
 TileFault = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]

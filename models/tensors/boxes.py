@@ -43,11 +43,6 @@ class Box(tuple[Span, ...]):
         return cls([Span(0, size) for size in shape])
 
     @property
-    def spans(self) -> tuple[Span, ...]:
-        """The ranges."""
-        return self
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """Elements along each dimension."""
         return tuple(map(len, self))

@@ -16,10 +16,10 @@ from models.vision.head import (
     OutputShapes,
     OutputValues,
     PictureSize,
-    Values,
     View,
     VisionTask,
     first,
+    softmax,
 )
 from protos.daemon.documents import DOCUMENT, Integer
 
@@ -63,11 +63,3 @@ class ClassScores(OutputReader):
             ClassProbability(view.labels[index], int(index), float(scores[index]))
             for index in order
         ]
-
-
-def softmax(values: Values) -> Values:
-    """exp(x) / sum exp(x) along the last axis, shifted so that the largest exponent is 0; NaN where
-    the largest value is not finite.
-    """
-    powers = np.exp(values - values.max(axis=-1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=-1, keepdims=True), dtype=np.float32)

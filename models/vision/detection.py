@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from models.tensors.arrays import require_finite, require_no_nan
 from models.vision.class_map import Overlay
 from models.vision.head import OutputReader, OutputValues, PictureSize, Values, View, VisionTask
-from models.vision.placement import PixelBoxes
+from models.vision.image_input import PixelBoxes
 
 # Suppression compares candidates pairwise; a picture of 1000 boxes is noise.
 MOST_CANDIDATES = 1000
@@ -111,7 +111,9 @@ class Detector(OutputReader):
             zip(boxes, found.classes, found.scores, strict=True)
         ):
             if box[0] < box[2] and box[1] < box[3]:
-                yield k, DetectedBox(view.labels[index], int(index), float(score), _corners(box))
+                x_min, y_min, x_max, y_max = map(float, box)
+                place = (x_min, y_min, x_max, y_max)
+                yield k, DetectedBox(view.labels[index], int(index), float(score), place)
 
 
 def best(candidates: Candidates, min_score: float) -> Candidates:
@@ -154,7 +156,8 @@ def iou(one: PixelBoxes, other: PixelBoxes) -> Values:
     low = np.maximum(one[:, None, :2], other[None, :, :2])
     high = np.minimum(one[:, None, 2:], other[None, :, 2:])
     both = np.clip(high - low, 0, None).prod(axis=-1)
-    union = _areas(one)[:, None] + _areas(other)[None, :] - both
+    areas, others = (np.clip(each[:, 2:] - each[:, :2], 0, None).prod(-1) for each in (one, other))
+    union = areas[:, None] + others[None, :] - both
     ratio: Values = np.divide(both, union, out=np.zeros_like(both), where=union > 0)
     return ratio
 
@@ -194,13 +197,3 @@ def sigmoid(values: Values) -> Values:
     """1 / (1 + exp(-x)) without overflow: tanh saturates where exp would not."""
     gate: Values = np.float32(0.5) * (np.tanh(np.float32(0.5) * values) + np.float32(1.0))
     return gate
-
-
-def _areas(boxes: PixelBoxes) -> Values:
-    areas: Values = np.clip(boxes[:, 2:] - boxes[:, :2], 0, None).prod(axis=-1)
-    return areas
-
-
-def _corners(box: Values) -> tuple[float, float, float, float]:
-    x_min, y_min, x_max, y_max = (float(edge) for edge in box)
-    return x_min, y_min, x_max, y_max

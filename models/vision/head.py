@@ -1,4 +1,4 @@
-"""The interface of heads."""
+"""The interface of heads, and what they share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from models.tensors.arrays import Shape
 from models.tensors.selection import NO_SELECTION, Selections
-from models.vision.placement import Placement
+from models.vision.image_input import Placement
 
 VisionTask = Literal["classification", "detection", "segmentation", "image-to-image", "tensor"]
 Values = NDArray[np.float32]
@@ -58,3 +58,11 @@ class OutputReader:
 def first(outputs: Mapping[str, Any]) -> str:
     """The name of the first output."""
     return next(iter(outputs))
+
+
+def softmax(values: Values) -> Values:
+    """exp(x) / sum exp(x) along the last axis, shifted so that the largest exponent is 0; NaN where
+    the largest value is not finite.
+    """
+    powers = np.exp(values - values.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True), dtype=np.float32)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import get_args, get_type_hints
 
+from models.vision.anchored_grids import YoloV2, YoloV3
 from models.vision.class_map import ClassMap
 from models.vision.class_scores import ClassScores
 from models.vision.end_to_end import EndToEnd
@@ -17,8 +18,6 @@ from models.vision.rtdetr import RtDetr
 from models.vision.ssd import Ssd
 from models.vision.yolo_boxes import YoloBoxes
 from models.vision.yolo_parts import YoloPose, YoloRotated, YoloSegments
-from models.vision.yolov2 import YoloV2
-from models.vision.yolov3 import YoloV3
 from models.vision.yolox import YoloX
 
 TASKS: tuple[VisionTask, ...] = get_args(VisionTask)

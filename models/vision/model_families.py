@@ -12,6 +12,7 @@ from models.graph.graph import Graph, operators_behind, results_of
 from models.graph.sizes import layout_of
 from models.operators import moves
 from models.tensors.arrays import Shape
+from models.vision.anchored_grids import Anchors, YoloV2, YoloV3
 from models.vision.class_map import ClassMap
 from models.vision.class_scores import ClassScores
 from models.vision.end_to_end import FINISHED, EndToEnd
@@ -24,8 +25,6 @@ from models.vision.sidecar import LABELLESS, Assumable, Sidecar
 from models.vision.ssd import Ssd
 from models.vision.yolo_boxes import YoloBoxes
 from models.vision.yolo_parts import YoloPose, YoloRotated, YoloSegments
-from models.vision.yolov2 import Anchors, YoloV2
-from models.vision.yolov3 import YoloV3
 from models.vision.yolox import YoloX
 from protos.daemon.documents import read
 

@@ -8,12 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from models.tensors.arrays import Shape
 from models.vision.class_map import ClassSegment
 from models.vision.class_scores import ClassProbability
 from models.vision.detection import DetectedBox
 from models.vision.head import ANY, OutputShapes, OutputValues, Values, View
-from models.vision.placement import Placement
+from models.vision.image_input import Placement
 from models.vision.repainted import Repainting
 from models.vision.sidecar import Sidecar
 from protos.errors import BadRequest
@@ -85,8 +84,10 @@ def check_outputs(sidecar: Sidecar, shapes: Mapping[str, Sequence[int]]) -> None
             sidecar, f"the head reads {len(wanted)} outputs, but the model has {len(shapes)}"
         )
     for name, shape in shapes.items():
-        if not _fits(tuple(shape), wanted[name]):
-            told = tuple("any" if size == ANY else size for size in wanted[name])
+        sizes = wanted[name]
+        fits = all(want in (size, ANY) for size, want in zip(shape, sizes, strict=False))
+        if len(shape) != len(sizes) or not fits:
+            told = tuple("any" if size == ANY else size for size in sizes)
             raise _unfit(
                 sidecar, f"output {name!r} has shape {tuple(shape)}, where its head reads {told}"
             )
@@ -97,12 +98,6 @@ def wanted_shapes(sidecar: Sidecar, shapes: OutputShapes) -> OutputShapes:
     if sidecar.head is None:
         return shapes
     return sidecar.head.wanted(shapes or {"?": ()}, len(sidecar.labels), sidecar.picture.size)
-
-
-def _fits(shape: Shape, wanted: Shape) -> bool:
-    return len(shape) == len(wanted) and all(
-        want in (size, ANY) for size, want in zip(shape, wanted, strict=True)
-    )
 
 
 def _unfit(sidecar: Sidecar, problem: str) -> OutputMismatch:

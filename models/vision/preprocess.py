@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from models.graph.shapes import TensorInfo
-from models.vision.image_input import ImageInput
-from models.vision.placement import Placement
+from models.vision.image_input import ImageInput, Placement
 from protos.errors import BadRequest
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
@@ -90,16 +89,23 @@ def decode_image(data: bytes, limits: PictureLimits | None = None) -> Image.Imag
     """
     if not data:
         raise BadImage(reason="the body is empty", cure="Send the bytes of a JPEG or PNG file")
-    picture = _opened(data)
     limits = limits or PictureLimits()
-    _check_size(picture, limits)
+    picture = _opened(data, limits)
     try:
-        full = picture.size
-        _reduce(picture, limits.pixels)
-        reduced = picture.size
-        turned = reduced != full and _is_turned(picture)
+        full, (width, height), scale = picture.size, picture.size, 1
+        # A JPEG beyond this number of pixels is decoded at a half, a quarter or an eighth.
+        while picture.format in _JPEG and width * height > limits.pixels * scale**2:
+            scale *= 2
+        if scale > 1:
+            picture.draft(None, (width // scale, height // scale))
+        reduced, turned = picture.size, False
+        with suppress(*BROKEN):  # damaged EXIF data is ignored
+            if reduced != full:
+                turned = picture.getexif().get(ExifTags.Base.Orientation) in _TURNED
         picture.load()
-        image = _as_rgb(_upright(picture))
+        with suppress(*BROKEN):
+            ImageOps.exif_transpose(picture, in_place=True)  # else upright pictures are copied, too
+        image = _as_rgb(picture)
         image.info.pop(_FULL_SIZE, None)
         if reduced != full:
             image.info[_FULL_SIZE] = full[::-1] if turned else full
@@ -171,10 +177,10 @@ def _shown_size(width: int, height: int, form: ImageInput) -> tuple[int, int]:
     return max(1, round(width * scale)), max(1, round(height * scale))
 
 
-def _opened(data: bytes) -> Image.Image:
-    """The picture with its header parsed and its pixels not yet decoded."""
+def _opened(data: bytes, limits: PictureLimits) -> Image.Image:
+    """The picture with its header parsed and its pixels not yet decoded, within the limits."""
     try:
-        return Image.open(BytesIO(data), formats=FORMATS)
+        picture = Image.open(BytesIO(data), formats=FORMATS)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise BadImage(reason=str(error), cure="Send a smaller picture") from error
     except (UnidentifiedImageError, *BROKEN) as error:
@@ -182,9 +188,6 @@ def _opened(data: bytes) -> Image.Image:
         raise BadImage(
             reason="it is not an image of a known format", cure=f"Send one of {known}"
         ) from error
-
-
-def _check_size(picture: Image.Image, limits: PictureLimits) -> None:
     width, height = picture.size
     size = f"it has {width} x {height} pixels"
     if max(width, height) >= limits.side:
@@ -201,31 +204,6 @@ def _check_size(picture: Image.Image, limits: PictureLimits) -> None:
         raise BadImage(reason=size, cure=f"Send one of at most {most} pixels")
     if min(width, height) < 1:
         raise BadImage(reason=size, cure="Send a picture that has pixels")
-
-
-def _reduce(picture: Image.Image, most_pixels: int) -> None:
-    """Has a JPEG beyond this number of pixels decoded at a half, a quarter or an eighth."""
-    width, height = picture.size
-    scale = 1
-    while picture.format in _JPEG and width * height > most_pixels * scale**2:
-        scale *= 2
-    if scale > 1:
-        picture.draft(None, (width // scale, height // scale))
-
-
-def _is_turned(picture: Image.Image) -> bool:
-    """Whether EXIF data exchanges width and height."""
-    with suppress(*BROKEN):
-        return picture.getexif().get(ExifTags.Base.Orientation) in _TURNED
-    return False
-
-
-def _upright(picture: Image.Image) -> Image.Image:
-    """Rotated by its EXIF data; damaged EXIF data is ignored."""
-    with suppress(*BROKEN):
-        ImageOps.exif_transpose(
-            picture, in_place=True
-        )  # otherwise upright pictures are copied, too
     return picture
 
 

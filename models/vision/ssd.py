@@ -10,9 +10,8 @@ from pydantic.dataclasses import dataclass
 
 from models.tensors.boxes import Span
 from models.tensors.selection import NO_SELECTION, Selection, Selections
-from models.vision.class_scores import softmax
 from models.vision.detection import Candidates, Detector, grown
-from models.vision.head import ANY, OutputShapes, OutputValues, PictureSize, Values
+from models.vision.head import ANY, OutputShapes, OutputValues, PictureSize, Values, softmax
 from protos.daemon.documents import DOCUMENT, MOST_ITEMS, Flag, Number, Positive, Share, Text
 
 Prior = tuple[Number, Number, Number, Number]
@@ -58,16 +57,17 @@ class Ssd(Detector):
         """
         boxes, scores = outputs[self.boxes][0], outputs[self.scores][0]
         chances = (softmax(scores) if self.logits else scores)[:, 1:]
-        shares = self._from_priors(boxes) if self.priors else self._ordered(boxes)
+        shares = (
+            self._from_priors(boxes)
+            if self.priors
+            else (boxes if self.corners == "xyxy" else boxes[:, [1, 0, 3, 2]])
+        )
         height, width = size
         return Candidates(
             (shares * np.array([width, height] * 2)).astype(np.float32),
             chances.argmax(axis=-1),
             chances.max(axis=-1),
         )
-
-    def _ordered(self, boxes: Values) -> Values:
-        return boxes if self.corners == "xyxy" else boxes[:, [1, 0, 3, 2]]
 
     def _from_priors(self, offsets: Values) -> Values:
         priors = np.asarray(self.priors, dtype=np.float32)

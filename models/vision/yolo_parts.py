@@ -27,7 +27,7 @@ from models.vision.class_map import Overlay
 from models.vision.detection import Candidates, DetectedBox, Detector, likeliest
 from models.vision.end_to_end import FINISHED, finished
 from models.vision.head import ANY, OutputShapes, OutputValues, PictureSize, Values, View
-from models.vision.placement import FARTHEST
+from models.vision.image_input import FARTHEST
 from protos.daemon.documents import DOCUMENT, MOST_ITEMS, Flag, Integer, Share, Text
 
 # Areas of lines, whose distributions have no other.

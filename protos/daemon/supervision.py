@@ -1,13 +1,18 @@
-"""Tells systemd that the daemon is ready and alive: sd_notify(3), if systemd started it.
+"""Tells systemd, if that started the daemon, and whoever reads its file that it is ready and alive:
+sd_notify(3).
 
 The watchdog signal comes from the event loop that serves: a daemon whose loop hangs is restarted.
 """
 
 import asyncio
+import json
 import os
 import socket
-from collections.abc import AsyncIterator, MutableMapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping, MutableMapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+from protos.daemon.files import write_atomically
 
 _SOCKET = "NOTIFY_SOCKET"
 _WATCHDOG = "WATCHDOG_USEC"
@@ -63,3 +68,13 @@ def _tell(to_systemd: socket.socket, state: str) -> None:
     # If systemd does not receive it, its watchdog restarts the daemon.
     with suppress(OSError):
         to_systemd.send(state.encode())
+
+
+@contextmanager
+def ready_file(path: Path, told: Mapping[str, object]) -> Iterator[None]:
+    """While a daemon serves, `path` says what it `told`, and the process (`pid`)."""
+    write_atomically(path, json.dumps({**told, "pid": os.getpid()}).encode())
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)

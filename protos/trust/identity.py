@@ -205,7 +205,14 @@ def read_identity(path: Path) -> Identity | None:
     require_private(path)
     try:
         data = path.read_bytes()
-        return _parse(data)
+        end = b"-----END PRIVATE KEY-----\n"
+        key, found, rest = data.partition(end)
+        certificates = x509.load_pem_x509_certificates(rest) if found else []
+        if len(certificates) != 2:
+            raise ValueError("it does not hold a key and two certificates")
+        private_key(key + end)
+        own, authority = (each.public_bytes(serialization.Encoding.PEM) for each in certificates)
+        return Identity(key + end, own, authority)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -225,17 +232,6 @@ def require_private(path: Path) -> None:
             cause=f"{path} holds a private key, and others may read it",
             cure=f"chmod 600 {path}; if somebody has read it, remove the device and enrol it again",
         )
-
-
-def _parse(data: bytes) -> Identity:
-    end = b"-----END PRIVATE KEY-----\n"
-    key, found, rest = data.partition(end)
-    certificates = x509.load_pem_x509_certificates(rest) if found else []
-    if len(certificates) != 2:
-        raise ValueError("it does not hold a key and two certificates")
-    private_key(key + end)
-    own, authority = (each.public_bytes(serialization.Encoding.PEM) for each in certificates)
-    return Identity(key + end, own, authority)
 
 
 def now_utc() -> datetime:

@@ -77,10 +77,25 @@ def decode(data: Buffer, most_header_bytes: int = MAX_MESSAGE_BYTES) -> list[Rec
     Raises:
         PeerViolation: truncated, trailing bytes, sizes that disagree, unknown data type.
     """
-    items, offset = _header(data, most_header_bytes)
+    if len(data) < _LENGTH.size:
+        raise _violation("sent a truncated frame")
+    (length,) = _LENGTH.unpack_from(data)
+    offset = _LENGTH.size + length
+    if offset > len(data):
+        raise _violation("sent a truncated frame")
+    if length > most_header_bytes:
+        raise _violation(
+            f"sent a frame whose header has {length} bytes, more than the {most_header_bytes} "
+            "allowed"
+        )
+    try:
+        frame = pb.Frame.FromString(bytes(data[_LENGTH.size : offset]))
+    except DecodeError:
+        raise _violation("sent a frame whose header cannot be read") from None
+    offset += -offset % _ALIGN
     view = memoryview(data).toreadonly()
     received: list[ReceivedItem] = []
-    for item in items:
+    for item in frame.items:
         kind = item.WhichOneof("kind")
         if kind is None:
             raise _violation("sent an item of an unknown kind")
@@ -104,40 +119,24 @@ def pieces(
     """Boxes of at most `max_bytes` that together cover `box`, cut along its outermost axis longer
     than one. A single row of that axis may exceed `max_bytes`: then it is cut again.
     """
-    return list(_pieces(tuple((span.start, span.stop) for span in box), itemsize, max_bytes))
-
-
-def _pieces(box: BoxRanges, itemsize: int, max_bytes: int) -> Iterator[BoxRanges]:
-    volume = itemsize
-    for start, stop in box:
-        volume *= stop - start
-    axis = next((i for i, (start, stop) in enumerate(box) if stop - start > 1), None)
-    if volume <= max_bytes or axis is None:
-        yield box
-        return
-    start, stop = box[axis]
-    step = max(1, max_bytes // (volume // (stop - start)))
-    for low in range(start, stop, step):
-        part = (*box[:axis], (low, min(stop, low + step)), *box[axis + 1 :])
-        yield from _pieces(part, itemsize, max_bytes)
-
-
-def _header(data: Buffer, most_bytes: int) -> tuple[Sequence[pb.Item], int]:
-    if len(data) < _LENGTH.size:
-        raise _violation("sent a truncated frame")
-    (length,) = _LENGTH.unpack_from(data)
-    offset = _LENGTH.size + length
-    if offset > len(data):
-        raise _violation("sent a truncated frame")
-    if length > most_bytes:
-        raise _violation(
-            f"sent a frame whose header has {length} bytes, more than the {most_bytes} allowed"
+    parts: list[BoxRanges] = []
+    left: list[BoxRanges] = [tuple((span.start, span.stop) for span in box)]
+    while left:
+        part = left.pop()
+        volume = itemsize
+        for start, stop in part:
+            volume *= stop - start
+        axis = next((i for i, (start, stop) in enumerate(part) if stop - start > 1), None)
+        if volume <= max_bytes or axis is None:
+            parts.append(part)
+            continue
+        start, stop = part[axis]
+        step = max(1, max_bytes // (volume // (stop - start)))
+        left.extend(
+            (*part[:axis], (low, min(stop, low + step)), *part[axis + 1 :])
+            for low in reversed(range(start, stop, step))
         )
-    try:
-        frame = pb.Frame.FromString(bytes(data[_LENGTH.size : offset]))
-    except DecodeError:
-        raise _violation("sent a frame whose header cannot be read") from None
-    return frame.items, offset + -offset % _ALIGN
+    return parts
 
 
 def _array(tensor: pb.Tensor, payload: memoryview) -> np.ndarray:

@@ -75,7 +75,7 @@ class Wire:
 
 
 def tensor(array: np.ndarray, **changes) -> pb.Item:
-    told = {"request": REQUEST, "task": 3, "tensor": "y", "box": box_message(BOX.spans)}
+    told = {"request": REQUEST, "task": 3, "tensor": "y", "box": box_message(BOX)}
     return pb.Item(tensor=pb.Tensor(**(told | changes)))
 
 

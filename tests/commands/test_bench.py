@@ -10,9 +10,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from coordinator.answers import PlanNow
+from coordinator.answers import Choice, PlanNow
 from coordinator.planning.plan_json import PlanFile
-from coordinator.plans.choice import Choice
 from coordinator.serving.v1.answers import Moved, Origin, TimingMs
 from imbrex.calls import Outputs, plain
 from imbrex.cli.rounds import WARM_UP, PlanSamples, Rounds

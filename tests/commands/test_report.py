@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.plans.choice import Choice
+from coordinator.answers import Choice
 from imbrex.described import load_cluster
 from imbrex.kinds.presets import Preset, load_kind
 from protos.errors import BadRequest

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from coordinator.plans.choice import Choice
+from coordinator.answers import Choice
 from imbrex.calls import plain
 from tests.cli.run_cli import refused
 from tests.commands.conftest import Live

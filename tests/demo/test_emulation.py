@@ -10,10 +10,9 @@ import pytest
 from coordinator.costs.rates import RateCosts
 from coordinator.devices import children
 from imbrex.demo.emulation import throttle as throttles
-from imbrex.demo.emulation.core_turns import Turns
 from imbrex.demo.emulation.rate import measured_core
 from imbrex.demo.emulation.settings import Emulation, command, load_emulation
-from imbrex.demo.emulation.throttle import EmulatedThrottle
+from imbrex.demo.emulation.throttle import EmulatedThrottle, Turns
 from imbrex.demo.emulation.whole_maps import works_of
 from models.tensors.boxes import Box
 from protos.errors import BadConfiguration

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from benchmarks.workers import WorkerProcess, coordinated, running
+from coordinator.answers import Choice
 from coordinator.planning.plan_json import plan_json, save_plan
-from coordinator.plans.choice import Choice
 from models.catalogue.catalogue import load
 from models.catalogue.loading import network_of
 from models.cut.program import BlobSource

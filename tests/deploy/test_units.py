@@ -16,7 +16,7 @@ from coordinator.settings import CoordinatorSettings
 from imbrex.cli.app import app
 from models.catalogue.installed import VARIABLE as MODELS
 from tests.cli.run_cli import imbrex
-from worker.machine.condition import POWER_FLAGS, VOLTAGE_ALARM
+from worker.machine.machine import POWER_FLAGS, VOLTAGE_ALARM
 from worker.settings import WorkerSettings
 
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"

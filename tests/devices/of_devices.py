@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 
-from coordinator.devices.quarantine import Quarantine
-from coordinator.devices.withheld import Withheld
+from coordinator.devices.withheld import Quarantine, Withheld
 from coordinator.measuring import queues
 from coordinator.measuring.queues import PROBES_AT_MOST, LinkNews, LinkQueue, ProfileQueue
 from protos.wire.facts import DeviceId

@@ -16,13 +16,13 @@ from hypothesis.stateful import (
     rule,
 )
 
-from coordinator.devices.quarantine import (
+from coordinator.devices.withheld import (
     LAST_S,
+    PATIENCE_S,
     PROBATION_S,
     STRIKES,
     STRIKES_WITHIN_S,
 )
-from coordinator.devices.withheld import PATIENCE_S
 from coordinator.measuring.queues import AGREE, PROBES_AT_MOST
 from protos.wire.facts import DeviceId
 from tests.devices.of_devices import FAULTS, KindsDriver, LinksDriver, WithheldDriver

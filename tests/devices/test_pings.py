@@ -20,7 +20,7 @@ def test_a_worker_that_talks_is_left_alone_but_for_its_clock():
     pinged = 0
     for step in range(1, 101):
         now = 100.0 + step * 0.1
-        talking.heard(now)
+        talking.heard_s = now
         if talking.wait_s(now) <= 0:
             pinged += 1
             talking.answered(now)

@@ -67,7 +67,7 @@ async def test_weights_are_sent_once_and_progress_is_told(connection, monkeypatc
     await connection.ensure([program], blobs, lambda *_: told.append(connection.programs.arriving))
     assert connection.programs.arriving is None
     assert len(puts.sent) == 2
-    assert program.sha256 in connection.programs
+    assert program.sha256 in connection.programs.ready
     total = sum(len(blobs.bytes_of(ref.sha256)) for ref in program.weights)
     assert told[0] == (0, total)
     assert told[-1] == (total, total)
@@ -93,7 +93,7 @@ async def test_a_cancelled_caller_does_not_stop_the_next(connection):
     with pytest.raises(asyncio.CancelledError):
         await first
     await second
-    assert program.sha256 in connection.programs
+    assert program.sha256 in connection.programs.ready
 
 
 async def test_a_broken_transfer_resumes_where_it_stopped(connection, monkeypatch):
@@ -124,9 +124,9 @@ async def test_bytes_that_differ_from_their_hash_are_refused(connection):
 
     with pytest.raises(ImbrexError, match="corrupted on the way"):
         await connection.ensure([program], Corrupted())
-    assert program.sha256 not in connection.programs
+    assert program.sha256 not in connection.programs.ready
     await connection.ensure([program], blobs)
-    assert program.sha256 in connection.programs
+    assert program.sha256 in connection.programs.ready
 
 
 async def test_a_program_that_cannot_run_is_named_and_the_others_are_ready(connection):
@@ -135,7 +135,7 @@ async def test_a_program_that_cannot_run_is_named_and_the_others_are_ready(conne
     with pytest.raises(Infeasible, match="cannot prepare a program") as told:
         await connection.ensure([good, bad], blobs)
     assert connection.address in told.value.cause
-    assert bad.sha256 not in connection.programs
+    assert bad.sha256 not in connection.programs.ready
     await connection.ensure([good], blobs)
 
 
@@ -143,10 +143,10 @@ async def test_a_worker_that_forgot_is_supplied_again(connection):
     program, blobs = conv_program()
     await connection.ensure([program], blobs)
     assert await connection.programs.retain([]) > 0
-    assert program.sha256 not in connection.programs
+    assert program.sha256 not in connection.programs.ready
     await connection.ensure([program], blobs)
     connection.programs.forget(program.sha256)
-    assert program.sha256 not in connection.programs
+    assert program.sha256 not in connection.programs.ready
 
 
 async def test_measure_times_a_program(connection):
@@ -191,4 +191,4 @@ async def test_two_coordinators_send_the_same_weights_at_a_time(tmp_path):
         connected(running.address, running.address) as both,
     ):
         await asyncio.gather(*(each.ensure([program], blobs) for each in both))
-        assert all(program.sha256 in each.programs for each in both)
+        assert all(program.sha256 in each.programs.ready for each in both)

@@ -1,6 +1,6 @@
 """Who gives wrong results is left out for a while, and gets another chance."""
 
-from coordinator.devices.quarantine import (
+from coordinator.devices.withheld import (
     FIRST_S,
     LAST_S,
     MOST_RECORDS,

@@ -4,8 +4,7 @@ from math import inf
 
 import pytest
 
-from coordinator.devices.quarantine import FIRST_S, STRIKES
-from coordinator.devices.withheld import PATIENCE_S, Withheld
+from coordinator.devices.withheld import FIRST_S, PATIENCE_S, STRIKES, Withheld
 from coordinator.devices.withheld_list import MOST_QUARANTINED, WithheldList
 from coordinator.trust.cluster_state import ClusterState
 from protos.errors import BadConfiguration

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.lab.cluster import Computer, Lab, lab
 from benchmarks.lab.cuts import cut, cut_one_way, cut_peers
-from coordinator.plans.choice import Choice
+from coordinator.answers import Choice
 from imbrex.kinds.presets import Preset
 from models.digits.examples import examples
 from tests.serving.processes import wait

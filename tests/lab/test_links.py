@@ -5,7 +5,7 @@ import os
 import pytest
 
 from benchmarks.lab.cluster import Computer, Lab, lab
-from coordinator.plans.choice import Choice
+from coordinator.answers import Choice
 from imbrex.kinds.presets import Preset
 from models.digits.examples import examples
 from tests.serving.processes import wait

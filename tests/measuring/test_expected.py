@@ -55,7 +55,9 @@ def test_a_device_has_room_for_a_program_beside_its_own() -> None:
 
     def has_room(memory_mb: float, *, has: bool = False) -> bool:
         known = device("a", memory_mb=memory_mb)
-        pool = SimpleNamespace(get=lambda _: SimpleNamespace(programs=names if has else []))
+        pool = SimpleNamespace(
+            get=lambda _: SimpleNamespace(programs=SimpleNamespace(ready=names if has else []))
+        )
         expected = expectations(DeviceMeasurements(), known, pool)
         return expected.has_room(halves, 1, A)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.vision.class_scores import softmax
+from models.vision.anchored_grids import YoloV2
 from models.vision.detection import (
     MOST_CANDIDATES,
     Candidates,
@@ -18,9 +18,8 @@ from models.vision.detection import (
     sigmoid,
     suppressed,
 )
-from models.vision.head import View
-from models.vision.placement import Placement
-from models.vision.yolov2 import YoloV2
+from models.vision.head import View, softmax
+from models.vision.image_input import Placement
 from protos.errors import NotFiniteAnswer
 from tests.examples import examples
 

@@ -21,10 +21,10 @@ from models.digits.ink import InkPart, bank, random_pen, write
 from models.digits.paper import LUMA, MIN_CONTRAST, random_colours
 from models.digits.sheets import SHEETS, Format, held_out_sheets, sheet, truth_of
 from models.tensors.wire import Pixels
+from models.vision.anchored_grids import YoloV2
 from models.vision.predictions import check_outputs
 from models.vision.quality import EvaluatedPicture, exactly_right, mean_average_precision
 from models.vision.sidecar import load
-from models.vision.yolov2 import YoloV2
 from training.digits import evaluate, network
 from training.digits.compose_examples import FORM, SEEDS
 from training.digits.detector import Detector

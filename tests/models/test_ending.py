@@ -19,8 +19,7 @@ from models.cut.units import divide
 from models.graph.ending import Ending
 from models.graph.graph import Graph
 from models.onnx_file.importer import load_graph
-from models.run.answering import answer
-from models.run.reference import WholeModel, compare, random_inputs
+from models.run.reference import WholeModel, answer, compare, random_inputs
 from models.tensors.boxes import Span
 from models.tensors.selection import Selection, dense
 from tests.models.picking import ENTRIES, FAULTS, ROWS, SCORES, detector

@@ -10,6 +10,7 @@ from models.downloads import read_manifest
 from models.graph.graph import Graph
 from models.onnx_file.builder import NetworkBuilder, square
 from models.onnx_file.importer import load_graph
+from models.vision.anchored_grids import YoloV2, YoloV3
 from models.vision.class_map import ClassMap
 from models.vision.class_scores import ClassScores
 from models.vision.head import VisionTask
@@ -19,8 +20,6 @@ from models.vision.rtdetr import RtDetr
 from models.vision.ssd import Ssd
 from models.vision.yolo_boxes import YoloBoxes
 from models.vision.yolo_parts import YoloPose, YoloRotated, YoloSegments
-from models.vision.yolov2 import YoloV2
-from models.vision.yolov3 import YoloV3
 from models.vision.yolox import YoloX
 
 Shape = tuple[int, ...]

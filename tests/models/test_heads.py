@@ -12,12 +12,13 @@ import pytest
 from PIL import Image
 
 from models.digits import SIDECAR
+from models.vision.anchored_grids import YoloV3
 from models.vision.class_map import ClassMap, ClassSegment, mask_of, run_lengths
 from models.vision.detection import Candidates
 from models.vision.drawing import annotated, colour_of
 from models.vision.head import VisionTask
 from models.vision.heads import Head
-from models.vision.placement import Placement
+from models.vision.image_input import Placement
 from models.vision.predictions import OutputMismatch, VisionPrediction, check_outputs, predictions
 from models.vision.preprocess import image_to_pixels
 from models.vision.repainted import Repainted, Repainting
@@ -25,7 +26,6 @@ from models.vision.rtdetr import RtDetr
 from models.vision.sidecar import Sidecar, load
 from models.vision.ssd import Ssd
 from models.vision.yolo_boxes import YoloBoxes
-from models.vision.yolov3 import YoloV3
 from models.vision.yolox import YoloX
 
 LABELS = ("ant", "bee", "cat")

@@ -7,6 +7,7 @@ import pytest
 
 from coordinator.serving.frigate.outputs import rows_of
 from coordinator.serving.oip.tensors import classes, to_values
+from models.vision.anchored_grids import YoloV2, YoloV3
 from models.vision.class_map import ClassMap
 from models.vision.class_scores import ClassScores
 from models.vision.end_to_end import EndToEnd
@@ -17,8 +18,6 @@ from models.vision.rtdetr import RtDetr
 from models.vision.ssd import Ssd
 from models.vision.yolo_boxes import YoloBoxes
 from models.vision.yolo_parts import YoloPose, YoloRotated, YoloSegments
-from models.vision.yolov2 import YoloV2
-from models.vision.yolov3 import YoloV3
 from models.vision.yolox import YoloX
 from protos.errors import NotFiniteAnswer
 from tests.models.test_heads import found

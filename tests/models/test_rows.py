@@ -16,7 +16,7 @@ from models.graph.graph import ROWS
 from models.onnx_file.importer import load_graph
 from models.rewrite import fold
 from models.rewrite.rows import reshaped_axis
-from models.run.answering import answer
+from models.run.reference import answer
 from tests.models.attention import NETWORKS, Net, detector, gated, windows, yolo_attention
 from tests.models.faults import misread
 

@@ -14,7 +14,7 @@ from models.tensors.boxes import Box, Span
 from models.tensors.selection import Selection, dense
 from models.vision.end_to_end import EndToEnd
 from models.vision.heads import Head
-from models.vision.placement import Placement
+from models.vision.image_input import Placement
 from models.vision.predictions import predictions
 from models.vision.rtdetr import RtDetr
 from models.vision.ssd import Ssd

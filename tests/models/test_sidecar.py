@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.digits import SIDECAR
+from models.vision.anchored_grids import YoloV2, YoloV3
 from models.vision.class_map import ClassMap
 from models.vision.class_scores import ClassScores
 from models.vision.heads import TASKS
@@ -23,8 +24,6 @@ from models.vision.sidecar import (
 )
 from models.vision.ssd import Ssd
 from models.vision.yolo_boxes import YoloBoxes
-from models.vision.yolov2 import YoloV2
-from models.vision.yolov3 import YoloV3
 from models.vision.yolox import YoloX
 from protos.errors import BadRequest
 

@@ -7,9 +7,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from models.check.agreement import reference_of
+from models.check.agreement import entering, given, reference_of, with_own
 from models.check.check import fused
-from models.check.ranked_outputs import entering, given, with_own
 from models.cut.program import BlobSource
 from models.cut.tiles import grid
 from models.cut.units import divide

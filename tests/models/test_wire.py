@@ -16,9 +16,8 @@ from models.cut.encoded import encodes
 from models.cut.program import BlobSource
 from models.cut.units import Network, divide
 from models.onnx_file.importer import load_graph
-from models.run.answering import answer
 from models.run.calibration import ranges_of
-from models.run.reference import EQUAL, ProgramRunner, WholeModel, compare, random_inputs
+from models.run.reference import EQUAL, ProgramRunner, WholeModel, answer, compare, random_inputs
 from models.tensors.boxes import Box, Span
 from models.tensors.precision import Wire
 from models.tensors.wire import PerChannel

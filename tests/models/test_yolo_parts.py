@@ -12,7 +12,7 @@ from PIL import Image
 from models.vision.detection import DetectedBox
 from models.vision.drawing import annotated, colour_of
 from models.vision.head import View
-from models.vision.placement import Placement
+from models.vision.image_input import Placement
 from models.vision.yolo_parts import (
     YoloPose,
     YoloRotated,

@@ -9,9 +9,15 @@ from coordinator.tasks.plan import Plan
 from coordinator.tasks.task_graph import compile_plan
 from models.cut.program import BlobSource
 from models.cut.units import Network
-from models.run.answering import answer
 from models.run.quantised_inputs import as_they_travel
-from models.run.reference import Comparison, ProgramRunner, WholeModel, compare, random_inputs
+from models.run.reference import (
+    Comparison,
+    ProgramRunner,
+    WholeModel,
+    answer,
+    compare,
+    random_inputs,
+)
 
 Arrays = Mapping[str, np.ndarray]
 Fault = Callable[[int, Arrays], Arrays]

@@ -11,7 +11,7 @@ from coordinator.planning.planners.propose import propose
 from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.planning.whole_network_devices import without_others
-from models.cut.whole import NetworkKey
+from models.cut.program import NetworkKey
 from protos.errors import Infeasible
 from protos.wire.limits import Limits
 from tests.planning.support import cluster, real, small

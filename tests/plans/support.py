@@ -3,9 +3,9 @@
 from dataclasses import replace
 from itertools import count
 
+from coordinator.answers import IN_FORCE, Choice
 from coordinator.planning.groups import Grouping, ServiceTimes
 from coordinator.plans.book import PlanBook
-from coordinator.plans.choice import IN_FORCE, Choice
 from coordinator.plans.entries import SETTLE_S
 from coordinator.plans.steps import Planned, Prepare, Prepared, Propose, Ticket
 from coordinator.tasks.plan import Block, Plan, Tile

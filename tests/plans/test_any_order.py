@@ -17,9 +17,9 @@ from hypothesis.stateful import (
     rule,
 )
 
+from coordinator.answers import IN_FORCE, Choice
 from coordinator.plans import grouping as grouping_module
 from coordinator.plans.book import NO_WORKER, PlanBook
-from coordinator.plans.choice import IN_FORCE, Choice
 from coordinator.plans.entries import CONSIDERED, ModelPlan
 from coordinator.plans.grouping import Regrouping
 from coordinator.plans.steps import (

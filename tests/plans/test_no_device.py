@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from coordinator.answers import Choice
 from coordinator.costs.cluster import Cluster
 from coordinator.devices.announcements import Announcements
 from coordinator.library.loaded import Library
 from coordinator.library.naming import Names
-from coordinator.plans.choice import Choice
 from coordinator.plans.plan_making import PlanMaker
 from coordinator.plans.plans import Plans
 from coordinator.settings import CoordinatorSettings

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from coordinator.planning.groups import ServiceTimes
-from coordinator.plans.group_choice import DeviceGroup, starts
-from coordinator.plans.load import ARRIVALS_S, OUTSTANDING_S, Load
+from coordinator.plans.grouping import ARRIVALS_S, OUTSTANDING_S, DeviceGroup, Load, starts
 
 
 def group(latency_s: float, period_s: float, in_flight: int = 0) -> DeviceGroup:

@@ -26,7 +26,7 @@ from coordinator.tasks.events import (
     ResultRefused,
     Tick,
 )
-from coordinator.tasks.result_check import Judge
+from coordinator.tasks.runs import Judge
 from coordinator.tasks.scheduler import MAX_FAILURES, Scheduler
 from coordinator.tasks.task_graph import TaskGraph
 from models.tensors.boxes import Box

@@ -12,8 +12,8 @@ import pytest
 from coordinator.devices.announcements import Announcements
 from coordinator.devices.outbox import HOLD_S, Letter, Outbox
 from coordinator.requests.driver import Driver
-from coordinator.tasks.dispatch import FEW_TASKS, MESSAGE_TASKS, dispatch
 from coordinator.tasks.events import Assign, Finished, Send, Submitted
+from coordinator.tasks.scheduler import FEW_TASKS, MESSAGE_TASKS, dispatch
 from coordinator.tasks.task_graph import TaskGraph
 from protos.errors import Infeasible
 from tests.requests.sketches import HALVES, WIDTH, A, B, R, direct_chain, scheduler
@@ -46,7 +46,7 @@ class Link:
 
     def __init__(self, device: str, devices: Devices) -> None:
         self.address = f"{device}:1"
-        self.programs = self
+        self.programs = self.ready = self
         self.outbox = Outbox(self)
         self.writing = asyncio.create_task(self.write(device, devices))
 

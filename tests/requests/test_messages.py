@@ -58,8 +58,8 @@ def test_who_sends_a_tasks_input_is_named_to_its_reader() -> None:
         planned = {
             (
                 graph.tasks[piece.source].device,
-                tuple(span.start for span in piece.box.spans),
-                tuple(span.stop for span in piece.box.spans),
+                tuple(span.start for span in piece.box),
+                tuple(span.stop for span in piece.box),
             )
             for piece in pieces
             if piece.source is not None

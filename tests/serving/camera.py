@@ -11,8 +11,8 @@ from onnx import numpy_helper
 from models.catalogue import catalogue
 from models.onnx_file.builder import NetworkBuilder, square
 from models.vision import sidecar
+from models.vision.anchored_grids import YoloV2
 from models.vision.image_input import ImageInput
-from models.vision.yolov2 import YoloV2
 
 LABELS = ("person", "tvmonitor", "sofa", "car")
 ANCHORS = ((1.0, 1.0), (2.0, 2.0), (1.0, 2.0))

@@ -14,8 +14,10 @@ import numpy as np
 from PIL import Image
 
 from coordinator.answers import (
+    IN_FORCE,
     Answer,
     Baseline,
+    Choice,
     DeviceStatus,
     ModelStatus,
     PlanNow,
@@ -24,8 +26,7 @@ from coordinator.answers import (
 from coordinator.library.naming import Names
 from coordinator.planning.planners.aofl import aofl
 from coordinator.planning.published import equal_cluster
-from coordinator.plans.choice import IN_FORCE, Choice
-from coordinator.requests.input_variants import FeedReader, read_feeds
+from coordinator.requests.input_variants import FeedReader, check_feeds
 from coordinator.requests.journal import Ended, Journal
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.plan import Plan, TrafficBytes
@@ -183,7 +184,8 @@ class InPlace:
             raise self.fails_with
         if self.no_workers:
             raise Unavailable(cause="no device is ready", cure="Start `imbrex worker` on one")
-        given = await read_feeds(feeds, self.bare if model != "tiny" else self.network)
+        given = await feeds() if callable(feeds) else feeds
+        check_feeds(self.bare if model != "tiny" else self.network, given)
         answer = Answer(
             request_id=request_id or "made-here",
             outputs=self.whole.run(as_values(self.network.graph, given)),

@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 import pytest
 
+from coordinator.answers import Choice
 from coordinator.costs.cluster import Cluster
 from coordinator.devices import children
 from coordinator.plans import book
-from coordinator.plans.choice import Choice
 from coordinator.serving.common import names
 from coordinator.serving.common.tensors import load_tensors, write_tensors
 from coordinator.tasks.plan import Plan

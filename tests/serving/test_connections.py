@@ -13,9 +13,9 @@ import pytest
 import uvicorn
 from structlog.testing import capture_logs
 
+from coordinator.serving import daemon
 from coordinator.serving.app import create_app
-from coordinator.serving.common import connections
-from coordinator.serving.common.connections import HttpConnection
+from coordinator.serving.daemon import HttpConnection
 from tests.serving.in_place import InPlace
 
 ALIVE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -58,7 +58,7 @@ async def ended(reader: asyncio.StreamReader) -> bytes:
 
 @pytest.fixture
 def hasty(monkeypatch):
-    monkeypatch.setattr(connections, "HEAD_S", 0.1)
+    monkeypatch.setattr(daemon, "HEAD_S", 0.1)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -98,7 +98,7 @@ async def test_who_waits_for_an_answer_is_left_alone() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(ALIVE)
         await asked.wait()
-        asyncio.get_running_loop().call_later(3 * connections.HEAD_S, answer.set)
+        asyncio.get_running_loop().call_later(3 * daemon.HEAD_S, answer.set)
         assert b" 204 " in await read(reader, b"\r\n\r\n")
         writer.close()
 
@@ -113,7 +113,7 @@ async def connected(port: int, own: str) -> tuple[asyncio.StreamReader, asyncio.
 
 
 async def test_at_the_cap_the_idle_one_of_whoever_has_most_goes(monkeypatch) -> None:
-    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(daemon, "MOST_CONNECTIONS", 4)
     async with listening() as port:
         lone = await connected(port, "127.0.0.1")
         await alive(*lone)

@@ -18,10 +18,9 @@ from onnx import TensorProto
 
 from benchmarks.store import free_port
 from coordinator.serving.frigate import messages
-from coordinator.serving.frigate.detector_connections import DetectorConnections
 from coordinator.serving.frigate.model_folder import MOST_MODELS, ModelFolder
 from coordinator.serving.frigate.outputs import rows_of, selections_of
-from coordinator.serving.frigate.server import MOST_PARTS, _feeds, _received
+from coordinator.serving.frigate.server import MOST_PARTS, DetectorConnections, _feeds, _received
 from models.onnx_file.importer import load_graph
 from models.run.reference import WholeModel
 from models.tensors.selection import dense

@@ -94,7 +94,7 @@ async def test_models_that_nobody_asks_for_are_let_go_of(
     held = {
         sha
         for device in real.coordinator.devices.pool.ready().values()
-        for sha in device.programs._ready
+        for sha in device.programs.ready
     }
     await until(lambda: real.coordinator.plans.book.graph(first) is None)
     assert real.coordinator.plans.book.programs() <= held

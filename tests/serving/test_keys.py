@@ -23,7 +23,7 @@ from coordinator.serving.oip import rpc
 from coordinator.serving.oip.rpc import RpcServer
 from coordinator.serving.oip.service import InferenceService
 from coordinator.settings import CoordinatorSettings
-from coordinator.trust import json_files as ledger
+from coordinator.trust import cluster_state as ledger
 from coordinator.trust.cluster_state import ClusterState
 from protos import inference_pb2 as pb
 from protos import inference_pb2_grpc

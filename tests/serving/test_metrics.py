@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
-from coordinator.serving.metrics.counts import cause_kind
+from coordinator.serving.metrics.http import cause_kind
 from protos.errors import Unavailable
 from tests.serving.in_place import InPlace, picture
 from tests.serving.processes import Service

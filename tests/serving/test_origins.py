@@ -11,8 +11,8 @@ import pytest
 
 from coordinator.devices.children import Child
 from coordinator.serving.app import create_app
-from coordinator.serving.common import origins
-from coordinator.serving.common.origins import HostNames
+from coordinator.serving.common import access
+from coordinator.serving.common.access import HostNames
 from tests.serving.in_place import InPlace
 from tests.serving.real import running
 from tests.serving.routes import OPEN, READING, every_route, filled
@@ -48,7 +48,7 @@ async def test_probes_may_ask_for_anybody(http: httpx.AsyncClient) -> None:
 def test_the_networks_own_domain_and_new_names_are_found(monkeypatch, tmp_path: Path) -> None:
     resolver = tmp_path / "resolv.conf"
     resolver.write_text("nameserver 192.168.1.1\nsearch fritz.box lan\n")
-    monkeypatch.setattr(origins, "_RESOLVER", resolver)
+    monkeypatch.setattr(access, "_RESOLVER", resolver)
     monkeypatch.setattr(socket, "gethostname", lambda: "Kitchen")
     clock = [0.0]
     names = HostNames(("detector.home",), clock=lambda: clock[0])

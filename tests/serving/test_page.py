@@ -16,9 +16,9 @@ from benchmarks import screenshots
 from coordinator.answers import Answer
 from coordinator.devices import children
 from coordinator.requests.journal import Ended
-from coordinator.serving.page import recent as recents
+from coordinator.serving.page import hub as recents
 from coordinator.serving.page.http import FILES, SECURITY
-from coordinator.serving.page.recent import Recent
+from coordinator.serving.page.hub import Recent
 from coordinator.tasks.plan import TrafficBytes
 from coordinator.tasks.timeline import Timing
 from imbrex import Client

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from coordinator.plans.choice import Choice
+from coordinator.answers import Choice
 from imbrex import Client
 from imbrex.calls import plain
 from models.digits.examples import examples

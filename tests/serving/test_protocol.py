@@ -9,8 +9,8 @@ from fastapi import APIRouter
 
 from coordinator.serving import app as application
 from coordinator.serving.common.access import asks
-from coordinator.serving.common.app_state import TheCoordinator
 from coordinator.serving.common.keys import Keys, Role
+from coordinator.serving.common.parameters import TheCoordinator
 from coordinator.settings import CoordinatorSettings
 from coordinator.trust.cluster_state import ClusterState
 from protos.errors import NotFound

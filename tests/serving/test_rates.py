@@ -12,11 +12,12 @@ from structlog.testing import capture_logs
 
 from coordinator.serving.app import create_app
 from coordinator.serving.common.access import Access
-from coordinator.serving.common.keys import Keys, Role
-from coordinator.serving.common.rate_limit import (
+from coordinator.serving.common.keys import (
     BURST_S,
     MAX_CALLERS,
+    Keys,
     RateLimiter,
+    Role,
     TooManyRequests,
     neighbourhood,
 )

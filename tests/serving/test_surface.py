@@ -13,7 +13,7 @@ import pytest
 
 from coordinator.service import Coordinator
 from coordinator.serving.app import create_app
-from coordinator.serving.common.headers import SECURITY
+from coordinator.serving.common.middleware import SECURITY
 from coordinator.settings import CoordinatorSettings
 from models.digits.examples import examples
 from protos.errors import NotFound

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
+from coordinator.answers import Choice
 from coordinator.devices import children
-from coordinator.plans.choice import Choice
 from coordinator.service import Coordinator
 from models.catalogue.catalogue import load
 from models.catalogue.loading import network_of

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from benchmarks import cgroup
-from coordinator.plans.choice import Choice
+from coordinator.answers import Choice
 from coordinator.service import Coordinator
 from models.cut.units import divide
 from models.onnx_file.builder import NetworkBuilder as Builder

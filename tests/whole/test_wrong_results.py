@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coordinator.devices.quarantine import STRIKES
+from coordinator.devices.withheld import STRIKES
 from tests.devices.support import worker_process
 from tests.waiting import until
 from tests.whole.cluster import (

@@ -4,11 +4,11 @@ entry point of a package.
 
 from dataclasses import replace
 
-from models.cut.whole import whole_network
+from models.cut.program import whole_network
 from protos.errors import BadConfiguration
 from protos.failures import BadInput
 from protos.wire.limits import Limits
-from worker.engines.provider import Provider
+from worker.engines.onnxruntime import Provider
 
 
 class WholeOnly(Provider):

@@ -5,7 +5,7 @@ import time
 from dataclasses import replace
 
 from worker.engines.base import Runnable
-from worker.engines.provider import Provider
+from worker.engines.onnxruntime import Provider
 
 
 class Sound(Provider):

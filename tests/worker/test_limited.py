@@ -7,8 +7,7 @@ import pytest
 from models.catalogue.catalogue import load
 from models.catalogue.loading import network_of
 from models.cut.cutter import cut
-from models.cut.program import BlobSource
-from models.cut.whole import whole_network
+from models.cut.program import BlobSource, whole_network
 from models.digits import MODEL as DIGITS
 from models.onnx_file.importer import load_graph
 from models.tensors.boxes import Box

@@ -8,9 +8,7 @@ import pytest
 from protos.rpc.channels import Caller
 from protos.rpc.client import WorkerClient
 from tests.worker.support import in_process
-from worker.machine.condition import power_flags, throttled
-from worker.machine.ethtool import Cards
-from worker.machine.machine import LocalMachine
+from worker.machine.machine import Cards, LocalMachine, power_flags, throttled
 
 PI = {
     "proc/meminfo": "MemTotal:  948000 kB\nMemFree:  10 kB\nMemAvailable:  150000 kB\n",

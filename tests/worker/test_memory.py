@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 
 from models.cut.program import Program
 from models.tensors.boxes import Box
-from protos.daemon import memory_in_use as memory
+from protos.daemon import memory
 from protos.rpc.channels import Caller
 from protos.rpc.client import WorkerClient
 from tests.worker.support import (

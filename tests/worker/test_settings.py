@@ -3,7 +3,7 @@ import pytest
 from coordinator.settings import CoordinatorSettings
 from protos.errors import BadConfiguration
 from worker.daemon import run
-from worker.machine.hardware import WorkerHardware
+from worker.machine.machine import WorkerHardware
 from worker.settings import WorkerSettings
 
 

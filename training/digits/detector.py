@@ -8,11 +8,11 @@ from pathlib import Path
 import onnxruntime
 from PIL import Image
 
+from models.vision.anchored_grids import YoloV2
 from models.vision.detection import DetectedBox
 from models.vision.predictions import predictions
 from models.vision.preprocess import image_to_pixels
 from models.vision.sidecar import Sidecar, load, sidecar_path
-from models.vision.yolov2 import YoloV2
 
 
 class Detector:

@@ -19,6 +19,7 @@ from PIL import Image
 from models.digits import FOLDER, MODEL
 from models.digits.ink import InkPart, bank
 from models.digits.sheets import SHEETS, Sheet, held_out_sheets, truth_of
+from models.vision.anchored_grids import YoloV2
 from models.vision.quality import (
     MIN_SCORE,
     EvaluatedPicture,
@@ -26,7 +27,6 @@ from models.vision.quality import (
     matched,
     mean_average_precision,
 )
-from models.vision.yolov2 import YoloV2
 from training.digits.detector import Detector
 
 MIN_MAP = 0.95

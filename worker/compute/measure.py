@@ -10,8 +10,7 @@ import numpy as np
 
 from models.cut.program import Program, WeightRef
 from models.tensors.memory import PEAK_OVER_WEIGHTS, megabytes
-from protos.daemon.heap import give_back_memory
-from protos.daemon.memory_in_use import free_bytes, resident_bytes
+from protos.daemon.memory import free_bytes, give_back_memory, resident_bytes
 from protos.errors import BadRequest, ImbrexError
 from protos.failures import OutOfMemory
 from protos.wire.convert import MAX_DIMS, dtype_of

@@ -39,7 +39,7 @@ class Traits:
     covers the version, the processor's kernels and options. `dtypes` (numpy's names) are those
     allowed for inputs and outputs of programs. `tolerance` is how far results may be from
     onnxruntime's, relative to the largest magnitude of a program's outputs. `limits`: it computes
-    whole networks only (`models.cut.whole`), of which the coordinator plans those that they take.
+    whole networks only (`models.cut.program`), of which the coordinator plans those that they take.
     `may_crash`: another process makes its first run of each program.
     """
 
@@ -86,16 +86,6 @@ class Signature:
     dtype: np.dtype
     dims: tuple[int | None, ...]
 
-    def fits(self, array: np.ndarray) -> bool:
-        """Whether the program can take this array."""
-        return (
-            array.dtype == self.dtype
-            and array.ndim == len(self.dims)
-            and all(
-                fixed in (None, size) for fixed, size in zip(self.dims, array.shape, strict=True)
-            )
-        )
-
 
 class Runnable(ABC):
     """A program that can run. `blobs` are the files in the store that it refers to, and the bytes
@@ -132,7 +122,9 @@ class Runnable(ABC):
             )
         for name, array in inputs.items():
             wanted = self.inputs[name]
-            if not wanted.fits(array):
+            sizes = zip(wanted.dims, array.shape, strict=False)
+            fits = array.ndim == len(wanted.dims) and array.dtype == wanted.dtype
+            if not fits or not all(fixed in (None, size) for fixed, size in sizes):
                 raise BadInput(
                     cause=f"the input {name!r} is {array.dtype} of shape {array.shape}, but the "
                     f"program takes {wanted.dtype} of shape {wanted.dims}",

@@ -27,12 +27,11 @@ from models.cut.program import Program, WeightRef, sha256_of
 from models.tensors.memory import PEAK_OVER_WEIGHTS, megabytes
 from protos.daemon.extras import line_to_install
 from protos.daemon.files import write_atomically
-from protos.daemon.heap import give_back_memory
-from protos.daemon.memory_in_use import free_bytes
+from protos.daemon.memory import free_bytes, give_back_memory
 from protos.errors import BadConfiguration, BadRequest
 from protos.failures import OutOfMemory, RunError
 from protos.wire.convert import dtype_of
-from worker.engines.base import Place, Runnable, Traits, Trial
+from worker.engines.base import Place, Processor, ProgramCache, Runnable, Traits, Trial
 from worker.engines.ort_session import (
     CPU,
     Session,
@@ -66,6 +65,8 @@ WRONG_VERSIONS = ("1.27.0",)
 _MAX_KEPT = 4096
 # The file of weights that are handed over in memory: there is none.
 _GIVEN = "given"
+_GPU = ("CUDA", "TensorRT", "ROCM", "MIGraphX", "Dml", "WebGpu")
+_NPU = ("QNN", "VitisAI", "CoreML")
 
 
 class OnnxRuntime:
@@ -276,3 +277,55 @@ class OnnxRuntime:
         files = sorted(self._directory.glob("*.onnx"), key=lambda file: file.stat().st_mtime_ns)
         for file in files[: max(0, len(files) - _MAX_KEPT)]:
             file.unlink(missing_ok=True)
+
+
+class Provider(OnnxRuntime):
+    """onnxruntime with an execution provider, which optimises programs at each start; the CPU
+    computes the operators that the provider lacks.
+
+    Raises:
+        BadConfiguration: the installed onnxruntime has no such provider.
+    """
+
+    def __init__(self, place: Place, provider: str) -> None:
+        if provider not in ort.get_available_providers():
+            raise BadConfiguration(
+                cause=f"the installed onnxruntime has no {provider!r}",
+                cure=f"Choose one of {', '.join(ort.get_available_providers())}, or install a "
+                "build of onnxruntime that has it",
+            )
+        super().__init__(place)
+        self._programs = ProgramCache(place.store)
+        self.providers = tuple(dict.fromkeys((provider, CPU)))
+        self.traits = Traits(
+            f"{NAME}:{provider}",
+            ort.__version__,
+            _processor(provider),
+            f"{provider}|{ort.__version__}|{cpu_fingerprint()}",
+        )
+
+    def is_prepared(self, sha256: str) -> bool:
+        """Whether the program has been given since the start."""
+        return sha256 in self._programs
+
+    def prepare(self, program: Program) -> None:
+        """Keeps the program."""
+        self._programs.add(program)
+
+    def load(self, sha256: str) -> Session | None:
+        """A session of a program; None if it has not been given."""
+        program = self._programs.get(sha256)
+        if program is None:
+            return None
+        model = checked_model(program)
+        for ref in program.weights:
+            self._attach(model, ref)
+        chosen = options(self._store.blobs, self._threads, optimise=True, shared=False)
+        inference = make_session(model.SerializeToString(), chosen, (), self.providers)
+        return Session(f"{self.traits.name} {sha256}", inference)
+
+
+def _processor(provider: str) -> Processor:
+    if provider.startswith(_GPU):
+        return "gpu"
+    return "npu" if provider.startswith(_NPU) else "cpu"

@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from protos.daemon.memory_in_use import free_bytes
+from protos.daemon.memory import free_bytes
 from worker.engines.ort_session import make_session, options
 from worker.programs.graphs import (
     EMBED_BELOW_BYTES,

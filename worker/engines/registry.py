@@ -26,7 +26,7 @@ _BUILT_IN = {
     "ncnn": "worker.engines.ncnn:Ncnn",
     "openvino": "worker.engines.openvino:OpenVino",
 }
-_PROVIDER = "worker.engines.provider:Provider"
+_PROVIDER = "worker.engines.onnxruntime:Provider"
 # Providers in every wheel that compute on this CPU as the default does, or far away.
 _NO_CANDIDATES = frozenset({"CPUExecutionProvider", "AzureExecutionProvider"})
 # OpenVINO's other devices are Intel's, and asking OpenVINO itself takes 100 MB.

@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 
 from models.cut.program import Program
-from protos.daemon.memory_in_use import cap_memory, resident_bytes
+from protos.daemon.memory import cap_memory, resident_bytes
 from protos.daemon.parent import PARENT_VARIABLE, follow_parent
 from protos.errors import BadConfiguration
 from protos.failures import BadInput

@@ -17,7 +17,7 @@ import time
 import weakref
 from abc import abstractmethod
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -28,10 +28,9 @@ from typing import TypeAlias
 import numpy as np
 import structlog
 
-from models.cut.program import Program, weight_bytes
-from models.cut.whole import whole_network
+from models.cut.program import Program, weight_bytes, whole_network
 from models.tensors.memory import PROCESS_BYTES, engine_cap_bytes, megabytes
-from protos.daemon.memory_in_use import resident_bytes
+from protos.daemon.memory import resident_bytes
 from protos.errors import ImbrexError
 from protos.failures import BadInput, RunError
 from protos.wire.facts import EngineShare, KeptPrograms
@@ -344,7 +343,17 @@ class Verified:
         """Is called every `_TICK_S` while no run waits."""
 
     def _use(self, engines: Mapping[str, Engine]) -> None:
-        suspects = self._suspected_earlier({*map(self._fingerprint, engines.values())})
+        # The programs that ended earlier processes, each with the fingerprint of the engine,
+        # which is one of these; files of others go.
+        fingerprints = {*map(self._fingerprint, engines.values())}
+        suspects = {}
+        with suppress(OSError):
+            for file in sorted(self._suspects.iterdir()):
+                fingerprint = file.read_text()
+                if fingerprint in fingerprints:
+                    suspects[file.name] = fingerprint
+                else:
+                    file.unlink()
         for sha256 in suspects:
             self.refuse(sha256, "ended the worker when it was prepared")
         crashes, room_bytes = Counter(suspects.values()), engine_cap_bytes(self._place.memory_bytes)
@@ -418,7 +427,11 @@ class Verified:
             return _Kept(f"{name} {_NO_ROOM}")
         try:
             if engine.traits.may_crash:
-                self._try_apart(name, program, run)
+                # Another process makes the run first.
+                result = self._trials.result(name, self._place, [(program, run)])
+                if isinstance(result, str):
+                    raise RunError(cause=result, cure="See this worker's log")
+                self._await_pause()
             before_bytes = resident_bytes()
             with self._suspected(engine, run.sha256):
                 engine.prepare(program)
@@ -441,17 +454,6 @@ class Verified:
             return _Kept(f"{name} is not faster")
         return seen, loaded
 
-    def _try_apart(self, name: str, program: Program, run: ReferenceRun) -> None:
-        """Has another process make the run, and waits for a pause.
-
-        Raises:
-            BadInput, RunError: the engine does not take it, or fails.
-        """
-        result = self._trials.result(name, self._place, [(program, run)])
-        if isinstance(result, str):
-            raise RunError(cause=result, cure="See this worker's log")
-        self._await_pause()
-
     def _await_pause(self) -> None:
         """Waits until no task has begun for a moment, or for long enough: an engine that loads a
         program may hold up Python's other threads.
@@ -472,20 +474,6 @@ class Verified:
         self._work_with({other: self._engines[other] for other in self._engines if other != name})
 
     # ------------------------------------------------------------ what a crash leaves
-
-    def _suspected_earlier(self, fingerprints: Collection[str]) -> dict[str, str]:
-        """The programs that ended earlier processes, each with the fingerprint of the engine, which
-        is one of these; files of others go.
-        """
-        programs = {}
-        with suppress(OSError):
-            for file in sorted(self._suspects.iterdir()):
-                fingerprint = file.read_text()
-                if fingerprint in fingerprints:
-                    programs[file.name] = fingerprint
-                else:
-                    file.unlink()
-        return programs
 
     @contextmanager
     def _suspected(self, engine: Engine, sha256: str) -> Iterator[None]:

@@ -21,8 +21,8 @@ import numpy as np
 import structlog
 
 from protos import imbrex_pb2 as pb
-from protos.daemon.heap import Rest
 from protos.daemon.logs import is_shown
+from protos.daemon.memory import Rest
 from protos.errors import ImbrexError, PeerViolation
 from protos.failures import OutOfMemory, RunError, SendFailed
 from protos.rpc.channels import Caller

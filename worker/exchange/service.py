@@ -17,7 +17,7 @@ import structlog
 from models.cut.program import Program
 from models.tensors.memory import megabytes
 from protos import imbrex_pb2 as pb
-from protos.daemon.memory_in_use import resident_bytes
+from protos.daemon.memory import resident_bytes
 from protos.errors import BadRequest, ImbrexError, LostWorker, PeerViolation
 from protos.rpc.channels import COORDINATOR_KEY, HOST, SENDER_KEY
 from protos.rpc.direct import Direct, offer

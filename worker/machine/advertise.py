@@ -33,7 +33,9 @@ def interfaces(bind: str, chosen: Sequence[str]) -> list[Interface]:
     Raises:
         BadConfiguration: no interface has a configured address.
     """
-    wanted = list(chosen) or ([] if bind in _ANY else [_resolved(bind)])
+    wanted = list(chosen) or (
+        [] if bind in _ANY else ["127.0.0.1" if bind in ("localhost", "::1", "[::1]") else bind]
+    )
     own = own_interfaces()
     if not wanted:
         return best(own)
@@ -148,10 +150,6 @@ class Advertisement:
             with suppress(OSError, Error):
                 await zeroconf.async_unregister_all_services()
             await zeroconf.async_close()
-
-
-def _resolved(bind: str) -> str:
-    return "127.0.0.1" if bind in ("localhost", "::1", "[::1]") else bind
 
 
 def _short(text: str, most: int) -> str:

@@ -16,7 +16,7 @@ from protos.wire.facts import DeviceId, Facts
 from worker.engines.base import Engine
 from worker.engines.processor import cpu_model, mhz
 from worker.engines.verified import Standing, Verified
-from worker.machine.condition import celsius, throttled
+from worker.machine.machine import celsius, throttled
 from worker.settings import WorkerSettings
 
 _ID = re.compile(r"[0-9a-f]{16}")

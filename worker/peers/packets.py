@@ -47,7 +47,7 @@ def split(parts: Iterable[TensorPiece]) -> Iterator[TensorPiece]:
         if part.array.nbytes <= MAX_TENSOR_BYTES:
             yield part
             continue
-        for cut in pieces(part.box.spans, part.array.itemsize):
+        for cut in pieces(part.box, part.array.itemsize):
             box = Box.of(*cut)
             yield TensorPiece(part.key, part.tensor, box, part.array[box.slices(part.box)])
 
@@ -195,7 +195,7 @@ def _exactly(stream: socket.socket, size: int) -> bytes:
 
 @lru_cache(_MOST_PLACES)
 def _place(tensor: str, box: Box) -> bytes:
-    spans = (struct.pack("<II", span.start, span.stop) for span in box.spans)
+    spans = (struct.pack("<II", span.start, span.stop) for span in box)
     return tensor.encode() + b"".join(spans)
 
 

@@ -149,7 +149,9 @@ class BlobStore:
         Raises:
             Unavailable: the blobs of loaded programs leave too little room.
         """
-        self._trim_partial()
+        files = sorted(self._partial.iterdir(), key=lambda file: file.stat().st_mtime_ns)
+        for file in files[: max(0, len(files) - _MAX_PARTIAL)]:
+            file.unlink(missing_ok=True)
         entries = []
         for entry in os.scandir(self.blobs):
             status = entry.stat()
@@ -177,11 +179,6 @@ class BlobStore:
             os.fsync(file.fileno())
         os.replace(path, self.path(sha256))
         sync_directory(self.blobs)
-
-    def _trim_partial(self) -> None:
-        files = sorted(self._partial.iterdir(), key=lambda file: file.stat().st_mtime_ns)
-        for file in files[: max(0, len(files) - _MAX_PARTIAL)]:
-            file.unlink(missing_ok=True)
 
 
 def hash_file(path: Path) -> str:

@@ -162,7 +162,7 @@ def _tensors(part: TensorPiece) -> Iterator[tuple[pb.Tensor, np.ndarray]]:
             header.kept.CopyFrom(pb.Tensor.Kept(axis=axis, entries=chosen.tolist()))
             yield header, array.take(chosen, axis)
             return
-    for cut in pieces(part.box.spans, array.itemsize):
+    for cut in pieces(part.box, array.itemsize):
         box = Box.of(*cut)
         yield _header(part, box), array[box.slices(part.box)]
 

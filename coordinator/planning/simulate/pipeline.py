@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from coordinator.planning.simulate.media import Machines, Media
-from coordinator.tasks.dispatch import in_parts
+from coordinator.tasks.scheduler import in_parts
 
 # The maker of a tensor that came with the request.
 REQUEST = 0

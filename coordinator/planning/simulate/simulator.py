@@ -16,7 +16,6 @@ from typing import Literal
 
 from coordinator.costs.cluster import Cluster
 from coordinator.planning.simulate.media import Machines, Media
-from coordinator.tasks.dispatch import dispatch
 from coordinator.tasks.events import (
     Abort,
     Action,
@@ -30,7 +29,7 @@ from coordinator.tasks.events import (
     Submitted,
 )
 from coordinator.tasks.plan import Plan, TrafficBytes, tile_works
-from coordinator.tasks.scheduler import Scheduler
+from coordinator.tasks.scheduler import Scheduler, dispatch
 from coordinator.tasks.task_graph import TaskGraph, TaskSpec, outline_plan
 from models.cut.units import Network
 from models.tensors.boxes import Box

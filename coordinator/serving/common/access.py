@@ -3,28 +3,170 @@
 A decorator above a route's function declares its rule, over HTTP and gRPC alike: `asks` for what
 changes nothing except by answering (such as loading a model), `orders` for what changes something,
 and `open_to_all`. A function without a rule is for admins only, and no application starts with one.
+
+A page of another site may have its reader's browser send requests here, with the login that the
+browser remembers. Browsers report the page's site for requests that change something (`Origin`). A
+page whose own name is made to resolve to this device (DNS rebinding) sends that name as `Host`, so
+only names of this device are answered. Addresses are, too: an address cannot be made to resolve
+elsewhere.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import ipaddress
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import structlog
+from cryptography import x509
 from fastapi import Request
 from starlette.datastructures import Headers
 
 from coordinator.serving.common.body import BodyKind, body_of
 from coordinator.serving.common.content import PLAIN, content_coding
-from coordinator.serving.common.keys import Key, Keys, NoKey, NotAllowed, Role
-from coordinator.serving.common.origins import require_own_page
-from coordinator.serving.common.rate_limit import RateLimiter, neighbourhood
+from coordinator.serving.common.keys import (
+    Key,
+    Keys,
+    NoKey,
+    NotAllowed,
+    RateLimiter,
+    Role,
+    neighbourhood,
+)
 from coordinator.settings import CoordinatorSettings
 from protos.errors import ImbrexError
+
+_PORTS = {"http": 80, "https": 443}
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
+# A device with a new name, or in another network, is found under its new name this soon.
+_KEEP_S = 60.0
+_RESOLVER = Path("/etc/resolv.conf")
+
+
+class HostNames:
+    """The names of this coordinator: its device's, and those that the operator adds; among them
+    those of reverse `proxies`.
+    """
+
+    def __init__(
+        self,
+        added: Iterable[str],
+        proxies: Iterable[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._added = frozenset(_plain(name) for name in added)
+        self._proxies = frozenset(_plain(name) for name in proxies)
+        self._clock = clock
+        self._own: frozenset[str] = frozenset()
+        self._looked_s = -_KEEP_S
+
+    def __contains__(self, host: str) -> bool:
+        name = _plain(host)
+        with suppress(ValueError):
+            ipaddress.ip_address(name)
+            return True
+        if name in self._added:
+            return True
+        if self._clock() - self._looked_s >= _KEEP_S:
+            self._own, self._looked_s = frozenset(device_names()), self._clock()
+        return name in self._own
+
+    def is_of_proxy(self, host: str) -> bool:
+        """Whether the operator said that pages under this name are the coordinator's, behind
+        whatever port and TLS.
+        """
+        return _plain(host) in self._proxies
+
+
+def require_own_page(request: Request) -> None:
+    """Refuses requests for other host names, and from pages of other sites.
+
+    Raises:
+        NotAllowed: `Host` is not a name of this coordinator, or the origin is another site.
+    """
+    host = request.headers.get("host", "")
+    name = host.partition("]")[0][1:] if host.startswith("[") else host.partition(":")[0]
+    names: HostNames = request.app.state.host_names
+    if host and name not in names:
+        raise NotAllowed(
+            cause=f"this coordinator is not known by the name {name[:80]!r}, but as "
+            f"{device_names()[2]!r}",
+            cure="Use its address or its own name, or add that name to host_names in its "
+            "settings (`imbrex coordinator --host-name`)",
+        )
+
+    origin = request.headers.get("origin")
+    if request.method in READING or origin is None:
+        return
+    own = f"{request.url.scheme}://{host}"
+    page = _site(origin)
+    if page is None or (page != _site(own) and not names.is_of_proxy(page[1])):
+        raise NotAllowed(
+            cause=f"a page from {origin[:80]} sent this to {own[:80]}",
+            cure="Use the coordinator's own page; if that is behind a reverse proxy, add the "
+            "proxy's name to host_names in the coordinator's settings",
+        )
+
+
+def _site(url: str) -> tuple[str, str, int] | None:
+    """Scheme, host and port of an origin; None if it has none, as `null`."""
+    try:
+        told = urlsplit(url)
+        port = told.port
+    except ValueError:
+        return None
+    if told.scheme not in _PORTS or not told.hostname:
+        return None
+    return told.scheme, _plain(told.hostname), port or _PORTS[told.scheme]
+
+
+def device_names() -> tuple[str, ...]:
+    """This device's name alone, in mDNS, and in the domains of its network."""
+    full = socket.gethostname().lower()
+    host = full.partition(".")[0]
+    domains = (f"{host}.{domain}" for domain in _search_domains())
+    return (full, host, f"{host}.local", "localhost", *domains)
+
+
+def names_in(certificate: Path | None) -> tuple[str, ...]:
+    """The names in a PEM certificate for clients; none if it cannot be read, which is reported when
+    it is used.
+    """
+    try:
+        loaded = x509.load_pem_x509_certificate(certificate.read_bytes()) if certificate else None
+        if loaded is None:
+            return ()
+        found = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        return tuple(found.value.get_values_for_type(x509.DNSName))
+    except (OSError, ValueError, x509.ExtensionNotFound):
+        return ()
+
+
+def _search_domains() -> list[str]:
+    try:
+        lines = _RESOLVER.read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    words = [line.split() for line in lines]
+    return [
+        domain.strip(".").lower()
+        for found in words
+        if found and found[0] in ("search", "domain")
+        for domain in found[1:]
+    ]
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower().removesuffix(".")
+
 
 FORM_FIELD = "api_key"
 
@@ -87,11 +229,13 @@ class Access:
             TooManyRequests: too many calls; also told to callers that guess keys.
         """
         try:
-            key = self.keys.require(shown, role)
+            caller = _caller(self.keys.require(shown, role), host)
         except ImbrexError:
-            self._take(None, host)
+            self._rates.take(_caller(None, host), self._clock())
             raise
-        return self._take(key, host) if counted else _caller(key, host)
+        if counted:
+            self._rates.take(caller, self._clock())
+        return caller
 
     def count(self, shown: str | None, host: str) -> None:
         """Counts a call whose key was checked before.
@@ -99,12 +243,7 @@ class Access:
         Raises:
             TooManyRequests: too many calls.
         """
-        self._take(self.keys.holder(shown), host)
-
-    def _take(self, key: Key | None, host: str) -> str:
-        caller = _caller(key, host)
-        self._rates.take(caller, self._clock())
-        return caller
+        self._rates.take(_caller(self.keys.holder(shown), host), self._clock())
 
 
 async def guard(request: Request) -> None:
@@ -116,7 +255,11 @@ async def guard(request: Request) -> None:
     rule = rule_of(request.scope["endpoint"]) or orders
     body = body_of(request)
     body.kind = rule.body or BodyKind.NONE
-    body.limit_bytes = _limit_bytes(body.kind, request.app.state.coordinator.settings)
+    settings: CoordinatorSettings = request.app.state.coordinator.settings
+    if body.kind is not BodyKind.NONE:
+        body.limit_bytes = settings.max_body_bytes
+    if body.kind is BodyKind.JSON:
+        body.limit_bytes = min(settings.max_json_bytes, settings.max_body_bytes)
     if body.kind is BodyKind.NONE and rule.role is not Role.ADMIN:
         body.expect_nothing()  # an order that was given is carried out
     if rule.role is None:
@@ -166,16 +309,6 @@ def shown_key(headers: Headers) -> str | None:
             return _password(value.strip())
         case _:
             return None
-
-
-def _limit_bytes(kind: BodyKind, settings: CoordinatorSettings) -> int:
-    match kind:
-        case BodyKind.NONE:
-            return 0
-        case BodyKind.JSON:
-            return min(settings.max_json_bytes, settings.max_body_bytes)
-        case BodyKind.DATA:
-            return settings.max_body_bytes
 
 
 def _password(encoded: str) -> str:

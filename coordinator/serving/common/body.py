@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -23,10 +23,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.serving.common.content import PLAIN, Unpacker, content_coding
 from coordinator.serving.common.errors import BodyTooLarge, SlowBody
-from coordinator.serving.common.keys import NoKey
+from coordinator.serving.common.keys import NoKey, neighbourhood
 from coordinator.serving.common.names import ID_HEADER
-from coordinator.serving.common.rate_limit import neighbourhood
-from protos.daemon.heap import Rest
+from protos.daemon.memory import Rest
 from protos.errors import ImbrexError, Unavailable
 
 # Longest pause within a body: Wi-Fi in a far room pauses for seconds, but not for ten.
@@ -115,7 +114,17 @@ class Intake:
             return
         body = scope[BODY] = Body(self, scope, receive)
         try:
-            await _until_disconnected(self._app(scope, body.receive, send), body.gone())
+            # If the client disconnects the answer is cancelled, which frees its resources.
+            answering = asyncio.ensure_future(self._app(scope, body.receive, send))
+            going = asyncio.ensure_future(body.gone())
+            try:
+                await asyncio.wait((answering, going), return_when=asyncio.FIRST_COMPLETED)
+                if answering.done():
+                    answering.result()
+            finally:
+                for each in (answering, going):
+                    each.cancel()
+                await asyncio.gather(answering, going, return_exceptions=True)
         finally:
             body.free()
             self._answered()
@@ -136,7 +145,13 @@ class Body:
         self._intake = intake
         self._receive = receive
         self._headers = headers = Headers(scope=scope)
-        self._expected = _expected(headers, intake.max_body_bytes)
+        # Bytes of memory that it may take: its announced length, or the limit if the length is not
+        # announced or the body is compressed.
+        length = headers.get("content-length", "0")
+        self._expected = intake.max_body_bytes
+        if "transfer-encoding" not in headers and length.isdecimal():
+            packed = int(length) and content_coding(headers) != PLAIN
+            self._expected = self._expected if packed else min(int(length), self._expected)
         self._reserved: Reservation | None = None
         # Of requests with an id, which may come again.
         self._digest = hashlib.blake2b(digest_size=32) if ID_HEADER in headers else None
@@ -228,7 +243,23 @@ class Body:
         finally:
             if self._reserved is not None:
                 self._reserved.read_within(None)
-        self._took(message)
+        if message["type"] != "http.request":
+            self._complete.set()
+            return message
+        piece = message.get("body", b"")
+        self.size_bytes += len(piece)
+        if self._digest is not None:
+            self._digest.update(piece)
+        if self._reserved is not None:
+            self._reserved.come(len(piece))
+        if not message.get("more_body", False):
+            self._complete.set()
+            self._settle(min(self.size_bytes, self._expected))
+        if self.guest and self.size_bytes > GUEST_BYTES:
+            raise NoKey(
+                cause=f"no API key came within the first {GUEST_BYTES >> 20} MB of the form",
+                cure="Send api_key before the picture, or the key as `X-API-Key: KEY`",
+            )
         return message
 
     async def admit(self, caller: str) -> None:
@@ -282,25 +313,6 @@ class Body:
     def _settle(self, size_bytes: int) -> None:
         if self._reserved is not None:
             self._reserved.settle(size_bytes)
-
-    def _took(self, message: Message) -> None:
-        if message["type"] != "http.request":
-            self._complete.set()
-            return
-        piece = message.get("body", b"")
-        self.size_bytes += len(piece)
-        if self._digest is not None:
-            self._digest.update(piece)
-        if self._reserved is not None:
-            self._reserved.come(len(piece))
-        if not message.get("more_body", False):
-            self._complete.set()
-            self._settle(min(self.size_bytes, self._expected))
-        if self.guest and self.size_bytes > GUEST_BYTES:
-            raise NoKey(
-                cause=f"no API key came within the first {GUEST_BYTES >> 20} MB of the form",
-                cure="Send api_key before the picture, or the key as `X-API-Key: KEY`",
-            )
 
     def _slow(self) -> SlowBody:
         if self._reserved is not None and self._reserved.evicted:
@@ -423,7 +435,10 @@ class BodyMemory:
             Unavailable: there was no room for too long.
         """
         deadline = self.clock() + self._wait_s
-        while not self._fits(caller, size_bytes):
+        while not (
+            self._has_room(self._held, size_bytes, 1.0)
+            and self._has_room(self._of(caller), size_bytes, CALLER_SHARE)
+        ):
             left_s = deadline - self.clock()
             if left_s <= 0 or self._waiting >= MOST_WAITING:
                 raise Unavailable(
@@ -449,11 +464,6 @@ class BodyMemory:
         """There is more room than before."""
         self._freed.set()
         self._freed = asyncio.Event()
-
-    def _fits(self, caller: str, size_bytes: int) -> bool:
-        return self._has_room(self._held, size_bytes, 1.0) and self._has_room(
-            self._of(caller), size_bytes, CALLER_SHARE
-        )
 
     def _has_room(self, held: list[Reservation], size_bytes: int, share: float) -> bool:
         held_bytes = sum(each.size_bytes for each in held)
@@ -487,27 +497,3 @@ class BodyMemory:
             pass
         finally:
             self._waiting -= 1
-
-
-def _expected(headers: Headers, most: int) -> int:
-    """Bytes of memory that the body may take: its announced length, or the limit if the length is
-    not announced or the body is compressed.
-    """
-    length = headers.get("content-length", "0")
-    if "transfer-encoding" in headers or not length.isdecimal():
-        return most
-    packed = content_coding(headers) != PLAIN
-    return most if packed and int(length) else min(int(length), most)
-
-
-async def _until_disconnected(answer: Awaitable[None], gone: Awaitable[None]) -> None:
-    """Awaits the answer, but cancels it if the client disconnects, which frees its resources."""
-    answering, going = asyncio.ensure_future(answer), asyncio.ensure_future(gone)
-    try:
-        await asyncio.wait((answering, going), return_when=asyncio.FIRST_COMPLETED)
-        if answering.done():
-            answering.result()
-    finally:
-        for each in (answering, going):
-            each.cancel()
-        await asyncio.gather(answering, going, return_exceptions=True)

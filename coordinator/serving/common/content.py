@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 from fastapi import Request
 from starlette.datastructures import Headers
@@ -36,8 +37,8 @@ def chosen_type(request: Request, offered: Sequence[str]) -> str:
         NotAcceptable: it accepts none of them.
     """
     header = request.headers.get("accept", "") or "*/*"
-    ranges = sorted((_with_quality(item) for item in header.split(",")), key=lambda pair: -pair[1])
-    for wanted, quality in ranges:
+    ranges = map(_with_quality, header.split(","))
+    for wanted, quality in sorted(ranges, key=itemgetter(1), reverse=True):
         for each in offered:
             if quality > 0 and wanted in ("*/*", each, f"{each.partition('/')[0]}/*"):
                 return each

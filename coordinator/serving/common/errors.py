@@ -24,8 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
-from coordinator.serving.common.keys import NoKey, NotAllowed
-from coordinator.serving.common.rate_limit import TooManyRequests
+from coordinator.serving.common.keys import NoKey, NotAllowed, TooManyRequests
 from protos.errors import (
     BadConfiguration,
     BadRequest,

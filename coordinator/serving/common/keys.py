@@ -1,26 +1,35 @@
-"""API keys for clients: stored as hashes, each with a role.
+"""Callers: their API keys, stored as hashes, each with a role; and how often they may call.
 
 Without any key, everybody who can reach the port may do everything; once there is one, nobody may
-do anything without a key.
+do anything without a key. Every key, or address without one, has a token bucket. It holds what
+`BURST_S` seconds bring, and gains `per_s` tokens a second; every request takes one (the committed
+rate and burst of RFC 2697).
 """
 
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import secrets
+from collections import OrderedDict
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
-from coordinator.trust.cluster_state import KEYS, ClusterState
-from coordinator.trust.json_files import Entries
-from protos.errors import BadRequest, Infeasible, NotFound
+from coordinator.trust.cluster_state import KEYS, ClusterState, Entries
+from protos.errors import BadRequest, Infeasible, NotFound, Overloaded
 from protos.trust.identity import secret_hash
 
 # One per client of a home; each request is compared with all of them.
 MAX_KEYS = 64
 _SECRET_BYTES = 24
 _PREFIX = "imbrex_"  # lets scanners for leaked secrets recognise one
+# A page opens with a dozen files at once, and a camera's detections come in bursts.
+BURST_S = 2.0
+# Dropping a bucket refills it, so there are more than a home has callers; 100 kB in total.
+MAX_CALLERS = 1024
+# The IPv6 prefix of one subscriber (RFC 6177), who controls all of its addresses.
+_IPV6_PREFIX = 64
 
 
 class Role(StrEnum):
@@ -122,7 +131,7 @@ class Keys:
             NoKey: the key is missing or unknown.
             NotAllowed: its role is not sufficient.
         """
-        if not self.in_use:
+        if not self._state.entries(KEYS):
             return None
         held = self.holder(shown)
         if held is None:
@@ -137,3 +146,52 @@ class Keys:
                 cure="Use a key with the role admin",
             )
         return held
+
+
+class TooManyRequests(Overloaded):
+    """This caller sends requests more often than allowed."""
+
+    code: ClassVar[str] = "too_many_requests"
+
+
+class RateLimiter:
+    """Buckets by caller; with `per_s` 0 there is no limit."""
+
+    def __init__(self, per_s: float) -> None:
+        self._per_s = per_s
+        self._most = max(1.0, per_s * BURST_S)
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, at
+
+    def take(self, caller: str, now: float) -> None:
+        """Takes a token for one request; `now` is a monotonic time in seconds.
+
+        Raises:
+            TooManyRequests: the bucket is empty.
+        """
+        if not self._per_s:
+            return
+        tokens, at = self._buckets.pop(caller, (self._most, now))
+        tokens = min(self._most, tokens + (now - at) * self._per_s)
+        allowed = tokens >= 1.0
+        self._buckets[caller] = (tokens - allowed, now)
+        if len(self._buckets) > MAX_CALLERS:
+            self._buckets.popitem(last=False)
+        if not allowed:
+            raise TooManyRequests(
+                cause=f"more than {self._per_s:g} requests a second came from one caller",
+                cure="Ask less often, or raise rate_per_s in the coordinator's settings",
+                retry_after_s=(1.0 - tokens) / self._per_s,
+            )
+
+
+def neighbourhood(host: str) -> str:
+    """The caller that an address belongs to: for IPv6, its prefix."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, _IPV6_PREFIX), strict=False))

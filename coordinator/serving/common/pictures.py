@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
-from coordinator.answers import Answer, ServedModel
-from coordinator.plans.choice import IN_FORCE, Choice
+from coordinator.answers import IN_FORCE, Answer, Choice, ServedModel
 from coordinator.serving.common import names
 from models.tensors.selection import NO_SELECTION
 from models.vision.detection import Detector
 from models.vision.drawing import annotated
-from models.vision.placement import Placement
+from models.vision.image_input import Placement
 from models.vision.predictions import RawOutput, VisionPrediction, predictions
 from models.vision.preprocess import decode_image, image_to_tensor
 from protos.errors import BadRequest

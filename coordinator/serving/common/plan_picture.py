@@ -121,7 +121,14 @@ def _block(
     main = network.outputs(block.start, block.stop)[-1]
     reads = [tile_extent(network, block, tile).inputs for tile in block.tiles]
     source = max((name for read in reads for name in read), key=lambda n: graph.tensors[n].nbytes)
-    parts = _heading(block, network, x)
+    layers = layers_of(network.units[block.start : block.stop])
+    label = layers[0] if len(layers) == 1 else f"{layers[0]} .. {layers[-1]}"
+    count = len(block.tiles)
+    below = f"{len(layers)} layers, {count} tile{'s' if count > 1 else ''}"
+    parts = [
+        f'<text x="{x:.1f}" y="{_TOP - 10}">{escape(label)}</text>',
+        f'<text class="s" x="{x:.1f}" y="{_TOP + _MAP + 28}">{below}</text>',
+    ]
     left_w, left_h = _size(graph.shape(source))
     right_w, right_h = _size(graph.shape(main))
     right_x = x + left_w + _GAP
@@ -139,17 +146,6 @@ def _block(
         size = "x".join(str(n) for n in graph.shape(tensor)[1:])
         parts.append(f'<text class="s" x="{at:.1f}" y="{_TOP + _MAP + 14}">{size}</text>')
     return parts, left_w + _GAP + right_w
-
-
-def _heading(block: Block, network: Network, x: float) -> list[str]:
-    layers = layers_of(network.units[block.start : block.stop])
-    label = layers[0] if len(layers) == 1 else f"{layers[0]} .. {layers[-1]}"
-    count = len(block.tiles)
-    below = f"{len(layers)} layers, {count} tile{'s' if count > 1 else ''}"
-    return [
-        f'<text x="{x:.1f}" y="{_TOP - 10}">{escape(label)}</text>',
-        f'<text class="s" x="{x:.1f}" y="{_TOP + _MAP + 28}">{below}</text>',
-    ]
 
 
 def _tile_title(name: str, tile: Tile, main: str) -> str:
@@ -227,9 +223,7 @@ def _scaled(
 ) -> Rect:
     """A box of a map in pixels; for vectors and channels, a part of the bar's height."""
     box, shape = Box(_as_map(box, shape)), _as_map(shape, shape)
-    by_channels = len(box) < 4 or (
-        len(box[1]) != shape[1] and box.spans[2:] == Box.whole(shape).spans[2:]
-    )
+    by_channels = len(box) < 4 or (len(box[1]) != shape[1] and box[2:] == Box.whole(shape)[2:])
     if by_channels:
         axis = 1 if len(box) > 1 else 0
         top, bottom = box[axis].start / shape[axis], box[axis].stop / shape[axis]

@@ -11,7 +11,6 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from coordinator.answers import ServedModel
 from coordinator.serving.common import names
 from coordinator.serving.common.access import (
     FORM_FIELD,
@@ -21,11 +20,11 @@ from coordinator.serving.common.access import (
     open_to_all,
     require_key_seen,
 )
-from coordinator.serving.common.app_state import TheCoordinator
 from coordinator.serving.common.body import BodyKind, body_of
 from coordinator.serving.common.content import media_type, wrong_type
 from coordinator.serving.common.form import pictures_of, read_form
 from coordinator.serving.common.interface import OptionalInterface
+from coordinator.serving.common.parameters import TheCoordinator
 from coordinator.serving.common.pictures import answered, asked_of, at_least, found_by
 from coordinator.serving.deepstack.answers import (
     ERRORS,
@@ -129,7 +128,12 @@ async def _answer(
     coco: bool,
 ) -> Response:
     served = await coordinator.served.get(source)
-    _require_detector(served)
+    if served.sidecar is None or served.sidecar.task != "detection":
+        task = served.sidecar.task if served.sidecar else "tensor"
+        raise BadRequest(
+            cause=f"the model {served.name} does not find objects: its task is {task}",
+            cure="Use a detection model; a file needs a sidecar that says so",
+        )
     if least:
         served = at_least(served, least)
     read = partial(asked_of, picture, served)
@@ -182,12 +186,3 @@ def _detector(coordinator: TheCoordinator) -> str:
             f"{NO_DETECTOR} answers at /v1/vision/custom/{NO_DETECTOR}",
         )
     return str(coordinator.names.source(name))
-
-
-def _require_detector(served: ServedModel) -> None:
-    if served.sidecar is None or served.sidecar.task != "detection":
-        task = served.sidecar.task if served.sidecar else "tensor"
-        raise BadRequest(
-            cause=f"the model {served.name} does not find objects: its task is {task}",
-            cure="Use a detection model; a file needs a sidecar that says so",
-        )

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from coordinator.serving.frigate.messages import COLUMNS, ROWS, ModelType
 from models.tensors.boxes import Span
 from models.tensors.selection import NO_SELECTION, Selection, Selections
-from models.vision.class_scores import softmax
 from models.vision.detection import Candidates, best, iou, likeliest, numbered, suppressed
-from models.vision.head import OutputShapes, PictureSize
+from models.vision.head import OutputShapes, PictureSize, softmax
 from models.vision.yolox import YoloX
 from protos.errors import BadRequest
 

@@ -14,12 +14,12 @@ import structlog
 import zmq
 import zmq.asyncio
 from fastapi import FastAPI
+from zmq.utils.monitor import parse_monitor_message
 
 from coordinator.answers import ServedModel
 from coordinator.doctor.frigate import InTime
 from coordinator.serving.common.interface import OptionalInterface
 from coordinator.serving.frigate import messages
-from coordinator.serving.frigate.detector_connections import DetectorConnections
 from coordinator.serving.frigate.messages import DetectionRequest, ModelSent, ModelWanted
 from coordinator.serving.frigate.model_folder import ModelFolder
 from coordinator.serving.frigate.outputs import rows_of, selections_of
@@ -31,7 +31,6 @@ from protos.errors import BadConfiguration, BadRequest, ImbrexError
 if TYPE_CHECKING:
     from coordinator.service import Coordinator
     from coordinator.serving.common.tls import WebTls
-
 FOLDER = "frigate"
 # Frigate waits 30 s for a model, and gives up if it is not loaded then; loading goes on.
 LOAD_S = 25.0
@@ -44,8 +43,41 @@ MOST_PARTS = 5
 # A size for networks that ask for it (D-FINE): the second input, of two integers.
 _SIZE_SHAPE = (1, 2)
 _LOCAL = ("tcp://127.", "tcp://[::1]", "tcp://localhost", "ipc://")
-
 log = structlog.get_logger(__name__)
+
+
+class DetectorConnections:
+    """The messages of one socket that are being answered, by connection. A detector that has given
+    up closes its connection; whoever is still there would wait behind its picture.
+    """
+
+    def __init__(self, socket: zmq.asyncio.Socket) -> None:
+        self._closed = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._answering: dict[int, asyncio.Task[None]] = {}
+
+    def answering(self, connection: int, task: asyncio.Task[None]) -> None:
+        """The message that was last read of a connection is answered by `task`."""
+        # The system gives a connection the number of one that was closed. ZeroMQ tells of that
+        # before anything of the new one can be read.
+        closed: zmq.Socket[bytes] = zmq.Socket.shadow(self._closed)
+        while closed.poll(0):
+            self._cancel(closed.recv_multipart())
+        self._answering[connection] = task
+        task.add_done_callback(lambda _: self._ended(connection, task))
+
+    async def follow(self) -> None:
+        """Cancels what nobody waits for any more, until it is cancelled itself."""
+        while True:
+            self._cancel(await self._closed.recv_multipart())
+
+    def _cancel(self, told: list[bytes]) -> None:
+        task = self._answering.pop(int(parse_monitor_message(told)["value"]), None)
+        if task is not None:
+            task.cancel()
+
+    def _ended(self, connection: int, task: asyncio.Task[None]) -> None:
+        if self._answering.get(connection) is task:
+            del self._answering[connection]
 
 
 class FrigateServer(OptionalInterface):
@@ -175,11 +207,8 @@ class FrigateServer(OptionalInterface):
             self._loading = None
             return False
         with suppress(ImbrexError):  # a plan that is lost is made anew with the first picture
-            await self._say_whether_in_time()
+            log_in_time(await self.coordinator.doctor.frigate_in_time(self._source))
         return True
-
-    async def _say_whether_in_time(self) -> None:
-        log_in_time(await self.coordinator.doctor.frigate_in_time(self._source))
 
     async def _detected(self, picture: DetectionRequest) -> np.ndarray:
         served = await self._served()

@@ -188,20 +188,15 @@ async def _inferred(
     headers = {}
     if header_length is not None:
         headers[HEADER_LENGTH] = str(header_length)
-    coding = _requested_coding(request)
+    # The coding for the answer. Only a header with a single coding is a request for it: a list is
+    # a library's default, and compressing tensors costs a small coordinator more than it saves.
+    accepted = request.headers.get("accept-encoding", "").strip().lower()
+    coding = accepted if accepted in ("gzip", "deflate") else ""
     if coding:
         headers["Content-Encoding"] = coding
         written = await asyncio.to_thread(_coded, written, coding)
     kind = names.JSON if header_length is None else names.OCTETS
     return Response(written, media_type=kind, headers=headers)
-
-
-def _requested_coding(request: Request) -> str:
-    """The coding for the answer. Only a header with a single coding is a request for it: a list is
-    a library's default, and compressing tensors costs a small coordinator more than it saves.
-    """
-    accepted = request.headers.get("accept-encoding", "").strip().lower()
-    return accepted if accepted in ("gzip", "deflate") else ""
 
 
 def _coded(body: bytes, coding: str) -> bytes:

@@ -12,13 +12,12 @@ from fastapi.responses import FileResponse, RedirectResponse, StreamingResponse
 
 from coordinator.plans.named import names as strategies
 from coordinator.serving.common.access import asks
-from coordinator.serving.common.app_state import ModelName, TheCoordinator
 from coordinator.serving.common.body import BodyKind
 from coordinator.serving.common.interface import OptionalInterface
+from coordinator.serving.common.parameters import Chosen, ModelName, TheCoordinator
 from coordinator.serving.common.plan_picture import Rect, image_tiles
 from coordinator.serving.page.day import told
 from coordinator.serving.page.hub import Hub
-from coordinator.serving.v1.plans import Chosen
 from models.digits.examples import examples
 from models.graph.graph import Graph
 from models.graph.sizes import layout_of

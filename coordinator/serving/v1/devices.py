@@ -10,8 +10,8 @@ from fastapi import APIRouter, Query
 
 from coordinator.answers import DeviceStatus, Diagnosis, ProfileStatus
 from coordinator.serving.common.access import asks, orders
-from coordinator.serving.common.app_state import TheCoordinator
 from coordinator.serving.common.body import BodyKind
+from coordinator.serving.common.parameters import TheCoordinator
 from coordinator.serving.v1.answers import (
     ClusterFiles,
     DeviceList,

@@ -7,7 +7,7 @@ from importlib import metadata
 from fastapi import APIRouter
 
 from coordinator.serving.common.access import open_to_all
-from coordinator.serving.common.app_state import TheCoordinator
+from coordinator.serving.common.parameters import TheCoordinator
 from coordinator.serving.v1.answers import Health, Readiness
 from coordinator.serving.v1.errors import ERRORS
 from protos.errors import Unavailable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
@@ -13,15 +13,14 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from coordinator.answers import Answer, ServedModel
-from coordinator.plans.choice import Choice
+from coordinator.answers import Answer, Choice, ServedModel
 from coordinator.serving.common import names
 from coordinator.serving.common.access import asks
-from coordinator.serving.common.app_state import ModelName, TheCoordinator
 from coordinator.serving.common.body import BodyKind, body_of
 from coordinator.serving.common.content import chosen_type, media_type, wrong_type
 from coordinator.serving.common.errors import NotAcceptable
 from coordinator.serving.common.form import Form, pictures_of, read_form
+from coordinator.serving.common.parameters import Chosen, ModelName, TheCoordinator
 from coordinator.serving.common.pictures import (
     RequestInput,
     answered,
@@ -35,13 +34,14 @@ from coordinator.serving.common.repeats import Repeats, RequestKey
 from coordinator.serving.common.tensors import read_tensors, write_tensors
 from coordinator.serving.v1.answers import Inference, Inferences, Trace
 from coordinator.serving.v1.errors import ERRORS
-from coordinator.serving.v1.plans import Chosen
 from models.tensors.arrays import require_finite
 
 router = APIRouter(responses=ERRORS)
 
 Written = TypeVar("Written")
 
+# Media types that say nothing of the content.
+_BYTES = ("", names.OCTETS)
 _FILE = {"type": "string", "format": "binary"}
 _BODIES = {
     "requestBody": {
@@ -136,9 +136,13 @@ async def _inferred(
     served = await coordinator.served.get(coordinator.names.source(model))
     if min_score is not None:
         served = at_least(served, min_score)
-    if read.sent == names.NPZ or (not served.takes_pictures and read.sent in ("", names.OCTETS)):
+    if read.sent == names.NPZ or (not served.takes_pictures and read.sent in _BYTES):
         return await _tensors(request, read.body, served, coordinator, chosen, sparse)
-    pictures = _pictures(read, served)
+    if not served.takes_pictures:
+        raise wrong_type(read.sent, (f"{names.NPZ} ({served.name} takes tensors)",))
+    if read.form is None and not read.sent.startswith("image/") and read.sent not in _BYTES:
+        raise wrong_type(read.sent, ("image/jpeg, image/png, ...", names.OCTETS, "a form"))
+    pictures = [read.body] if read.form is None else pictures_of(read.form)
     several = len(pictures) > 1
     offered = (names.JSON,) if several else (names.JSON, names.PNG, names.JPEG, names.NPZ)
     accepted = chosen_type(request, offered)
@@ -177,18 +181,6 @@ async def _tensors(
         return await asyncio.to_thread(_response, accepted, served, *answer)
 
 
-def _pictures(read: _Read, served: ServedModel) -> list[bytes]:
-    """The sent files, at least one."""
-    sent = read.sent
-    if not served.takes_pictures:
-        raise wrong_type(sent, (f"{names.NPZ} ({served.name} takes tensors)",))
-    if read.form is not None:
-        return pictures_of(read.form)
-    if not (sent.startswith("image/") or sent in ("", names.OCTETS)):
-        raise wrong_type(sent, ("image/jpeg, image/png, ...", names.OCTETS, "a form"))
-    return [read.body]
-
-
 async def _all(asking: list[Coroutine[Any, Any, Written]]) -> list[Written]:
     """All answers; or the first error, once all requests have ended."""
     ended = await asyncio.gather(*asking, return_exceptions=True)
@@ -215,27 +207,24 @@ def _origin(served: ServedModel, answer: Answer, decode_s: float) -> dict[str, A
     given to the cluster then, so this is part of the total here, but not of `answer.timing`.
     """
     timing = answer.timing
+    seconds = {
+        "queue": timing.queue_s,
+        "decode": decode_s,
+        "scatter": timing.scatter_s,
+        "compute": timing.compute_s,
+        "gather": timing.gather_s,
+        "total": timing.total_s + decode_s,
+    }
     return {
         "request_id": answer.request_id,
         "model": served.name,
         "task": served.sidecar.task if served.sidecar else "tensor",
-        "timing_ms": {
-            "queue": _ms(timing.queue_s),
-            "decode": _ms(decode_s),
-            "scatter": _ms(timing.scatter_s),
-            "compute": _ms(timing.compute_s),
-            "gather": _ms(timing.gather_s),
-            "total": _ms(timing.total_s + decode_s),
-        },
+        "timing_ms": {phase: round(1000 * spent_s, 3) for phase, spent_s in seconds.items()},
         "plan_version": answer.plan_version,
         "devices": list(answer.devices),
-        "bytes": answer.traffic.as_json(),
+        "bytes": asdict(answer.traffic),
         **({"assumed": served.assumed} if served.assumed else {}),
     }
-
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1000, 3)
 
 
 def _response(

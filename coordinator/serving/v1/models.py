@@ -8,8 +8,8 @@ from fastapi import APIRouter
 
 from coordinator.answers import ModelStatus
 from coordinator.serving.common.access import asks, orders
-from coordinator.serving.common.app_state import ModelName, TheCoordinator
 from coordinator.serving.common.body import BodyKind
+from coordinator.serving.common.parameters import ModelName, TheCoordinator
 from coordinator.serving.v1.answers import Alone, Models
 from coordinator.serving.v1.errors import ERRORS
 

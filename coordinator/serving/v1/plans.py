@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Request
 from pydantic import BaseModel
 
 from coordinator.answers import PlanNow
-from coordinator.devices.membership import MAX_DEVICES
 from coordinator.planning.plan_json import PlanFile, plan_json
-from coordinator.plans.choice import Choice
 from coordinator.serving.common.access import asks, orders
-from coordinator.serving.common.app_state import ModelName, TheCoordinator
 from coordinator.serving.common.body import BodyKind, body_of
+from coordinator.serving.common.parameters import Chosen, ModelName, TheCoordinator
 from coordinator.serving.v1.answers import Released
 from coordinator.serving.v1.errors import ERRORS
-from models.tensors.precision import Wire
 
 router = APIRouter(responses=ERRORS)
 
@@ -38,24 +35,6 @@ class Kept(BaseModel):
 
     plan_id: str
     plan: PlanFile
-
-
-def choice(
-    strategy: Annotated[
-        str, Query(description="How to plan; by default, as the coordinator does.")
-    ] = "",
-    devices: Annotated[
-        int | None,
-        Query(ge=1, le=MAX_DEVICES, description="Use only this many of the fastest devices."),
-    ] = None,
-    plan: Annotated[str, Query(description="The `plan_id` of a plan that was sent.")] = "",
-    wire: Annotated[Wire | None, Query(description="The encoding of maps between devices.")] = None,
-) -> Choice:
-    """The choice of a plan in a request's query."""
-    return Choice(strategy, devices or 0, plan, wire or "")
-
-
-Chosen = Annotated[Choice, Depends(choice)]
 
 
 @router.get("/v1/plans/{model}", **_PLAN)

@@ -26,7 +26,7 @@ from protos.daemon.logs import log_to_stderr
 from protos.daemon.parent import follow_parent
 from worker.daemon import serve as serve_worker
 from worker.engines.base import Engine, Place
-from worker.machine.hardware import WorkerHardware
+from worker.machine.machine import WorkerHardware
 from worker.settings import WorkerSettings
 
 

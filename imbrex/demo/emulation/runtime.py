@@ -13,8 +13,7 @@ import numpy as np
 from coordinator.costs.affine import EngineCosts
 from coordinator.costs.rates import RateCosts
 from imbrex.demo.emulation.whole_maps import ProgramRun, any_rows
-from models.cut.program import Program
-from models.cut.whole import whole_network
+from models.cut.program import Program, whole_network
 from protos.errors import ImbrexError
 from worker.engines.base import Place, ProgramCache, Ready, Runnable, Trial
 from worker.engines.onnxruntime import OnnxRuntime

@@ -1,18 +1,22 @@
-"""The throttle of an emulated worker, which computes like a smaller computer."""
+"""The throttle of an emulated worker, which computes like a smaller computer. Those of one machine
+compute in turns, so that equal kernels take equal time."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import statistics
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cached_property
+from pathlib import Path
 from typing import TypeVar
 
-from imbrex.demo.emulation.core_turns import Turns
 from imbrex.demo.emulation.rate import Workload, reference, share, warm_s
 from imbrex.demo.emulation.settings import Emulation
 from imbrex.demo.emulation.whole_maps import ProgramRun, WholeMaps
-from protos.errors import ImbrexError
+from models.cut.program import sha256_of
+from protos.errors import BadConfiguration, ImbrexError
 from worker.compute.compute import REAL, Begin, Clock, Throttle
 from worker.engines.base import Ready
 
@@ -29,6 +33,53 @@ _TILES = 5
 _SHORT, _SHORT_TIME = 9, 4
 # Everything that is timed has just run.
 _WARM = 2
+
+
+class Turns:
+    """The state shared by workers that name the same folder.
+
+    Raises:
+        BadConfiguration: the folder cannot be used.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(folder, os.O_RDONLY)
+        except OSError as error:
+            raise BadConfiguration(
+                cause=f"turns: {error}", cure="Name a folder that all these workers may write to"
+            ) from error
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """While this context is open, no other worker computes."""
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def kept(self, kernels: tuple[object, ...]) -> list[float]:
+        """What any worker has kept of these kernels; call it while holding the turn."""
+        # Truncated values: a worker was killed while writing, or the disk was full.
+        with suppress(OSError, ValueError):
+            return list(map(float, self._file(kernels).read_text().split()))
+        return []
+
+    def keep(self, kernels: tuple[object, ...], values: Sequence[float]) -> None:
+        """Keeps values of these kernels; none of unknown ones."""
+        with suppress(OSError):
+            if kernels:
+                self._file(kernels).write_text(" ".join(map(repr, values)))
+
+    def _file(self, kernels: tuple[object, ...]) -> Path:
+        return self._folder / sha256_of(repr(kernels).encode())
+
+    def close(self) -> None:
+        """Releases its resources."""
+        os.close(self._lock)
 
 
 class EmulatedThrottle(Throttle):
@@ -59,7 +110,7 @@ class EmulatedThrottle(Throttle):
 
     def computed(self, ready: Ready[T]) -> tuple[T, float]:
         """Runs it in its turn, and measures its kernels unless enough is known of them."""
-        with self._turn():
+        with self._turns.turn() if self._turns else nullcontext():
             value, seconds = self._kernels(ready)
         return value, seconds + ready.weight_bytes * self._emulation.weight_ns * 1e-9
 
@@ -151,6 +202,3 @@ class EmulatedThrottle(Throttle):
     @cached_property
     def _reference(self) -> Workload:
         return reference()
-
-    def _turn(self) -> AbstractContextManager[None]:
-        return self._turns.turn() if self._turns else nullcontext()

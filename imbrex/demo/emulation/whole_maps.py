@@ -18,8 +18,7 @@ import numpy as np
 import onnx
 
 from coordinator.costs.affine import EngineCosts
-from models.cut.program import Program
-from models.cut.whole import whole_network
+from models.cut.program import Program, whole_network
 from models.graph.graph import Graph
 from models.onnx_file.importer import load_graph
 from models.operators import Kind, operator
