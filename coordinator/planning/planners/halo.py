@@ -2,18 +2,18 @@
 
 No task waits for more than its boxes: there are no barriers, and a device's edge rows are computed
 first if that lets its neighbours continue sooner. The search starts from an exchange before every
-unit, over all devices or the fastest few, whichever starts better; before every other unit; and
-before every fourth: each leads to plans that the others miss. It improves the blocks one after the
-other, as long as the event simulator's rules predict a gain:
+unit, over all devices and over the fastest few, if these start better; and from the best draft of
+the dynamic program over several prices of an exchange: each leads to plans that the others miss. It
+improves the blocks one after the other, as long as the event simulator's rules predict a gain:
 
 * fuse a block with the next (fewer messages, some redundant computation);
+* divide a block among fewer devices, down to one (small maps have fewer rows than devices);
 * compute edge rows before the interior, or a strip of two rows in two tasks: a neighbour gets the
   first while the second is computed;
-* exchange a little earlier or later;
-* divide a block among fewer devices, down to one (small maps have fewer rows than devices);
 * where rows cannot be divided evenly, give the longer strips to other devices than in earlier
   blocks;
-* exchange within a block after all, where its strips overlap by more than an exchange takes;
+* cut a few blocks anew, where the dynamic program would at some price of an exchange;
+* exchange a little earlier or later;
 * divide layers with small maps and many weights over their channels.
 
 At least one exchange remains: plans without any are `fused`'s, and `auto` compares the two.
@@ -43,10 +43,8 @@ from coordinator.planning.search.peer_moves import (
     at_most,
     edges,
     edges_everywhere,
-    in_pairs,
     is_in_strips,
     merged,
-    parted,
     shifted,
     strips,
     through_host,
@@ -54,6 +52,7 @@ from coordinator.planning.search.peer_moves import (
     united,
     with_turn,
 )
+from coordinator.planning.search.recuts import Recuts
 from coordinator.planning.search.slots import How, Slot, SlotForm, Slots, put
 from coordinator.planning.search.subsets import counts_of
 from coordinator.planning.search.tables import Tables
@@ -65,18 +64,14 @@ from models.graph.graph import ROWS
 from models.operators import Kind, operator
 from models.tensors.memory import megabytes
 
-# Simulated tasks from each start: about a second.
-EFFORT = 46_000
-# So many of them are for exchanges within the blocks that were found.
-_FOR_PARTS = EFFORT // 4
+# Simulated tasks from each start, and again from the best result: about a second.
+EFFORT = 60_000
 # A smaller improvement is not worth a change of the plan.
 WORTHWHILE = 1e-4
 # All devices are also tried as a start, unless the best start is faster by more than this share.
 _FAR = 1 - 1 / 1.25
 # Strips that finish together are a start where they are faster by more than this share.
 _MUCH = 0.03
-# How often the best result is improved again: a late change makes earlier ones worth another look.
-_AGAIN = 2
 # Fewer devices are tried as a start until so many numbers in a row were no better than the best.
 _HOPELESS = 3
 
@@ -112,6 +107,7 @@ class _Halo:
         self.stages = Stages(network, cluster, tables)
         self.forms = Forms(self.stages)
         self.search = Search(self.forms, EFFORT, WORTHWHILE, self._keeps_an_exchange)
+        self._recuts = Recuts(self.forms)
         seconds = computing_s(network, cluster.devices)
         self._ranking = sorted(range(len(cluster.devices)), key=seconds.__getitem__)
 
@@ -122,26 +118,33 @@ class _Halo:
         return self.stages.blocks(draft)
 
     def _best(self) -> Slots:
-        """The best result from several starts, improved until nothing helps or its share of the
+        """The best of several starts that are improved once, improved until nothing helps or the
         budget is used up.
         """
+        slots = min(map(self._improved, self._begun()), key=self._cost)
+        self.search.left = EFFORT
+        while True:
+            before = self._cost(slots)
+            slots = self._round(slots)
+            if self.search.left <= 0 or not is_better(self._cost(slots), before, WORTHWHILE):
+                return slots
+
+    def _begun(self) -> list[Slots]:
+        """The starts that are improved, each once."""
         starts = self._starts()
         best = min(starts, key=self._cost)
-        pairs = in_pairs(best)
-        fewer = (pairs, in_pairs(pairs))
-        begun = [best, *(each for each in fewer if self.search.draft(each) is not None)]
-        if best != starts[0] and not is_better(self._cost(best), self._cost(starts[0]), _FAR):
+        begun = [best]
+        if not is_better(self._cost(best), self._cost(starts[0]), _FAR):
             begun.append(starts[0])
-        slots = min(map(self._finished_from, dict.fromkeys(begun)), key=self._cost)
-        for _ in range(_AGAIN):
-            better = self._finished_from(slots)
-            if not self._cost(better) < self._cost(slots):
-                break
-            slots = better
-        return slots
-
-    def _finished_from(self, slots: Slots) -> Slots:
-        return self._parted_and_sliced(self._improved(slots))
+        recut = [
+            draft
+            for slots in dict.fromkeys(begun)
+            for draft in self._recuts.drafts(self._on(max(len(s.form.devices) for s in slots)))
+            if self._keeps_an_exchange(slots, draft)
+        ]
+        if recut:
+            begun.append(min(recut, key=self._cost))
+        return [*dict.fromkeys(begun)]
 
     def _starts(self) -> list[Slots]:
         """An exchange everywhere, over all devices and ever fewer, until that no longer helps."""
@@ -176,32 +179,24 @@ class _Halo:
         return SlotForm(tuple(sorted(self._ranking[:count])), "rows")
 
     def _improved(self, slots: Slots) -> Slots:
+        self.search.left = EFFORT
+        return self._round(slots)
+
+    def _round(self, slots: Slots) -> Slots:
         search, best = self.search, self._cost(slots)
-        search.left = EFFORT
         slots, best = search.take(slots, best, edges_everywhere(slots))
         slots, best = search.take(slots, best, [together_everywhere(slots)], _MUCH)
         slots, best = search.climb(slots, best, merged)
         slots, best = self._on_fewer(slots, best)
-        slots, best = search.sweep(slots, best, shifted)
-        # From the front, blocks grow at their ends; from the back, at their beginnings.
-        slots, best = search.climb(slots, best, merged, from_end=True)
-        slots, best = search.sweep(slots, best, shifted)
         slots, best = search.sweep(slots, best, self._connected)
         # Not earlier: of several connected layers in one block, none could be divided.
         slots, best = search.climb(slots, best, united)
         slots, best = search.sweep(slots, best, edges)
-        slots, best = search.take(slots, best, self._turned(slots))
         slots, best = search.sweep(slots, best, self._turns)
-        return search.sweep(slots, best, strips)[0]
-
-    def _parted_and_sliced(self, slots: Slots) -> Slots:
-        search, best = self.search, self._cost(slots)
-        search.left = max(search.left, _FOR_PARTS)
-        slots, best = search.climb(slots, best, self._parted)
+        slots, best = search.climb(slots, best, self._recuts.moves)
         slots, best = search.sweep(slots, best, shifted)
-        slots, best = search.climb(slots, best, merged)
-        slots, best = search.climb(slots, best, self._parted)
-        slots, best = search.sweep(slots, best, edges)
+        slots, best = search.sweep(slots, best, strips)
+        slots, best = search.take(slots, best, self._turned(slots))
         return self._sliced(slots, best)
 
     def _keeps_an_exchange(self, slots: Slots, trial: Slots) -> bool:
@@ -284,35 +279,6 @@ class _Halo:
             if best == before and rows > 2 * len(self.cluster.devices):
                 break
         return slots, best
-
-    def _parted(self, slots: Slots, index: int) -> Iterator[Slots]:
-        """Tries an exchange within a block where it would take less time than what strips compute
-        of their neighbours.
-        """
-        if is_in_strips(slots[index]) and self._overlap_s(slots[index]) > self._exchange_s:
-            yield from parted(slots, index)
-
-    def _overlap_s(self, slot: Slot) -> float:
-        """Seconds for which the slowest strip of a block computes what others compute, too."""
-        stage = self.forms.stage(slot)
-        assert stage is not None, "it is part of the best draft"
-        whole = self.stages.loads.whole(slot.start, slot.end)
-        seconds: dict[int, float] = {}
-        for (device, _), tile in zip(stage.shares, stage.block.tiles, strict=True):
-            seconds[device] = seconds.get(device, 0.0) + tile.compute_s
-        shares = 0.0
-        for device, its_s in seconds.items():
-            alone = self.stages.loads.of(slot.start, slot.end, ((device, whole),)).tiles[0]
-            shares += its_s / alone.compute_s if alone.compute_s else 0.0
-        return max(seconds.values()) * (1 - 1 / shares) if shares > 1 else 0.0
-
-    @property
-    def _exchange_s(self) -> float:
-        """Seconds that a message between devices takes at least."""
-        return min(
-            2 * each.link.far.to_peers.message_s + each.link.latency_s
-            for each in self.cluster.devices
-        )
 
     def _connected(self, slots: Slots, index: int) -> Iterator[Slots]:
         """Tries a fully connected layer over its output or input, on all devices or where the rows
