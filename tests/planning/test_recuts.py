@@ -44,7 +44,8 @@ def test_the_dearer_exchanges_are_the_fewer_there_are() -> None:
         link = Link(1e8, latency_s=latency_s)
         devices = tuple(replace(each, link=link) for each in some.devices)
         _, recuts = recuts_of(network, replace(some, devices=devices))
-        counts.append([len(slots) for slots in recuts.drafts(STRIPS)])
+        forms = (STRIPS, replace(STRIPS, edge_rows=2))
+        counts.append([len(slots) for form in forms for slots in recuts.drafts(form)])
     cheap, dear, dearest = counts
     assert sum(cheap) > sum(dear) > sum(dearest)
     assert max(dearest) == 1

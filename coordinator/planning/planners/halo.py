@@ -2,8 +2,8 @@
 
 No task waits for more than its boxes: there are no barriers, and a device's edge rows are computed
 first if that lets its neighbours continue sooner. The search starts from an exchange before every
-unit, over all devices and over the fastest few, if these start better; and from the best draft of
-the dynamic program over several prices of an exchange: each leads to plans that the others miss. It
+unit, over all devices and over the fastest few, if these start better; and from the best drafts of
+the dynamic program at several prices of an exchange: each leads to plans that the others miss. It
 improves the blocks one after the other, as long as the event simulator's rules predict a gain:
 
 * fuse a block with the next (fewer messages, some redundant computation);
@@ -14,7 +14,8 @@ improves the blocks one after the other, as long as the event simulator's rules 
   blocks;
 * cut a few blocks anew, where the dynamic program would at some price of an exchange;
 * exchange a little earlier or later;
-* divide layers with small maps and many weights over their channels.
+* divide layers with small maps and many weights over their channels;
+* exchange once more anywhere, if nothing else helps.
 
 At least one exchange remains: plans without any are `fused`'s, and `auto` compares the two.
 
@@ -45,14 +46,16 @@ from coordinator.planning.search.peer_moves import (
     edges_everywhere,
     is_in_strips,
     merged,
+    parted,
     shifted,
     strips,
     through_host,
     together_everywhere,
     united,
+    with_edges,
     with_turn,
 )
-from coordinator.planning.search.recuts import Recuts
+from coordinator.planning.search.recuts import PRICES, Recuts
 from coordinator.planning.search.slots import How, Slot, SlotForm, Slots, put
 from coordinator.planning.search.subsets import counts_of
 from coordinator.planning.search.tables import Tables
@@ -64,8 +67,10 @@ from models.graph.graph import ROWS
 from models.operators import Kind, operator
 from models.tensors.memory import megabytes
 
-# Simulated tasks from each start, and again from the best result: about a second.
-EFFORT = 60_000
+# Simulated tasks for the first round from each start, and for the next ones: about a second.
+EFFORT = 70_000
+# After the first round, starts that are slower than the best by more than this share are given up.
+_CLOSE = 0.01
 # A smaller improvement is not worth a change of the plan.
 WORTHWHILE = 1e-4
 # All devices are also tried as a start, unless the best start is faster by more than this share.
@@ -118,32 +123,35 @@ class _Halo:
         return self.stages.blocks(draft)
 
     def _best(self) -> Slots:
-        """The best of several starts that are improved once, improved until nothing helps or the
-        budget is used up.
+        """The best of several starts: each gets one round of moves, those that are close then are
+        improved.
         """
-        slots = min(map(self._improved, self._begun()), key=self._cost)
-        self.search.left = EFFORT
-        while True:
-            before = self._cost(slots)
-            slots = self._round(slots)
-            if self.search.left <= 0 or not is_better(self._cost(slots), before, WORTHWHILE):
-                return slots
+        begun = []
+        for slots in self._begun():
+            self.search.left = EFFORT
+            begun.append(self._round(slots, self._cost(slots)))
+        best = min(cost for _, cost in begun)
+        close = [slots for slots, cost in begun if not is_better(best, cost, _CLOSE)]
+        return min(map(self._improved, dict.fromkeys(close)), key=self._cost)
 
     def _begun(self) -> list[Slots]:
-        """The starts that are improved, each once."""
+        """An exchange everywhere, over as many devices as start best and over all, and the best
+        drafts of the dynamic program over these, one for each number of edge rows.
+        """
         starts = self._starts()
         best = min(starts, key=self._cost)
         begun = [best]
         if not is_better(self._cost(best), self._cost(starts[0]), _FAR):
             begun.append(starts[0])
-        recut = [
-            draft
-            for slots in dict.fromkeys(begun)
-            for draft in self._recuts.drafts(self._on(max(len(s.form.devices) for s in slots)))
-            if self._keeps_an_exchange(slots, draft)
-        ]
-        if recut:
-            begun.append(min(recut, key=self._cost))
+        forms = [self._on(max(len(each.form.devices) for each in slots)) for slots in begun]
+        for edge_rows in PRICES:
+            drafts = [
+                draft
+                for form in dict.fromkeys(forms)
+                for draft in self._recuts.drafts(with_edges(form, edge_rows))
+                if self._keeps_an_exchange(best, draft)
+            ]
+            begun += [min(drafts, key=self._cost)] if drafts else []
         return [*dict.fromkeys(begun)]
 
     def _starts(self) -> list[Slots]:
@@ -179,11 +187,22 @@ class _Halo:
         return SlotForm(tuple(sorted(self._ranking[:count])), "rows")
 
     def _improved(self, slots: Slots) -> Slots:
+        """Improves slots in rounds of moves, and by one more exchange anywhere when a round gains
+        nothing, until that gains nothing, either, or the budget is used up.
+        """
+        best = self._cost(slots)
         self.search.left = EFFORT
-        return self._round(slots)
+        while self.search.left > 0:
+            before = best
+            slots, best = self._round(slots, best)
+            if not is_better(best, before, WORTHWHILE):
+                slots, best = self.search.climb(slots, best, parted)
+            if not is_better(best, before, WORTHWHILE):
+                break
+        return slots
 
-    def _round(self, slots: Slots) -> Slots:
-        search, best = self.search, self._cost(slots)
+    def _round(self, slots: Slots, best: Cost) -> tuple[Slots, Cost]:
+        search = self.search
         slots, best = search.take(slots, best, edges_everywhere(slots))
         slots, best = search.take(slots, best, [together_everywhere(slots)], _MUCH)
         slots, best = search.climb(slots, best, merged)
@@ -300,7 +319,7 @@ class _Halo:
                 peers = slot.peers and form is stays
                 yield through_host(put(slots, index, replace(slot, form=form, peers=peers)))
 
-    def _sliced(self, slots: Slots, best: Cost) -> Slots:
+    def _sliced(self, slots: Slots, best: Cost) -> tuple[Slots, Cost]:
         """Tries the layers at the end of each block, whose maps are smallest, in slices of
         channels, from the last block on: each device reads only its share of the weights, and all
         of the map.
@@ -308,7 +327,7 @@ class _Halo:
         for index in range(len(slots) - 1, -1, -1):
             if is_in_strips(slots[index]) and self.search.left > 0:
                 slots, best = self.search.take(slots, best, self._slices(slots, index))
-        return slots
+        return slots, best
 
     def _slices(self, slots: Slots, index: int) -> Iterator[Slots]:
         slot = slots[index]

@@ -101,6 +101,16 @@ def shifted(slots: Slots, index: int) -> Iterator[Slots]:
                 yield (*slots[:index], *moved, *slots[index + 2 :])
 
 
+def parted(slots: Slots, index: int) -> Iterator[Slots]:
+    """Tries an exchange within the block."""
+    slot = slots[index]
+    inside = range(slot.start + 1, slot.end) if is_in_strips(slot) else ()
+    for cut in map(Mark, inside):
+        for how in STRIPS:
+            rest = _in_strips(replace(slot, start=cut, peers=True), how)
+            yield (*slots[:index], replace(slot, end=cut), rest, *slots[index + 1 :])
+
+
 def at_most(slot: Slot, devices: tuple[int, ...]) -> Slot:
     """The slot on these devices, if it is on more of them."""
     few = len(slot.form.devices) <= len(devices)

@@ -23,7 +23,7 @@ from coordinator.planning.search.slots import Slot, SlotForm, Slots
 from models.tensors.arrays import Floats
 
 # Prices by the edge rows of the strips: with edges computed first, more of an exchange overlaps.
-_PRICES = {0: (0.5, 1.0, 2.0), 2: (0.125, 0.25, 0.5)}
+PRICES = {0: (0.5, 1.0, 2.0), 2: (0.125, 0.25, 0.5)}
 # The most blocks that are cut anew at once.
 _MOST_BLOCKS = 3
 
@@ -52,22 +52,15 @@ class Recuts:
     def drafts(self, form: SlotForm) -> Iterator[Slots]:
         """Drafts of the whole network in strips of this form; what cannot be divided is alone."""
         computing, exchange = self.strips_of(form.devices)
-        for edge_rows, prices in _PRICES.items():
-            for price in prices:
-                shared = computing + price * exchange
-                alone = self._tables.compute_s.min(axis=0) + price * self._gathering
-                _, cuts = best_cuts(np.minimum(shared, alone))
-                yield tuple(
-                    Slot(
-                        start,
-                        end,
-                        with_edges(form, edge_rows)
-                        if shared[start, end] <= alone[start, end]
-                        else SlotForm(()),
-                        peers=True,
-                    )
-                    for start, end in cuts
-                )
+        for price in PRICES[form.edge_rows]:
+            shared = computing + price * exchange
+            alone = self._tables.compute_s.min(axis=0) + price * self._gathering
+            _, cuts = best_cuts(np.minimum(shared, alone))
+            is_shared = shared <= alone
+            yield tuple(
+                Slot(start, end, form if is_shared[start, end] else SlotForm(()), peers=True)
+                for start, end in cuts
+            )
 
     def moves(self, slots: Slots, index: int) -> Iterator[Slots]:
         """Tries other cuts of the block, and of the block and the next ones."""
@@ -90,7 +83,7 @@ class Recuts:
 
     def _recut(self, first: Slot, end: Mark) -> Iterator[Slots]:
         """Slots like the first one from its start on."""
-        for edge_rows, prices in _PRICES.items():
+        for edge_rows, prices in PRICES.items():
             form = with_edges(first.form, edge_rows)
             for price in prices:
                 cuts = self._cuts_of(form.devices, price, first.start, end)
