@@ -31,6 +31,7 @@ from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 
 from coordinator.costs.cluster import Cluster
 from coordinator.planning.finish import finished
@@ -67,10 +68,9 @@ from models.graph.graph import ROWS
 from models.operators import Kind, operator
 from models.tensors.memory import megabytes
 
-# Simulated tasks for the first round from each start, and for the next ones: about a second.
+# Simulated tasks for the first round from each start, and for the best one's next rounds: about a
+# second.
 EFFORT = 70_000
-# After the first round, starts that are slower than the best by more than this share are given up.
-_CLOSE = 0.01
 # A smaller improvement is not worth a change of the plan.
 WORTHWHILE = 1e-4
 # All devices are also tried as a start, unless the best start is faster by more than this share.
@@ -123,16 +123,13 @@ class _Halo:
         return self.stages.blocks(draft)
 
     def _best(self) -> Slots:
-        """The best of several starts: each gets one round of moves, those that are close then are
-        improved.
-        """
+        """The best of several starts after a round of moves each, improved."""
         begun = []
         for slots in self._begun():
             self.search.left = EFFORT
             begun.append(self._round(slots, self._cost(slots)))
-        best = min(cost for _, cost in begun)
-        close = [slots for slots, cost in begun if not is_better(best, cost, _CLOSE)]
-        return min(map(self._improved, dict.fromkeys(close)), key=self._cost)
+        slots, _ = min(begun, key=itemgetter(1))
+        return self._improved(slots)
 
     def _begun(self) -> list[Slots]:
         """An exchange everywhere, over as many devices as start best and over all, and the best
