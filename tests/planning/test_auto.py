@@ -188,14 +188,12 @@ def costlier(some: Cluster, what: str, times: float) -> Cluster:
     ],
 )
 def test_what_gets_cheaper_gets_no_slower(name: str, kind: str, what: str) -> None:
-    """By more than a fiftieth: searches are of limited depth. Fifty-nine of the sixty cases are
-    within a hundredth.
-    """
+    """By more than a hundredth: searches are of limited depth."""
     network, some = real(name), cluster_of(presets.load_kind(kind).preset, 4)
     factors = (0.5, 0.7, 1.0, 1.4, 2.0)
     seconds = [auto(network, costlier(some, what, each)).predicted_latency_s for each in factors]
     for index, cheaper_s in enumerate(seconds):
-        assert cheaper_s <= 1.02 * min(seconds[index:]), factors[index]
+        assert cheaper_s <= 1.01 * min(seconds[index:]), factors[index]
 
 
 def test_the_engines_that_are_counted_on_are_told() -> None:

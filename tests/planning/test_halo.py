@@ -1,6 +1,5 @@
 """The halo planner: legal, exact, and better in the simulator than what it starts from."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -14,14 +13,14 @@ from coordinator.planning.planners.halo import halo
 from coordinator.planning.search import peer_moves
 from coordinator.planning.search.block_costs import Stages
 from coordinator.planning.search.block_tiles import Forms
-from coordinator.planning.search.slots import Slot, SlotForm, Slots
+from coordinator.planning.search.recuts import Recuts
+from coordinator.planning.search.slots import Slot, SlotForm
 from coordinator.planning.search.tables import tables_of
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.plans.named import strategy
 from coordinator.tasks.plan import Block, Plan, Tile
 from imbrex.kinds.clusters import cluster_of
 from imbrex.kinds.presets import load_kind
-from imbrex.kinds.software import SERVER
 from models.catalogue.catalogue import load
 from models.cut.tiles import MapTile
 from models.cut.units import Network, divide
@@ -72,45 +71,29 @@ def test_fewer_devices_where_messages_cost_more_than_they_save() -> None:
     assert {each.device for each in plan.unused} == {d.id for d in four.devices} - {*plan.devices}
 
 
-def test_where_it_cannot_try_them_all_it_begins_with_half_the_exchanges(
+def test_where_it_cannot_try_them_all_it_begins_with_the_cuts_of_the_dynamic_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     network, some = long_network(12), cluster(*[1.0] * 4, link=Link(1e8, 0.005))
     monkeypatch.setattr(peer_moves, "_EDGE_ROWS", ())
     monkeypatch.setattr(halo_search, "_MUCH", 1.0)
     monkeypatch.setattr(halo_search, "EFFORT", 1)
-    monkeypatch.setattr(halo_search, "_FOR_PARTS", 0)
     short = halo(network, some)
     check_plan(short, network, some)
-    monkeypatch.setattr(halo_search, "in_pairs", lambda parts: parts)
+    monkeypatch.setattr(Recuts, "drafts", lambda recuts, form: iter(()))
     every = halo(network, some)
     assert len(short.blocks) < 0.6 * len(every.blocks)
     assert short.predicted_latency_s < every.predicted_latency_s
 
 
-def test_exchanges_within_blocks_are_tried_where_they_may_be_worth_it(
+def test_several_cuts_are_changed_at_once_where_no_single_one_gains(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    slow = load_kind("pi4-gbe").preset.model_copy(update=SERVER.slower(7))
-    network, some = real("mobilenetv2"), cluster_of(slow, 3)
-    tried: list[Slot] = []
-
-    def watched(slots: Slots, index: int) -> Iterator[Slots]:
-        tried.append(slots[index])
-        return peer_moves.parted(slots, index)
-
-    monkeypatch.setattr(halo_search, "parted", watched)
-    with_parts = halo(network, some)
-    check_plan(with_parts, network, some)
-    assert tried
-    monkeypatch.setattr(halo_search, "parted", lambda slots, index: iter(()))
-    assert with_parts.predicted_latency_s < 0.995 * halo(network, some).predicted_latency_s
-    tried.clear()
-    monkeypatch.setattr(halo_search, "parted", watched)
-    dear = replace(some.devices[1].link, latency_s=1.0)
-    far = tuple(replace(each, link=dear) for each in some.devices)
-    halo(network, replace(some, devices=far))
-    assert not tried
+    network, some = real("resnet18"), cluster_of(load_kind("pi4-gbe").preset, 4)
+    recut = halo(network, some)
+    check_plan(recut, network, some)
+    monkeypatch.setattr(Recuts, "moves", lambda recuts, slots, index: iter(()))
+    assert recut.predicted_latency_s < 0.995 * halo(network, some).predicted_latency_s
 
 
 def test_an_exchange_stays_however_dear_it_is() -> None:

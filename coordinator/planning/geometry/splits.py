@@ -134,11 +134,16 @@ class Splits:
         """[m, x]: bytes that each block reads and yields, given the elements [t, x] of its inputs
         and outputs.
         """
-        sums = _sums_until(inputs * self.input_bytes[:, None])
         moved: Floats = np.einsum("mt,tx->mx", self.leaves, outputs)
-        moved += sums[[each.stop for each in self.entering]]
-        moved -= sums[[each.start for each in self.entering]]
+        moved += self.bytes_read(inputs)
         return moved
+
+    def bytes_read(self, inputs: Floats) -> Floats:
+        """[m, x]: bytes that each block reads, given the elements [t, x] of its inputs."""
+        sums = _sums_until(inputs * self.input_bytes[:, None])
+        read: Floats = sums[[each.stop for each in self.entering]]
+        read -= sums[[each.start for each in self.entering]]
+        return read
 
 
 def _sums_until(values: Floats) -> Floats:

@@ -2,19 +2,20 @@
 
 No task waits for more than its boxes: there are no barriers, and a device's edge rows are computed
 first if that lets its neighbours continue sooner. The search starts from an exchange before every
-unit, over all devices or the fastest few, whichever starts better; before every other unit; and
-before every fourth: each leads to plans that the others miss. It improves the blocks one after the
-other, as long as the event simulator's rules predict a gain:
+unit, over all devices and over the fastest few, if these start better; and from the best drafts of
+the dynamic program at several prices of an exchange: each leads to plans that the others miss. It
+improves the blocks one after the other, as long as the event simulator's rules predict a gain:
 
 * fuse a block with the next (fewer messages, some redundant computation);
+* divide a block among fewer devices, down to one (small maps have fewer rows than devices);
 * compute edge rows before the interior, or a strip of two rows in two tasks: a neighbour gets the
   first while the second is computed;
-* exchange a little earlier or later;
-* divide a block among fewer devices, down to one (small maps have fewer rows than devices);
 * where rows cannot be divided evenly, give the longer strips to other devices than in earlier
   blocks;
-* exchange within a block after all, where its strips overlap by more than an exchange takes;
-* divide layers with small maps and many weights over their channels.
+* cut a few blocks anew, where the dynamic program would at some price of an exchange;
+* exchange a little earlier or later;
+* divide layers with small maps and many weights over their channels;
+* exchange once more anywhere, if nothing else helps.
 
 At least one exchange remains: plans without any are `fused`'s, and `auto` compares the two.
 
@@ -30,6 +31,7 @@ from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 
 from coordinator.costs.cluster import Cluster
 from coordinator.planning.finish import finished
@@ -43,7 +45,6 @@ from coordinator.planning.search.peer_moves import (
     at_most,
     edges,
     edges_everywhere,
-    in_pairs,
     is_in_strips,
     merged,
     parted,
@@ -52,8 +53,10 @@ from coordinator.planning.search.peer_moves import (
     through_host,
     together_everywhere,
     united,
+    with_edges,
     with_turn,
 )
+from coordinator.planning.search.recuts import PRICES, Recuts
 from coordinator.planning.search.slots import How, Slot, SlotForm, Slots, put
 from coordinator.planning.search.subsets import counts_of
 from coordinator.planning.search.tables import Tables
@@ -65,18 +68,15 @@ from models.graph.graph import ROWS
 from models.operators import Kind, operator
 from models.tensors.memory import megabytes
 
-# Simulated tasks from each start: about a second.
-EFFORT = 46_000
-# So many of them are for exchanges within the blocks that were found.
-_FOR_PARTS = EFFORT // 4
+# Simulated tasks for the first round from each start, and for the best one's next rounds: about a
+# second.
+EFFORT = 70_000
 # A smaller improvement is not worth a change of the plan.
 WORTHWHILE = 1e-4
 # All devices are also tried as a start, unless the best start is faster by more than this share.
 _FAR = 1 - 1 / 1.25
 # Strips that finish together are a start where they are faster by more than this share.
 _MUCH = 0.03
-# How often the best result is improved again: a late change makes earlier ones worth another look.
-_AGAIN = 2
 # Fewer devices are tried as a start until so many numbers in a row were no better than the best.
 _HOPELESS = 3
 
@@ -112,6 +112,7 @@ class _Halo:
         self.stages = Stages(network, cluster, tables)
         self.forms = Forms(self.stages)
         self.search = Search(self.forms, EFFORT, WORTHWHILE, self._keeps_an_exchange)
+        self._recuts = Recuts(self.forms)
         seconds = computing_s(network, cluster.devices)
         self._ranking = sorted(range(len(cluster.devices)), key=seconds.__getitem__)
 
@@ -122,26 +123,33 @@ class _Halo:
         return self.stages.blocks(draft)
 
     def _best(self) -> Slots:
-        """The best result from several starts, improved until nothing helps or its share of the
-        budget is used up.
+        """The best of several starts after a round of moves each, improved."""
+        begun = []
+        for slots in self._begun():
+            self.search.left = EFFORT
+            begun.append(self._round(slots, self._cost(slots)))
+        slots, _ = min(begun, key=itemgetter(1))
+        return self._improved(slots)
+
+    def _begun(self) -> list[Slots]:
+        """An exchange everywhere, over as many devices as start best and over all, and the best
+        drafts of the dynamic program over these, one for each number of edge rows.
         """
         starts = self._starts()
         best = min(starts, key=self._cost)
-        pairs = in_pairs(best)
-        fewer = (pairs, in_pairs(pairs))
-        begun = [best, *(each for each in fewer if self.search.draft(each) is not None)]
-        if best != starts[0] and not is_better(self._cost(best), self._cost(starts[0]), _FAR):
+        begun = [best]
+        if not is_better(self._cost(best), self._cost(starts[0]), _FAR):
             begun.append(starts[0])
-        slots = min(map(self._finished_from, dict.fromkeys(begun)), key=self._cost)
-        for _ in range(_AGAIN):
-            better = self._finished_from(slots)
-            if not self._cost(better) < self._cost(slots):
-                break
-            slots = better
-        return slots
-
-    def _finished_from(self, slots: Slots) -> Slots:
-        return self._parted_and_sliced(self._improved(slots))
+        forms = [self._on(max(len(each.form.devices) for each in slots)) for slots in begun]
+        for edge_rows in PRICES:
+            drafts = [
+                draft
+                for form in dict.fromkeys(forms)
+                for draft in self._recuts.drafts(with_edges(form, edge_rows))
+                if self._keeps_an_exchange(best, draft)
+            ]
+            begun += [min(drafts, key=self._cost)] if drafts else []
+        return [*dict.fromkeys(begun)]
 
     def _starts(self) -> list[Slots]:
         """An exchange everywhere, over all devices and ever fewer, until that no longer helps."""
@@ -176,32 +184,35 @@ class _Halo:
         return SlotForm(tuple(sorted(self._ranking[:count])), "rows")
 
     def _improved(self, slots: Slots) -> Slots:
-        search, best = self.search, self._cost(slots)
-        search.left = EFFORT
+        """Improves slots in rounds of moves, and by one more exchange anywhere when a round gains
+        nothing, until that gains nothing, either, or the budget is used up.
+        """
+        best = self._cost(slots)
+        self.search.left = EFFORT
+        while self.search.left > 0:
+            before = best
+            slots, best = self._round(slots, best)
+            if not is_better(best, before, WORTHWHILE):
+                slots, best = self.search.climb(slots, best, parted)
+            if not is_better(best, before, WORTHWHILE):
+                break
+        return slots
+
+    def _round(self, slots: Slots, best: Cost) -> tuple[Slots, Cost]:
+        search = self.search
         slots, best = search.take(slots, best, edges_everywhere(slots))
         slots, best = search.take(slots, best, [together_everywhere(slots)], _MUCH)
         slots, best = search.climb(slots, best, merged)
         slots, best = self._on_fewer(slots, best)
-        slots, best = search.sweep(slots, best, shifted)
-        # From the front, blocks grow at their ends; from the back, at their beginnings.
-        slots, best = search.climb(slots, best, merged, from_end=True)
-        slots, best = search.sweep(slots, best, shifted)
         slots, best = search.sweep(slots, best, self._connected)
         # Not earlier: of several connected layers in one block, none could be divided.
         slots, best = search.climb(slots, best, united)
         slots, best = search.sweep(slots, best, edges)
-        slots, best = search.take(slots, best, self._turned(slots))
         slots, best = search.sweep(slots, best, self._turns)
-        return search.sweep(slots, best, strips)[0]
-
-    def _parted_and_sliced(self, slots: Slots) -> Slots:
-        search, best = self.search, self._cost(slots)
-        search.left = max(search.left, _FOR_PARTS)
-        slots, best = search.climb(slots, best, self._parted)
+        slots, best = search.climb(slots, best, self._recuts.moves)
         slots, best = search.sweep(slots, best, shifted)
-        slots, best = search.climb(slots, best, merged)
-        slots, best = search.climb(slots, best, self._parted)
-        slots, best = search.sweep(slots, best, edges)
+        slots, best = search.sweep(slots, best, strips)
+        slots, best = search.take(slots, best, self._turned(slots))
         return self._sliced(slots, best)
 
     def _keeps_an_exchange(self, slots: Slots, trial: Slots) -> bool:
@@ -285,35 +296,6 @@ class _Halo:
                 break
         return slots, best
 
-    def _parted(self, slots: Slots, index: int) -> Iterator[Slots]:
-        """Tries an exchange within a block where it would take less time than what strips compute
-        of their neighbours.
-        """
-        if is_in_strips(slots[index]) and self._overlap_s(slots[index]) > self._exchange_s:
-            yield from parted(slots, index)
-
-    def _overlap_s(self, slot: Slot) -> float:
-        """Seconds for which the slowest strip of a block computes what others compute, too."""
-        stage = self.forms.stage(slot)
-        assert stage is not None, "it is part of the best draft"
-        whole = self.stages.loads.whole(slot.start, slot.end)
-        seconds: dict[int, float] = {}
-        for (device, _), tile in zip(stage.shares, stage.block.tiles, strict=True):
-            seconds[device] = seconds.get(device, 0.0) + tile.compute_s
-        shares = 0.0
-        for device, its_s in seconds.items():
-            alone = self.stages.loads.of(slot.start, slot.end, ((device, whole),)).tiles[0]
-            shares += its_s / alone.compute_s if alone.compute_s else 0.0
-        return max(seconds.values()) * (1 - 1 / shares) if shares > 1 else 0.0
-
-    @property
-    def _exchange_s(self) -> float:
-        """Seconds that a message between devices takes at least."""
-        return min(
-            2 * each.link.far.to_peers.message_s + each.link.latency_s
-            for each in self.cluster.devices
-        )
-
     def _connected(self, slots: Slots, index: int) -> Iterator[Slots]:
         """Tries a fully connected layer over its output or input, on all devices or where the rows
         before it are.
@@ -334,7 +316,7 @@ class _Halo:
                 peers = slot.peers and form is stays
                 yield through_host(put(slots, index, replace(slot, form=form, peers=peers)))
 
-    def _sliced(self, slots: Slots, best: Cost) -> Slots:
+    def _sliced(self, slots: Slots, best: Cost) -> tuple[Slots, Cost]:
         """Tries the layers at the end of each block, whose maps are smallest, in slices of
         channels, from the last block on: each device reads only its share of the weights, and all
         of the map.
@@ -342,7 +324,7 @@ class _Halo:
         for index in range(len(slots) - 1, -1, -1):
             if is_in_strips(slots[index]) and self.search.left > 0:
                 slots, best = self.search.take(slots, best, self._slices(slots, index))
-        return slots
+        return slots, best
 
     def _slices(self, slots: Slots, index: int) -> Iterator[Slots]:
         slot = slots[index]

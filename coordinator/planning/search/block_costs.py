@@ -89,8 +89,8 @@ class Stages:
         self._known_tiles: dict[object, tuple[TileShares, BlockLoads]] = {}
         self._blocks_met: dict[int, tuple[Block, Stage]] = {}
         self._pieces: dict[tuple[Stage, Stage], list[list[_Piece]]] = {}
-        # Tasks that would have taken as long to simulate as messages beyond the usual few did.
-        self.crowded = 0
+        # Tasks simulated so far; messages beyond the usual few count as tasks that take as long.
+        self.simulated = 0
         self._costs: dict[PlanDraft, float] = {}
         self._held: dict[Stage, list[tuple[int, _Held]]] = {}
         self._known: dict[object, Sequence[PipelineTask]] = {}
@@ -175,7 +175,7 @@ class Stages:
             pieces = sum(
                 len(read.pieces) for block in steps for step in block for read in step.reads
             )
-            self.crowded += max(0, pieces // _PIECES - sum(map(len, steps)))
+            self.simulated += max(pieces // _PIECES, sum(map(len, steps)))
             found = self._costs[draft] = latency_s(steps, self._machines)
         return found
 

@@ -49,9 +49,9 @@ class Search:
 
     def cost(self, draft: PlanDraft) -> Cost:
         """Bytes that exceed memory, then seconds; smaller is better."""
-        before = self.stages.crowded
+        before = self.stages.simulated
         seconds = self.stages.latency_s(draft)
-        self.left -= sum(len(stage.shares) for stage in draft) + self.stages.crowded - before
+        self.left -= self.stages.simulated - before
         return self.stages.overflow_bytes(draft), seconds
 
     def cost_of(self, slots: Slots) -> Cost:
@@ -75,20 +75,16 @@ class Search:
                 slots, best = self.take(slots, best, moves(slots, index))
         return slots, best
 
-    def climb(
-        self, slots: Slots, best: Cost, moves: Moves, *, from_end: bool = False
-    ) -> tuple[Slots, Cost]:
-        """Walks over the blocks, from the first or from the last one, and at each takes moves as
-        long as they help.
-        """
-        index, step = (len(slots) - 1, -1) if from_end else (0, 1)
-        while 0 <= index < len(slots) and self.left > 0:
+    def climb(self, slots: Slots, best: Cost, moves: Moves) -> tuple[Slots, Cost]:
+        """Walks over the blocks, and at each takes moves as long as they help."""
+        index = 0
+        while index < len(slots) and self.left > 0:
             for candidate in moves(slots, index):
                 slots, best, taken = self._taken(slots, best, candidate)
                 if taken or self.left <= 0:
                     break
             else:
-                index += step
+                index += 1
         return slots, best
 
     def _taken(

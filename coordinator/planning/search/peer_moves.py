@@ -16,8 +16,9 @@ _EDGE_ROWS = (2, 1)
 STRIPS: tuple[How, ...] = ("rows", "together")
 
 
-def _with_edges(slot: Slot, rows: int) -> Slot:
-    return replace(slot, form=replace(slot.form, edge_rows=rows))
+def with_edges(form: SlotForm, rows: int) -> SlotForm:
+    """The form with so many edge rows, which are computed first."""
+    return replace(form, edge_rows=rows)
 
 
 def with_turn(slot: Slot, turn: int) -> Slot:
@@ -28,7 +29,10 @@ def with_turn(slot: Slot, turn: int) -> Slot:
 def edges_everywhere(slots: Slots) -> Iterator[Slots]:
     """Tries computing edge rows first in all strips."""
     for rows in _EDGE_ROWS:
-        yield tuple(_with_edges(slot, rows) if slot.form.devices else slot for slot in slots)
+        yield tuple(
+            replace(slot, form=with_edges(slot.form, rows)) if slot.form.devices else slot
+            for slot in slots
+        )
 
 
 def together_everywhere(slots: Slots) -> Slots:
@@ -55,7 +59,7 @@ def edges(slots: Slots, index: int) -> Iterator[Slots]:
     form = slots[index].form
     for rows in (0, *_EDGE_ROWS) if form.how in STRIPS else ():
         if rows != form.edge_rows:
-            yield put(slots, index, _with_edges(slots[index], rows))
+            yield put(slots, index, replace(slots[index], form=with_edges(form, rows)))
 
 
 def is_in_strips(slot: Slot) -> bool:
@@ -111,20 +115,6 @@ def at_most(slot: Slot, devices: tuple[int, ...]) -> Slot:
     """The slot on these devices, if it is on more of them."""
     few = len(slot.form.devices) <= len(devices)
     return slot if few else replace(slot, form=replace(slot.form, devices=devices))
-
-
-def in_pairs(slots: Slots) -> Slots:
-    """Keeps every other exchange: each divided block is fused with the next divided one."""
-    found: list[Slot] = []
-    waits = False
-    for slot in slots:
-        if waits and slot.form.devices:
-            found[-1] = replace(slot, start=found[-1].start)
-            waits = False
-        else:
-            found.append(slot)
-            waits = bool(slot.form.devices)
-    return tuple(found)
 
 
 def through_host(slots: Slots) -> Slots:
