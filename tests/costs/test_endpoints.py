@@ -133,10 +133,15 @@ def test_messages_that_wait_for_each_other_are_charged_to_none_of_them(believed_
     network = real("deeplabv3")
     plan = halo_plan(network, some)
     graph = outline_plan(plan, network)
+    computed = [each for each in simulate(plan, network, some).activities if each.kind == "compute"]
+    ends = {(each.device, round(each.stop_s, 9)) for each in computed}
+    # What starts as the task before it ends was ready at some time before that.
     times = [
-        TaskTimes(each.task, 0, each.device, each.start_s, each.start_s, each.stop_s)
-        for each in simulate(plan, network, some).activities
-        if each.kind == "compute"
+        TaskTimes(
+            *(each.task, 0, each.device, each.start_s, each.start_s, each.stop_s),
+            described_last=(each.device, round(each.start_s, 9)) in ends,
+        )
+        for each in computed
     ]
     far = replace(far, peer_message_s=believed_s)
     seen = {device.id: EndpointEstimate(far) for device in some.devices}
