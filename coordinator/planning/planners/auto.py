@@ -49,9 +49,9 @@ _WASTEFUL = 1.25
 _LEADING, _LEADING_CLOSE = 2, 1.06
 # Strategies whose blocks are a layer or little more.
 _LIGHT = ("halo", "lw")
-# Numbers of devices that divide most maps evenly. If a power of two is clearly worse, so are
-# all after it.
-_FEWER = (48, 32, 24, 16, 12, 8, 4, 2)
+# Numbers of devices that divide most maps evenly, and three. If a power of two is clearly worse, so
+# are all after it.
+_FEWER = (48, 32, 24, 16, 12, 8, 4, 3, 2)
 # The share of a profile's error by which a plan has to be better than one device alone: errors of
 # blocks partly cancel. Assumed.
 _ERROR_SHARE = 0.5
