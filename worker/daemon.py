@@ -4,11 +4,14 @@ When it is ready, it writes `ready.json` with {"address", "data_port", "id", "pi
 directory.
 """
 
+from __future__ import annotations
+
 import asyncio
 import shutil
 import signal
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
@@ -23,19 +26,23 @@ from protos.daemon.logs import log_to_stderr
 from protos.daemon.memory import cap_memory, keep_buffers
 from protos.daemon.ports import listen
 from protos.daemon.supervision import ready_file, serving
+from protos.errors import BadConfiguration
 from protos.rpc.channels import Caller, make_gate, make_server, require_proof
 from protos.rpc.serving import SERVICE, register
-from worker.compute.compute import Compute
+from protos.wire.endpoint import Endpoint
+from worker.compute.compute import Compute, Throttle
 from worker.compute.cores import settled
 from worker.compute.measure import Measurer
 from worker.compute.sessions import Sessions
+from worker.engines import AUTO
 from worker.engines.base import Engine, Place
+from worker.engines.pick import pick_engine
+from worker.engines.registry import DEFAULT, factory_of
 from worker.engines.verified import Verified
 from worker.exchange.exchange import TaskExchange
 from worker.exchange.service import GrpcService, WorkerParts
 from worker.machine.advertise import Advertisement
 from worker.machine.identity import device_id
-from worker.machine.machine import WorkerHardware
 from worker.peers.listener import DataListener
 from worker.peers.offers import Offers
 from worker.programs.store import BlobStore
@@ -50,6 +57,42 @@ READY_FILE = "ready.json"
 _DRAIN_S = 5.0
 
 _log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHardware:
+    """The throttle of runs, the name of the engine, and the cost of messages."""
+
+    throttle: Throttle
+    engine: str = DEFAULT
+    endpoint: Endpoint = field(default_factory=Endpoint)
+
+    @classmethod
+    def of(cls, settings: WorkerSettings) -> WorkerHardware:
+        """The hardware of this machine.
+
+        Raises:
+            BadConfiguration: no such engine, or one that cannot be paced.
+        """
+        name = settings.engine
+        if settings.pace < 1 and name == AUTO:
+            name = DEFAULT
+        if settings.pace < 1 and name != DEFAULT:
+            raise BadConfiguration(
+                cause=f"the engine {name!r} cannot be slowed down to a pace of {settings.pace}",
+                cure=f"Set pace = 1, or engine = {DEFAULT}: the CPU time of others is not known",
+            )
+        if name != AUTO:
+            factory_of(name)
+        return cls(Throttle(settings.pace), name)
+
+    def make_engine(self, place: Place) -> Engine:
+        """The engine.
+
+        Raises:
+            BadConfiguration: it cannot be used here.
+        """
+        return pick_engine(self.engine, place)
 
 
 async def run(

@@ -33,6 +33,23 @@ _BOUNDS = (math.log(0.05), math.log(20.0))
 _OWN_TIME_CONSTANT_S = 300.0
 # The time of shorter tasks is mostly the event loop's.
 _LEAST_PREDICTED_S = 1e-3
+# Smaller drifts move no cut by a row; concurrent transfers look like slower links.
+DRIFT = math.log(1.2)
+LINK_DRIFT = math.log(1.5)
+# A message between devices takes milliseconds of a request at most; but the first guess is far off.
+MESSAGE_DRIFT = math.log(5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The present estimate for a device or link, as the logarithm of its factor over the first
+    measurement; `surprise` is the logarithm of the last observation over that estimate, `drift` how
+    far the factor may move before plans are looked at again.
+    """
+
+    log_factor: float
+    surprise: float = 0.0
+    drift: float = DRIFT
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,8 @@ from dataclasses import replace
 import structlog
 
 from coordinator.costs.cluster import Cluster, Device, Link
-from coordinator.costs.corrections import CorrectedCosts
+from coordinator.costs.corrections import CorrectedCosts, Observed
 from coordinator.costs.endpoints import HOST_ENDPOINT
-from coordinator.costs.observed import Observed
 from coordinator.devices.addresses import seconds_ago
 from coordinator.devices.announcements import Announcements, DeviceLeft
 from coordinator.devices.connection import Connection, Receiver

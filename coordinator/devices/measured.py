@@ -9,10 +9,15 @@ from weakref import WeakKeyDictionary
 
 from coordinator.costs.affine import Costs
 from coordinator.costs.cluster import Device, EndpointOverhead, Link
-from coordinator.costs.corrections import CorrectedCosts, Corrections
+from coordinator.costs.corrections import (
+    LINK_DRIFT,
+    MESSAGE_DRIFT,
+    CorrectedCosts,
+    Corrections,
+    Observed,
+)
 from coordinator.costs.endpoints import HOST_ENDPOINT, EndpointEstimate
 from coordinator.costs.links import LIVE_LOOPBACK, LinkEstimate, Transfer, fit_line, prior_link
-from coordinator.costs.observed import LINK_DRIFT, MESSAGE_DRIFT, Observed
 from coordinator.costs.rates import RateCosts, flop_per_s
 from coordinator.costs.regression import DeviceProfile, RegressionCosts
 from coordinator.devices.connection import Connection

@@ -30,7 +30,7 @@ from math import inf
 from typing import ParamSpec
 
 from coordinator.answers import IN_FORCE, Choice
-from coordinator.costs.observed import Observed
+from coordinator.costs.corrections import Observed
 from coordinator.plans.entries import CONSIDERED, DRIFT, PERIOD, Making, ModelPlan, are_alike
 from coordinator.plans.steps import (
     Planned,

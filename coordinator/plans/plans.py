@@ -18,7 +18,7 @@ from math import inf
 import structlog
 
 from coordinator.answers import IN_FORCE, Choice, PlanNow
-from coordinator.costs.observed import Observed
+from coordinator.costs.corrections import Observed
 from coordinator.devices.announcements import Announcements
 from coordinator.devices.devices import Devices
 from coordinator.library.loaded import Library

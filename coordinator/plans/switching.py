@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coordinator.costs.observed import Observed
+from coordinator.costs.corrections import Observed
 
 # docs/adr/0005-replanning.md: requests are up to half slower while a plan is prepared, so a period
 # of ten times that costs 5 % at worst; and at least so long that estimates have settled.

@@ -8,13 +8,6 @@ from typing import Any
 
 import structlog
 
-_shown: set[str] = set()
-
-
-def is_shown(level: str) -> bool:
-    """Whether lines of this level are written: asking costs a tenth of a line that is not."""
-    return level.upper() in _shown
-
 
 def log_to_stderr(*, as_json: bool = False, level: str = "info") -> None:
     """Configures log lines: JSON or text (coloured on a terminal), of `level` and above."""
@@ -23,9 +16,6 @@ def log_to_stderr(*, as_json: bool = False, level: str = "info") -> None:
         if as_json
         else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
-    number = logging.getLevelNamesMapping()[level.upper()]
-    _shown.clear()
-    _shown.update(name for name, of in logging.getLevelNamesMapping().items() if of >= number)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -34,7 +24,9 @@ def log_to_stderr(*, as_json: bool = False, level: str = "info") -> None:
             structlog.processors.format_exc_info,
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelNamesMapping()[level.upper()]
+        ),
         # Looked up for each line: a test runner replaces the stream.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )

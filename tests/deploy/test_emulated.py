@@ -28,7 +28,7 @@ from models.run.reference import ProgramRunner, compare, picture_inputs
 from tests.deploy.emulated import PYTHON, emulated, why_not
 from tests.deploy.packages import ROOT, build, run, wheels
 from tests.whole.cluster import assert_right, question
-from tests.worker.support import conv_program, picture
+from tests.worker.support import conv_program, picture, weights_of
 
 # What another processor could compute or lay out otherwise: frames, programs and their sessions,
 # inputs joined from parts, pictures, encodings. Without daemons: these start above.
@@ -52,7 +52,7 @@ LONG = "catalogue_networks"
 STARTS_WITHIN_S = 600.0
 TESTERS = ("hypothesis", "pytest", "pytest-asyncio")
 BIN = "/opt/imbrex/bin"
-OTHERS = (("ncnn", "Ncnn"), ("openvino", "OpenVino"))
+ENGINES = {"onnxruntime": "OnnxRuntime", "ncnn": "Ncnn", "openvino": "OpenVino"}
 
 pytestmark = [
     pytest.mark.slow,
@@ -106,45 +106,41 @@ async def test_one_arm_worker_in_a_cluster_of_others(arm, tmp_path) -> None:
             assert pi.id in answer.devices
 
 
-# Each in a process of its own, and others than onnxruntime in a folder of their own: under qemu the
-# engine that is loaded second crashes. OpenVINO also needs /sys, with which onnxruntime crashes
-# there. Both need a processor such as a Raspberry Pi 4's.
-TILE = """
+# Each engine in a process of its own, and others than onnxruntime in a folder of their own: under
+# qemu the engine that is loaded second crashes. OpenVINO also needs /sys, with which onnxruntime
+# crashes there. Both need a processor such as a Raspberry Pi 4's.
+COMPUTES = """
 import pickle, sys
 from importlib import import_module
 from pathlib import Path
 from worker.engines.base import Place
 from worker.programs.store import BlobStore
 
-folder = Path(sys.argv[2])
+name, made_by, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+folder.mkdir()
+make = getattr(import_module(f"worker.engines.{name}"), made_by)
 store = BlobStore(folder, 1 << 30)
-program, weights, x = pickle.loads((folder / "given").read_bytes())
-for sha256, data in weights.items():
-    store.path(sha256).write_bytes(data)
-made = getattr(import_module(f"worker.engines.{sys.argv[1]}"), sys.argv[3])
-engine = made(Place(folder / "programs", store, 1))
-engine.prepare(program)
-y = engine.load(program.sha256).bound({"x": x}, {"y": x.shape}).compute()["y"]
-print(y.ravel().tolist())
-"""
-
-
-# As above: in a process of its own, of a processor like a Raspberry Pi 4's.
-TILES = """
-import pickle, sys
-from pathlib import Path
-from worker.engines.base import Place
-from worker.engines.ncnn import Ncnn
-from worker.programs.store import BlobStore
-
-folder = Path(sys.argv[1])
-engine = Ncnn(Place(folder, BlobStore(folder, 1 << 30), 1))
+engine = make(Place(folder / "programs", store, 1))
 made = []
-for program, weights, feeds, shapes in pickle.loads((folder / "given").read_bytes()):
-    made.append(engine.trial(program, weights, 1).bound(feeds, shapes).compute())
+for program, weights, feeds, shapes in pickle.loads(Path(sys.argv[4]).read_bytes()):
+    for ref in program.weights:
+        store.path(ref.sha256).write_bytes(weights[ref.name].tobytes())
+    engine.prepare(program)
+    made.append(engine.load(program.sha256).bound(feeds, shapes).compute())
 (folder / "made").write_bytes(pickle.dumps(made))
 """
 OF_NETWORKS, OF_EACH, UNITS = ("digits", "mobilenetv2", "resnet18", "yolov8n"), 3, 3
+
+
+@pytest.fixture(scope="module")
+def engines(arm):
+    """The system, with all engines."""
+    others = [each for each in ENGINES if each != "onnxruntime"]
+    house = wheels(arm.shared / "engines", tuple(others), [PYTHON], "aarch64")
+    offline = ("--quiet", "--no-compile", "--no-index", f"--find-links={house}")
+    for each in others:
+        arm.run(f"{BIN}/pip", "install", *offline, f"--target=/opt/{each}", each)
+    return arm
 
 
 @pytest.fixture
@@ -156,10 +152,7 @@ def tiles(monkeypatch):
 
     class Noting(ProgramRunner):
         def run(self, program, feeds, outputs):
-            weights = {
-                ref.name: np.array(self._blobs.array_of(ref.sha256)).reshape(ref.dims)
-                for ref in program.weights
-            }
+            weights = weights_of(program, self._blobs)
             results = super().run(program, feeds, outputs)
             made = dict(zip(outputs, results, strict=True))
             found[-1].append((program, weights, {k: np.array(v) for k, v in feeds.items()}, made))
@@ -176,17 +169,25 @@ def tiles(monkeypatch):
     return [each for of in found for each in of[:: len(of) // OF_EACH][:OF_EACH]]
 
 
-def test_ncnn_computes_tiles_of_networks_as_onnxruntime_does_here(arm, tiles) -> None:
-    house = wheels(arm.shared / "of-ncnn", ("ncnn",), [PYTHON], "aarch64")
-    offline = ("--quiet", "--no-compile", "--no-index", f"--find-links={house}")
-    arm.run(f"{BIN}/pip", "install", *offline, "--target=/opt/of-ncnn", "ncnn")
-    folder = arm.shared / "tiles"
-    folder.mkdir()
+def computed(arm, engine, given):
+    """What an engine makes there of programs with their weights, inputs and shapes of outputs."""
+    file, folder = arm.shared / f"given-{engine}", arm.shared / f"by-{engine}-{len(given)}"
+    file.write_bytes(pickle.dumps(given))
+    variables: list[str] = []
+    with contextlib.ExitStack() as stack:
+        if engine != "onnxruntime":
+            variables = [f"PYTHONPATH=/opt/{engine}", "QEMU_CPU=cortex-a72"]
+        if engine == "openvino":
+            run("mount", "-t", "sysfs", "sysfs", arm.root / "sys")
+            stack.callback(run, "umount", arm.root / "sys")
+        command = (f"{BIN}/python", "-c", COMPUTES, engine, ENGINES[engine])
+        arm.run("env", *variables, *command, str(folder), str(file))
+    return pickle.loads((folder / "made").read_bytes())
+
+
+def test_ncnn_computes_tiles_of_networks_as_onnxruntime_does_here(engines, tiles) -> None:
     given = [(*each, {k: v.shape for k, v in made.items()}) for *each, made in tiles]
-    (folder / "given").write_bytes(pickle.dumps(given))
-    variables = ("PYTHONPATH=/opt/of-ncnn", "QEMU_CPU=cortex-a72")
-    arm.run("env", *variables, f"{BIN}/python", "-c", TILES, str(folder))
-    found = pickle.loads((folder / "made").read_bytes())
+    found = computed(engines, "ncnn", given)
     assert len(found) == len(OF_NETWORKS) * OF_EACH == 12
     errors = [
         compare(there, here).max_rel_error for there, (*_, here) in zip(found, tiles, strict=True)
@@ -195,32 +196,15 @@ def test_ncnn_computes_tiles_of_networks_as_onnxruntime_does_here(arm, tiles) ->
     assert max(errors) <= 1e-5
 
 
-def test_all_engines_compute_the_same(arm) -> None:
+def test_all_engines_compute_the_same(engines) -> None:
     program, blobs = conv_program()
-    weights = {ref.sha256: bytes(blobs.bytes_of(ref.sha256)) for ref in program.weights}
-    house = wheels(arm.shared / "engines", ("ncnn", "openvino"), [PYTHON], "aarch64")
-    offline = ("--quiet", "--no-compile", "--no-index", f"--find-links={house}")
-    for engine in ("ncnn", "openvino"):
-        arm.run(f"{BIN}/pip", "install", *offline, f"--target=/opt/{engine}", engine)
-    results = []
-    for engine, name in (("onnxruntime", "OnnxRuntime"), *OTHERS):
-        folder = arm.shared / engine
-        folder.mkdir()
-        (folder / "given").write_bytes(pickle.dumps((program, weights, picture())))
-        command = (f"{BIN}/python", "-c", TILE, engine, str(folder), name)
-        with contextlib.ExitStack() as stack:
-            variables = []
-            if engine != "onnxruntime":
-                variables = [f"PYTHONPATH=/opt/{engine}", "QEMU_CPU=cortex-a72"]
-            if engine == "openvino":
-                run("mount", "-t", "sysfs", "sysfs", arm.root / "sys")
-                stack.callback(run, "umount", arm.root / "sys")
-            shown = arm.run("env", *variables, *command)
-        results.append(np.array(json.loads(shown.splitlines()[-1])))
-    for other in results[1:]:
-        difference = np.abs(results[0] - other).max()
-        print(f"largest difference {difference:.1e} of {np.abs(results[0]).max():.1f}")
-        assert difference <= 1e-4 * np.abs(results[0]).max()
+    x = picture()
+    given = [(program, weights_of(program, blobs), {"x": x}, {"y": x.shape})]
+    first, *others = (computed(engines, engine, given)[0]["y"] for engine in ENGINES)
+    for other in others:
+        difference = np.abs(first - other).max()
+        print(f"largest difference {difference:.1e} of {np.abs(first).max():.1f}")
+        assert difference <= 1e-4 * np.abs(first).max()
 
 
 def test_the_core_of_the_suite(arm) -> None:

@@ -7,7 +7,7 @@ from math import inf, log
 import pytest
 
 from coordinator.answers import IN_FORCE, Choice
-from coordinator.costs.observed import Observed
+from coordinator.costs.corrections import Observed
 from coordinator.plans import book as module
 from coordinator.plans.book import FIRST_PLAN_S, NO_WORKER, PlanBook
 from coordinator.plans.entries import DRIFT, MOST_LEFT, PERIOD, SETTLE_S

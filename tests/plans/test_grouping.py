@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from coordinator.costs.observed import Observed
+from coordinator.costs.corrections import Observed
 from coordinator.plans.book import PlanBook
 from coordinator.plans.grouping import KEEP_S, Regrouping
 from coordinator.plans.steps import (

@@ -8,8 +8,7 @@ from itertools import pairwise
 import pytest
 
 from coordinator.costs.cluster import Cluster
-from coordinator.costs.corrections import CorrectedCosts, Corrections
-from coordinator.costs.observed import DRIFT, Observed
+from coordinator.costs.corrections import DRIFT, CorrectedCosts, Corrections, Observed
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.plans.named import strategy
 from coordinator.plans.switching import HEARD_S, LOOKS_IN_PERIOD, PERIOD_S, SETTLE_S, Switching

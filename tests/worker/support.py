@@ -257,3 +257,10 @@ def terminate(running):
     """SIGTERM; the exit code."""
     running.process.send_signal(signal.SIGTERM)
     return running.process.wait(15)
+
+
+def weights_of(program, blobs):
+    """The program's weights by name."""
+    return {
+        ref.name: np.array(blobs.array_of(ref.sha256)).reshape(ref.dims) for ref in program.weights
+    }

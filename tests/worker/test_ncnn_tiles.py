@@ -1,6 +1,5 @@
 """Every tile of whole networks by ncnn: the answer is onnxruntime's of the whole network."""
 
-import numpy as np
 import pytest
 
 from models.catalogue.catalogue import load
@@ -17,6 +16,7 @@ from models.run.reference import (
     random_inputs,
 )
 from models.vision.pixels import as_values
+from tests.worker.support import weights_of
 from worker.engines.base import Place
 from worker.engines.registry import factory_of
 from worker.programs.store import BlobStore
@@ -38,13 +38,13 @@ def runs(tmp_path, monkeypatch):
 
     class ByNcnn(ProgramRunner):
         def run(self, program, feeds, outputs):
-            weights = {
-                ref.name: np.asarray(self._blobs.array_of(ref.sha256)).reshape(ref.dims)
-                for ref in program.weights
-            }
             expected = super().run(program, feeds, outputs)
             shapes = {name: a.shape for name, a in zip(outputs, expected, strict=True)}
-            results = engine.trial(program, weights, 1).bound(feeds, shapes).compute()
+            results = (
+                engine.trial(program, weights_of(program, self._blobs), 1)
+                .bound(feeds, shapes)
+                .compute()
+            )
             ran.append(program.sha256)
             return [results[name] for name in outputs]
 

@@ -2,8 +2,7 @@ import pytest
 
 from coordinator.settings import CoordinatorSettings
 from protos.errors import BadConfiguration
-from worker.daemon import run
-from worker.machine.machine import WorkerHardware
+from worker.daemon import WorkerHardware, run
 from worker.settings import WorkerSettings
 
 

@@ -33,9 +33,9 @@ def interfaces(bind: str, chosen: Sequence[str]) -> list[Interface]:
     Raises:
         BadConfiguration: no interface has a configured address.
     """
-    wanted = list(chosen) or (
-        [] if bind in _ANY else ["127.0.0.1" if bind in ("localhost", "::1", "[::1]") else bind]
-    )
+    wanted = list(chosen)
+    if not wanted and bind not in _ANY:
+        wanted = ["127.0.0.1" if bind in ("localhost", "::1", "[::1]") else bind]
     own = own_interfaces()
     if not wanted:
         return best(own)

@@ -24,9 +24,9 @@ from imbrex.demo.emulation.throttle import EmulatedThrottle
 from imbrex.described import find_planners_here
 from protos.daemon.logs import log_to_stderr
 from protos.daemon.parent import follow_parent
+from worker.daemon import WorkerHardware
 from worker.daemon import serve as serve_worker
 from worker.engines.base import Engine, Place
-from worker.machine.machine import WorkerHardware
 from worker.settings import WorkerSettings
 
 
