@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import h11
 import structlog
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -43,6 +44,7 @@ DRAIN_S = 5
 KEEP_ALIVE_S = 75
 # A request's head is one or two packets.
 HEAD_S = 10.0
+MOST_HEAD_BYTES = 64 * 1024
 # systemd allows a service 1024 files, and connections to workers need some.
 MOST_CONNECTIONS = 400
 # Loopback may be a proxy for many clients, so that only the total limit applies to it.
@@ -141,6 +143,25 @@ def _listening(settings: CoordinatorSettings) -> Iterator[socket.socket]:
         yield listener
 
 
+class _WholeAnswers(h11.Connection):
+    """Holds an answer's head until its body comes, so that both are one write: a proxy that gets
+    nothing from a coordinator that dies can ask another one, but once it has passed on a head the
+    request is lost.
+    """
+
+    _head = b""
+
+    def send(self, event: h11.Event) -> bytes | None:  # type: ignore[override]
+        """The bytes to write for the event."""
+        data = super().send(event)
+        if isinstance(event, h11.Response):
+            self._head = data or b""
+            return b""
+        if self._head and data is not None:
+            data, self._head = self._head + data, b""
+        return data
+
+
 class HttpConnection(H11Protocol):
     """One client's connection; closed if a request's head is not complete in time."""
 
@@ -151,6 +172,7 @@ class HttpConnection(H11Protocol):
     def __init__(self, *arguments: Any, most_of_address: int, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._most_of_address = most_of_address
+        self.conn = _WholeAnswers(h11.SERVER, MOST_HEAD_BYTES)
 
     def connection_made(self, transport: Any) -> None:
         """A client has connected (with TLS: after the handshake, which asyncio limits to a

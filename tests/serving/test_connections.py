@@ -103,6 +103,18 @@ async def test_who_waits_for_an_answer_is_left_alone() -> None:
         writer.close()
 
 
+async def test_nothing_is_seen_of_an_answer_whose_body_never_comes() -> None:
+    async def dying(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        send.__self__.transport.close()
+
+    async with listening(dying) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(ALIVE)
+        assert await ended(reader) == b""
+        writer.close()
+
+
 async def alive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(ALIVE)
     assert b" 200 " in await read(reader, b"}")
