@@ -45,6 +45,7 @@ EXTRAS = {"av": "watch", "paho": "mqtt"} | dict.fromkeys(
         "nats",
         "PIL",
         "grpc_reflection",
+        "h11",
         "prometheus_client",
         "python_multipart",
         "sklearn",
