@@ -74,7 +74,7 @@ def measure(name: str) -> dict[str, Any]:
             programs[best] += 1
             seconds = [seconds[0] + onnxruntime_s, seconds[1] + best_s]
             tensors |= outputs
-    whole = WholeModel(loaded.proto).run(as_values(graph, feeds))
+    whole = WholeModel(loaded.proto, threads=0).run(as_values(graph, feeds))
     result = answer(graph.outputs, graph.joined, tensors, graph.ending)
     return {
         "onnxruntime_s": seconds[0],

@@ -108,7 +108,9 @@ def timed(name: str, folder: Path, *, signed: bool) -> dict[str, Any]:
     """Milliseconds of a whole network in float and in eight bits, and their ratio."""
     proto = load(name).proto
     feeds = random_inputs(load_graph(proto, name))
-    models = [WholeModel(each) for each in (proto, quantised(proto, folder, signed=signed))]
+    models = [
+        WholeModel(each, threads=0) for each in (proto, quantised(proto, folder, signed=signed))
+    ]
     seconds: tuple[list[float], list[float]] = ([], [])
     for _ in range(ROUNDS):
         for model, taken in zip(models, seconds, strict=True):

@@ -69,7 +69,7 @@ def ask(lab: Lab, model: str) -> Question:
     graph = loaded.served.network.graph
     write_maps(lab.turns, name, maps_of(graph))
     feeds = random_inputs(graph)
-    expected = WholeModel(catalogue.load(path).proto).run(as_values(graph, feeds))
+    expected = WholeModel(catalogue.load(path).proto, threads=0).run(as_values(graph, feeds))
     return Question(name, loaded, write_tensors(feeds), expected)
 
 

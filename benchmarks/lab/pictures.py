@@ -80,7 +80,7 @@ def _detector(loaded: LoadedModel, graph: Graph, plain: Sidecar) -> Sidecar | No
         return None
     network = network_of(replace(loaded, sidecar=plain))
     feeds = as_values(network.graph, random_inputs(network.graph))
-    outputs = WholeModel(loaded.proto).run(feeds)
+    outputs = WholeModel(loaded.proto, threads=0).run(feeds)
     ((name, selection),) = head.selections(graph.output_shapes, len(found.labels)).items()
     least = float(np.quantile(selection.best(outputs[name]), 1 - PASSING))
     chosen = replace(head, min_score=least)

@@ -101,7 +101,8 @@ def loss_report(
         PLANNED: Encoded(wired, planned, in_half=loss.in_half),
         EVERYWHERE: Encoded(wired, alone, in_half=loss.in_half),
     }
-    whole, differences = WholeModel(loaded.proto), {name: Differences() for name in runs}
+    whole = WholeModel(loaded.proto, threads=0)
+    differences = {name: Differences() for name in runs}
     pictures: dict[str, list[EvaluatedPicture]] = {"exact": [], **{name: [] for name in runs}}
     for number, asked in enumerate(_inputs(loaded, network, inputs)):
         step(number / inputs)

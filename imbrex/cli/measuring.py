@@ -114,7 +114,11 @@ def question(model: str, seed: int) -> Posed:
         loaded = catalogue.load(model)
         graph = loading.network_of(loaded).graph
         feeds = random_inputs(graph, seed)
-        right = both_answers(loaded.proto, as_values(graph, feeds)) if is_quantised(graph) else ()
+        right = (
+            both_answers(loaded.proto, as_values(graph, feeds), threads=0)
+            if is_quantised(graph)
+            else ()
+        )
         return Posed(write_tensors(feeds), right)
 
 

@@ -213,7 +213,7 @@ def _made(
     held = max(1, len(pictures) // HELD_OUT)
     calibrating = _Feeds(pictures[held:])
     bar.update(task, description="calibrating")
-    whole = WholeModel(loaded.proto)
+    whole = WholeModel(loaded.proto, threads=0)
     with TemporaryDirectory(prefix="imbrex-quantise-") as folder:
         quantiser = Quantiser(loaded.proto, calibrating, Path(folder))
         bar.update(task, description="finding sensitive layers")
@@ -226,7 +226,7 @@ def _made(
         )
         made = quantiser.made(in_float)
     bar.update(task, description="comparing")
-    quantised, compared = WholeModel(made), pictures[:held]
+    quantised, compared = WholeModel(made, threads=0), pictures[:held]
     same, top1, speedup = _compared(sidecar, whole, quantised, compared)
     figures = Figures(loaded.name, len(pictures) - held, held, same, top1, speedup, tuple(in_float))
     if any(each.truth for each in compared):

@@ -188,10 +188,10 @@ def _like(exact: Arrays, answer: Arrays) -> dict[str, np.ndarray]:
         }
 
 
-def both_answers(model: onnx.ModelProto, feeds: Arrays) -> tuple[Arrays, Arrays]:
+def both_answers(model: onnx.ModelProto, feeds: Arrays, threads: int = 1) -> tuple[Arrays, Arrays]:
     """The whole model's, with onnxruntime's optimisations and without."""
-    whole = WholeModel(model).run(feeds)
-    return whole, WholeModel(model, optimised=False).run(feeds)
+    whole = WholeModel(model, threads).run(feeds)
+    return whole, WholeModel(model, threads, optimised=False).run(feeds)
 
 
 def nearest(answer: Arrays, right: Sequence[Arrays]) -> dict[str, np.ndarray]:

@@ -40,6 +40,8 @@ TOLERANCE = PLAIN
 FAULT = 10.0
 # Maps inside the network that are compared where its outputs don't show that fault.
 _MOST_INSIDE = 16
+# Beyond this several threads pay.
+_FLOP_OF_ONE_THREAD = 1e9
 # What float64 takes a minute for.
 _MOST_FLOP_IN_DOUBLE = 300e9
 
@@ -131,8 +133,10 @@ def check(  # noqa: PLR0913 - options of one command
     feeds = random_inputs(network.graph) if feeds is None else feeds
     progress("whole model", 0.0)
     total_flop = sum(work.flop for _, works in _works(network) for work in works)
-    judge = _Judge(model, network.graph, as_values(network.graph, feeds), total_flop)
-    split = _Split(network, feeds, fault, grid_shape)
+    threads = 1 if total_flop <= _FLOP_OF_ONE_THREAD else 0
+    double = total_flop <= _MOST_FLOP_IN_DOUBLE
+    judge = _Judge(model, network.graph, as_values(network.graph, feeds), threads, double)
+    split = _Split(network, feeds, fault, grid_shape, threads)
     alone = [(i, i + 1) for i in range(len(network.units))]
     worst = Judgement()
     for label, blocking in (
@@ -197,9 +201,10 @@ class _Split:
         feeds: Mapping[str, np.ndarray],
         fault: TileFault,
         grid_shape: tuple[int, int],
+        threads: int,
     ) -> None:
         self._network, self._feeds, self._fault = network, feeds, fault
-        self._grid = grid_shape
+        self._grid, self._threads = grid_shape, threads
         self._blobs = BlobSource()
 
     def run(
@@ -209,7 +214,7 @@ class _Split:
         that is whole. `progress` hears the share of the blocks that is done.
         """
         network = self._network
-        run = TileRun(network, self._blobs, self._feeds, self._fault)
+        run = TileRun(network, self._blobs, self._feeds, self._fault, self._threads)
         divided = [k for k, block in enumerate(blocking) if network.is_divisible(*block)]
         spoilt = divided[0] if divided else 0
         for index, (start, stop) in enumerate(blocking):
@@ -226,12 +231,17 @@ class _Judge:
     """
 
     def __init__(
-        self, model: onnx.ModelProto, graph: Graph, values: Arrays, total_flop: float
+        self,
+        model: onnx.ModelProto,
+        graph: Graph,
+        values: Arrays,
+        threads: int,
+        fits_double: bool,
     ) -> None:
         self._model, self._graph, self._values = model, graph, values
-        self._fits_double = total_flop <= _MOST_FLOP_IN_DOUBLE
+        self._threads, self._fits_double = threads, fits_double
         self._ranked = entering(model, graph)
-        self._answers = both_answers(model, values)
+        self._answers = both_answers(model, values, threads)
         self._exact: dict[str, np.ndarray] | None = None
         self.tolerance = tolerance(graph)
         self.noise = 0.0
@@ -244,7 +254,7 @@ class _Judge:
             model = given(model, self._graph, ranked)
             feeds = {**feeds, **{name: run.tensors[name] for name in ranked}}
             answer = with_own(answer, run.tensors, ranked)
-        answers = both_answers(model, feeds) if ranked else self._answers
+        answers = both_answers(model, feeds, self._threads) if ranked else self._answers
         right = reference(answers, self._graph)
         judgement, allowed = right.judge(answer), right.widest
         if judgement.excess > 1.0 and (exact := self._in_double(model, feeds, ranked)) is not None:
@@ -283,7 +293,7 @@ class _Judge:
         model = onnx.ModelProto()
         model.CopyFrom(self._model)
         model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-        whole, again = both_answers(model, self._values)
+        whole, again = both_answers(model, self._values, self._threads)
         limit = tolerance(self._graph)
 
         def error(name: str, array: np.ndarray) -> Comparison:

@@ -62,7 +62,7 @@ class Encoded:
             if in_half and info.data_type == TensorProto.FLOAT and name in network.graph.producer
         }
         alter = partial(round_to_half, floats=floats) if in_half else _nothing
-        self._runner = ProgramRunner(blobs, altered=alter)
+        self._runner = ProgramRunner(blobs, threads=0, altered=alter)
 
     def run(self, feeds: Arrays) -> dict[str, np.ndarray]:
         """The network's outputs."""

@@ -113,7 +113,7 @@ def sensitive(
     expected = [whole.run(each) for each in seen]
 
     def error(in_float: Collection[str]) -> float:
-        run = WholeModel(quantiser.made(in_float))
+        run = WholeModel(quantiser.made(in_float), threads=0)
         return sum(_error(run.run(each), right) for each, right in zip(seen, expected, strict=True))
 
     began_s = time.monotonic()

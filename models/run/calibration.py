@@ -24,7 +24,7 @@ def ranges_of(graph: Graph, inputs: Iterable[Mapping[str, np.ndarray]]) -> Value
     blobs, found = BlobSource(), dict[str, Range]()
     demand = {name: Box.whole(graph.shape(name)) for name in wanted}
     piece = cut(graph, graph.nodes, demand, blobs, static=True)
-    runner = ProgramRunner(blobs)
+    runner = ProgramRunner(blobs, threads=0)
     for feeds in inputs:
         # A stride may skip the last rows of an input.
         read = {name: feeds[name][box.slices()] for name, box in piece.inputs.items()}

@@ -25,11 +25,14 @@ from models.tensors.wire import Pixels
 class WholeModel:
     """The unsplit model in plain onnxruntime, whose optimisations may be left out.
 
+    Several `threads` (0: one per core) take milliseconds to start and to end, which only a large
+    model makes up for.
+
     Raises:
         BadRequest: onnxruntime refuses the model, or its inputs.
     """
 
-    def __init__(self, model: onnx.ModelProto, threads: int = 0, *, optimised: bool = True) -> None:
+    def __init__(self, model: onnx.ModelProto, threads: int = 1, *, optimised: bool = True) -> None:
         options = _options(threads)
         if not optimised:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -56,7 +59,7 @@ class ProgramRunner:
     def __init__(
         self,
         blobs: BlobSource,
-        threads: int = 0,
+        threads: int = 1,
         altered: Callable[[onnx.ModelProto], None] = lambda model: None,
     ) -> None:
         self._blobs = blobs

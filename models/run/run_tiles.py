@@ -31,12 +31,14 @@ class TileRun:
         blobs: BlobSource,
         feeds: Mapping[str, np.ndarray],
         fault: TileFault = lambda feeds: feeds,
+        threads: int = 1,
     ) -> None:
         self.tensors: dict[str, np.ndarray] = {}
         self._network = network
         self._blobs = blobs
         self._feeds = as_they_travel(network.graph, feeds)
         self._fault = fault
+        self._threads = threads
 
     def block(
         self, start: int, stop: int, tiles: Sequence[MapTile], planted: Planted | None = None
@@ -45,7 +47,7 @@ class TileRun:
         `planted` fault in the middle one.
         """
         network, graph = self._network, self._network.graph
-        runner = ProgramRunner(self._blobs)
+        runner = ProgramRunner(self._blobs, self._threads)
         self.tensors.update(
             {name: _unwritten(graph.tensors[name]) for name in network.outputs(start, stop)}
         )

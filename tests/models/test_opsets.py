@@ -63,7 +63,7 @@ MAKERS = {
     "layer norm": "LayerNormalization RMSNormalization",
     "grid sample": "GridSample",
 }
-GRAPHS, TRIES = 10, 20
+GRAPHS, TRIES = 4, 50
 # What ONNX has no more, and what onnxruntime has no kernel for.
 NOT_RUN = {10: {"Upsample"}, 22: {"GlobalLpPool"}}
 
