@@ -80,7 +80,7 @@ def a_liar_that_is_examined(target: Target) -> Happened:
     return Happened(ok, f"{found[LIAR]['state']}; accused wrongly: {_accused(found)}")
 
 
-@attack("H6", "it never computes for a request", place="liar-from-start", quick=True)
+@attack("H6", "it never computes for a request", place="liar-from-start")
 def a_member_that_lies_from_the_beginning(target: Target) -> Happened:
     """A device that lies already when it joins."""
     with httpx.Client(base_url=target.url, timeout=60) as client:

@@ -39,7 +39,9 @@ class Flood:
         await self._zeroconf.async_close()
 
 
-@pytest.mark.parametrize("slots", [membership.MAX_STRANGERS, 64])
+@pytest.mark.parametrize(
+    "slots", [pytest.param(membership.MAX_STRANGERS, marks=pytest.mark.slow), 64]
+)
 async def test_devices_are_found_during_a_flood_and_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slots: int
 ) -> None:

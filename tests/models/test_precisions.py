@@ -25,8 +25,14 @@ EXACT = frozenset({"QDQ u8", "QOperator"})
 LIMITS = {"QDQ s8": {PLAIN, SIGNED}, "half": {HALF}, "dynamic": {PLAIN, AVERAGED}}
 
 
-@pytest.mark.parametrize("name", QUANTISED)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [
+        (form, name) if (row + column) % 2 else pytest.param(form, name, marks=pytest.mark.slow)
+        for row, form in enumerate(FORMS)
+        for column, name in enumerate(QUANTISED)
+    ],
+)
 def test_every_form_is_split_and_agrees(form: str, name: str) -> None:
     model = network_in(form, name)
     network = divide(load_graph(model))

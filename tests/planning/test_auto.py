@@ -1,7 +1,7 @@
 """`auto`: never slower than one device, and which strategies it tries."""
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import get_args
 
 import pytest
@@ -126,7 +126,8 @@ def test_what_an_estimate_rules_out_is_not_searched() -> None:
         pytest.param("squeezenet", "pi4-gbe", (6, 8, 12, 16), marks=pytest.mark.slow),
         pytest.param("resnet18", "pi4-gbe", (6, 8, 12, 16), marks=pytest.mark.slow),
         pytest.param("squeezenet", "pi3b-ort", (8, 16), marks=pytest.mark.slow),
-        ("yolov3-tiny", "pi3b-ort", (8, 16)),
+        pytest.param("yolov3-tiny", "pi3b-ort", (8, 16), marks=pytest.mark.slow),
+        ("digits", "pi3b-ort", (4, 8)),
     ],
 )
 def test_more_devices_are_never_worse(name: str, kind: str, counts: tuple[int, ...]) -> None:
@@ -176,15 +177,13 @@ def costlier(some: Cluster, what: str, times: float) -> Cluster:
     return replace(some, devices=tuple(devices), uplink=uplink)
 
 
-@pytest.mark.parametrize("what", ["links", "messages", "rates"])
 @pytest.mark.parametrize(
-    ("name", "kind"),
+    ("name", "kind", "what"),
     [
-        (name, kind)
-        if (name, kind) == ("digits", "pi4-gbe")
-        else pytest.param(name, kind, marks=pytest.mark.slow)
-        for name in CHEAPER
-        for kind in ("pi4-gbe", "pi5-gbe")
+        case
+        if case == ("digits", "pi4-gbe", "messages")
+        else pytest.param(*case, marks=pytest.mark.slow)
+        for case in product(CHEAPER, ("pi4-gbe", "pi5-gbe"), ("links", "messages", "rates"))
     ],
 )
 def test_what_gets_cheaper_gets_no_slower(name: str, kind: str, what: str) -> None:

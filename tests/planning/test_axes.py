@@ -132,7 +132,10 @@ def test_thousands_of_graphs_are_never_said_to_need_less() -> None:
     assert check_graphs(3000) > 2000
 
 
-@pytest.mark.parametrize("pads", SAME)
+@pytest.mark.parametrize(
+    "pads",
+    [*SAME[::2], *(pytest.param(pads, marks=pytest.mark.slow) for pads in SAME[1::2])],
+)
 def test_every_strategy_plans_networks_that_pad_by_themselves(pads: Sequence[int]) -> None:
     model = tensorflow_like(pads)
     network = divide(load_graph(model, "padded"))

@@ -55,7 +55,16 @@ def test_legal_and_predicted_by_the_simulator(name: str) -> None:
     assert plan.traffic.halo > 0
 
 
-@pytest.mark.parametrize(("name", "least"), [("vgg16-conv", 1.2), ("yolov2", 1.2), ("resnet50", 2)])
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("vgg16-conv", 1.2),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (("yolov2", 1.2), ("resnet50", 2))
+        ),
+    ],
+)
 def test_faster_than_the_published_scheme_on_eight(name: str, least: float) -> None:
     network, some = real(name), pis(8)
     published = simulate(strategy("aofl")(network, some), network, some).latency_s

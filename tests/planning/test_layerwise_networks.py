@@ -15,7 +15,13 @@ from tests.planning.clusters import cluster
 from tests.planning.run_plan import run_plan
 
 
-@pytest.mark.parametrize("name", ["digits", "vgg16-conv", "resnet50"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "digits",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("vgg16-conv", "resnet50")),
+    ],
+)
 def test_plans_give_the_whole_models_answer(name: str) -> None:
     model = catalogue.load(name).proto
     network = divide(load_graph(model))

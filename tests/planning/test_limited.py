@@ -68,12 +68,11 @@ def test_a_network_that_it_does_not_take_stays_with_the_others(name: str) -> Non
 @pytest.mark.parametrize(
     ("model", "medium"),
     [
-        ("resnet50", "star"),
+        ("digits", "star"),
         *(
             pytest.param(model, medium, marks=pytest.mark.slow)
             for model in ("resnet50", "yolov8n")
             for medium in ("star", "switch", "air")
-            if (model, medium) != ("resnet50", "star")
         ),
     ],
 )

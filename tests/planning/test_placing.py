@@ -61,7 +61,10 @@ def assert_fits(plan: Plan, of: Network, cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("name", SHARDED)
-@pytest.mark.parametrize("memory_mb", [(200, 200, 200), (180, 290, 180, 0)])
+@pytest.mark.parametrize(
+    "memory_mb",
+    [pytest.param((200, 200, 200), marks=pytest.mark.slow), (180, 290, 180, 0)],
+)
 def test_every_strategy_answers_from_devices_that_hold_a_share(
     name: str, memory_mb: tuple[int, ...]
 ) -> None:

@@ -166,7 +166,7 @@ def test_bands_and_uneven_grids_cost_what_the_definition_costs() -> None:
 
 
 def test_each_block_is_costed_by_the_engine_that_is_faster_at_it() -> None:
-    network = real("resnet50")
+    network = real("yolov3-tiny")
     dense = RateCosts(4.0, rate_1x1=0.25, run_s=1e-4)
     both = replace(dense, others=(RateCosts(2.0, run_s=1e-4, engine="other"),))
     some = CLUSTERS["alike"]

@@ -48,7 +48,7 @@ async def right(real: Real, source: str) -> bool:
 async def test_a_plan_ends_with_its_last_request(real: Real, model: Path) -> None:
     coordinator, name = real.coordinator, str(model)
     graphs: list[weakref.ref[TaskGraph]] = []
-    for strategy in ("lw", "efl", "ofl", "single", "halo", "lw"):
+    for strategy in ("lw", "single", "halo", "lw"):
         reply = await real.http.post(f"/v1/models/tiny/plan?strategy={strategy}")
         put = await real.http.put("/v1/plans/tiny", content=reply.content)
         assert put.status_code == 200

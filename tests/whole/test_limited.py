@@ -33,10 +33,15 @@ async def one_of_three(folder):
         yield limited, [each.address for each in (limited, one, two)]
 
 
-async def test_every_strategy_is_right_and_none_gives_it_a_tile(tmp_path):
+@pytest.mark.parametrize(
+    "strategies",
+    [("single", "lw", "halo", "auto"), pytest.param(tuple(STRATEGIES), marks=pytest.mark.slow)],
+    ids=["some", "all"],
+)
+async def test_every_strategy_is_right_and_none_gives_it_a_tile(tmp_path, strategies):
     feeds, whole = question(MODEL)
     async with one_of_three(tmp_path) as (limited, addresses):
-        for strategy in STRATEGIES:
+        for strategy in strategies:
             async with coordinator(tmp_path / strategy, addresses, strategy) as host:
                 (device,) = (each for each in host.device_statuses() if each.id == limited.id)
                 assert device.facts["limits"] == {"networks": (), "shapes": (), "dtypes": ()}

@@ -84,9 +84,11 @@ def mixed(request):
     return (request.param, "onnxruntime")
 
 
-async def test_a_mixed_cluster_is_exact(tmp_path, mixed):
-    """By the host, between devices, by channels, and what users get."""
-    assert_exact(await compared_on(tmp_path, "digits", ["lw", "halo", "kcut", "auto"], mixed))
+async def test_a_mixed_cluster_is_exact(tmp_path):
+    """Between devices, and by channels."""
+    pytest.importorskip("ncnn", reason="needs the extra ncnn")
+    mixed = ("ncnn", "onnxruntime")
+    assert_exact(await compared_on(tmp_path, "digits", ["halo", "kcut"], mixed))
 
 
 @pytest.mark.slow
