@@ -267,7 +267,9 @@ def test_a_hostile_model_is_refused_in_bounded_memory(
 
 
 @pytest.mark.parametrize(
-    "command", COMMANDS, ids=lambda words: words[-1] if len(words) < 3 else words[0]
+    "command",
+    [*COMMANDS[::2], *(pytest.param(each, marks=pytest.mark.slow) for each in COMMANDS[1::2])],
+    ids=lambda words: words[-1] if len(words) < 3 else words[0],
 )
 @pytest.mark.parametrize("what", ["a million nodes", "weights in a pipe", "functions that double"])
 def test_every_command_that_reads_a_model_refuses_it(

@@ -76,7 +76,7 @@ def test_it_ends_with_what_was_gained_and_lost(store: str, pictures: Path) -> No
     assert figures.told() == "2.1 times as fast on this device; 50.0% of best classes agree"
 
 
-@pytest.mark.parametrize("where", ["pictures", "labels"])
+@pytest.mark.parametrize("where", [pytest.param("pictures", marks=pytest.mark.slow), "labels"])
 def test_where_the_objects_are_known_the_map_of_both_is_told(
     store: str, pictures: Path, where: str
 ) -> None:

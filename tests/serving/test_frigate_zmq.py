@@ -387,7 +387,16 @@ def test_other_outputs_are_refused_with_the_setting_to_change(kind) -> None:
     assert "model_type" in refused.value.cure
 
 
-@pytest.mark.parametrize("endpoint", ["udp://127.0.0.1:5555", "tcp://*:5555", "tcp://127.0.0.1"])
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "tcp://127.0.0.1",
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ("udp://127.0.0.1:5555", "tcp://*:5555")
+        ),
+    ],
+)
 def test_an_address_that_cannot_be_used_is_named(tmp_path: Path, endpoint: str) -> None:
     flags = ("--port", 0, "--no-mdns", "--no-host-computes", "--state-dir", tmp_path)
     ran = imbrex_process("coordinator", *flags, "--frigate-zmq", endpoint)

@@ -250,7 +250,7 @@ def test_a_state_moves_there_while_a_server_is_restarted(tmp_path, state_dir, nu
 
 
 @needs_server
-@pytest.mark.parametrize("harm", ["kill", "pause"])
+@pytest.mark.parametrize("harm", [pytest.param("kill", marks=pytest.mark.slow), "pause"])
 def test_without_a_quorum_changes_are_refused_and_the_copy_is_read(
     tmp_path, state_dir, opened, harm
 ):

@@ -103,7 +103,7 @@ def liar(monkeypatch: pytest.MonkeyPatch) -> Liar:
 
 
 @pytest.mark.parametrize("strategy", ["ofl", "lw", "halo"])
-@pytest.mark.parametrize("spoil", [noisy, zeroed])
+@pytest.mark.parametrize("spoil", [noisy, pytest.param(zeroed, marks=pytest.mark.slow)])
 async def test_a_liar_is_found_by_the_audit_alone(
     liar: Liar, tmp_path: Path, spoil: Callable[[np.ndarray], np.ndarray], strategy: str
 ) -> None:

@@ -25,7 +25,7 @@ def question() -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     return feeds, WholeModel(proto, 1).run(feeds)
 
 
-@pytest.mark.parametrize("strategy", ["ofl", "halo"])
+@pytest.mark.parametrize("strategy", [pytest.param("ofl", marks=pytest.mark.slow), "halo"])
 async def test_a_worker_killed_in_mid_request_costs_no_request(question, strategy: str) -> None:
     feeds, whole = question
     async with local_cluster(3, pace=0.2, strategy=strategy, profile=False) as cluster:

@@ -76,7 +76,7 @@ async def asked_all_along(host, feeds, whole, ended: asyncio.Event) -> int:
     return answers
 
 
-@pytest.mark.parametrize("strategy", ["ofl", "halo"])
+@pytest.mark.parametrize("strategy", ["ofl", pytest.param("halo", marks=pytest.mark.slow)])
 async def test_a_request_that_ends_devices_fails_at_the_second(tmp_path, strategy) -> None:
     feeds, whole = question(MODEL)
     (name,) = feeds

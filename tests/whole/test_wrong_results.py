@@ -34,7 +34,8 @@ def spoilt(array: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "strategy"), [(halved, "ofl"), (spoilt, "ofl"), (spoilt, "halo")]
+    ("spoil", "strategy"),
+    [(halved, "ofl"), pytest.param(spoilt, "ofl", marks=pytest.mark.slow), (spoilt, "halo")],
 )
 async def test_its_results_are_refused_and_at_last_it_is_left_out(
     monkeypatch, tmp_path, spoil, strategy
