@@ -37,7 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny(tmp_path_factory.mktemp("model"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[children.Child]]:
     with started_workers(tmp_path_factory.mktemp("workers"), 2) as started:
         yield started

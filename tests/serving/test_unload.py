@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +18,17 @@ from coordinator.library import loaded
 from coordinator.library.naming import Names
 from models.run.reference import WholeModel, compare
 from protos.errors import NotFound
-from tests.serving.real import Real, running
+from tests.serving.real import Real, running, started_workers
 from tests.waiting import until
 
 FEEDS = {"image": np.random.default_rng(4).standard_normal((1, 3, 64, 64), np.float32)}
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[children.Child]]:
+    """They hold nothing for anybody else."""
+    with started_workers(tmp_path_factory.mktemp("workers"), 2) as started:
+        yield started
 
 
 @pytest.fixture
