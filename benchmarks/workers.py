@@ -29,7 +29,8 @@ Tensors = dict[str, np.ndarray]
 @dataclass(slots=True)
 class WorkerProcess:
     """One worker, which serves within `start_s`. `within` is a command that executes another, as
-    `ip netns exec` does; `busy`: something is happening to it.
+    `ip netns exec` does; `engine`: the one that it is told to compute with; `busy`: something is
+    happening to it.
     """
 
     name: str
@@ -40,6 +41,7 @@ class WorkerProcess:
     within: Sequence[str] = ()
     secret: str = ""
     mdns: bool = False
+    engine: str = ""
     start_s: float = START_S
     child: children.Child | None = None
     busy: bool = False
@@ -75,7 +77,8 @@ class WorkerProcess:
         """Starts its process."""
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder.with_suffix(".toml")
-        config.write_text(f"secret = '{self.secret}'\n")
+        told = {"secret": self.secret} | ({"engine": self.engine} if self.engine else {})
+        config.write_text("".join(f"{name} = '{value}'\n" for name, value in told.items()))
         mdns = "--mdns" if self.mdns else "--no-mdns"
         arguments = ["worker", "--name", self.name, mdns, "--host", self.host]
         arguments += ["--port", str(self.port), "--pace", f"{self.pace:.6g}"]

@@ -1,7 +1,7 @@
 """What a home does to its devices, for minutes: is any request lost, or any answer wrong?
 
     python -m benchmarks.chaos --minutes 10 --seed 1 --json
-    sudo python -m benchmarks.chaos --lab --minutes 10 --seed 1 --json
+    sudo python -m benchmarks.chaos --lab [--engines] --minutes 10 --seed 1 --json
     sudo python -m benchmarks.chaos --pair --minutes 10 --seed 1 --json
     python -m benchmarks.chaos --liars 20 --json
 
@@ -13,6 +13,9 @@ only, between two devices; and a link becomes slow. One worker is always left al
 *lost* if it ends with an error, and *wrong* if its answer is not the whole model's. Nothing is
 restarted by hand. Between these requests come others with tensors of every kind, right and wrong;
 one that is neither answered nor refused as wrong is lost, too.
+
+With `--engines` every other device computes with ncnn, all of them at their full speed, and a
+larger network.
 
 With `--pair` there are two coordinators with TLS, a store, HAProxy and keepalived, as a home has
 them (`benchmarks.pair`), and things happen to the coordinators, their machines and the store, too.
@@ -30,7 +33,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -50,6 +55,9 @@ from protos.errors import BadRequest, ImbrexError
 from protos.wire.convert import data_type_of
 
 MODEL = "digits"
+# What takes long enough at full speed that harm comes in the middle of a request.
+LARGER = "squeezenet"
+ENGINES = ("onnxruntime", "ncnn")
 WORKERS = 6
 STRATEGIES = ("", "halo", "ofl", "lw", "aofl", "single")
 REQUEST_EVERY_S = 1.0
@@ -76,11 +84,12 @@ class Outcome:
 class Stream:
     """One request after another, whether the earlier ones are answered or not."""
 
-    def __init__(self, place: Place, seed: int) -> None:
+    def __init__(self, place: Place, seed: int, model: str) -> None:
         self.outcome = Outcome()
+        self._model = model
         self._client = place.client
         self._choices = random.Random(seed)
-        self._questions = questions(MODEL, INPUTS)
+        self._questions = questions(model, INPUTS)
         ((name, right),) = self._questions[0][0].items()
         kind = data_type_of(right.dtype)
         self._poisons = cycle({name: each} for each in tensors(right.shape, kind))
@@ -103,7 +112,7 @@ class Stream:
         ask, body, choice = self._client.outputs, write_tensors(feeds), Choice(strategy)
         try:
             async with asyncio.timeout(PATIENCE_S):
-                found = await asyncio.to_thread(ask, MODEL, body, names.NPZ, choice)
+                found = await asyncio.to_thread(ask, self._model, body, names.NPZ, choice)
         except (ImbrexError, TimeoutError) as error:
             self.outcome.lost.append(f"{strategy or 'in force'}: {error or 'no answer in time'}")
             return
@@ -116,24 +125,30 @@ class Stream:
         ask, body = self._client.outputs, write_tensors(feeds)
         try:
             async with asyncio.timeout(PATIENCE_S):
-                await asyncio.to_thread(ask, MODEL, body, names.NPZ)
+                await asyncio.to_thread(ask, self._model, body, names.NPZ)
         except BadRequest:
             pass
         except (ImbrexError, TimeoutError) as error:
             self.outcome.lost.append(f"poison: {error or 'no answer in time'}")
 
 
-async def measure(minutes: float, seed: int, where: str) -> dict[str, Any]:
+async def measure(
+    minutes: float, seed: int, where: str, engines: Sequence[str] = ()
+) -> dict[str, Any]:
     """Everything that is printed."""
     start: Any = {"here": here, "lab": in_the_lab, "pair": with_two}[where]
+    model, pace = (LARGER, 1.0) if engines else (MODEL, PACES[0])
+    if engines:
+        start = partial(start, engines=engines)
     with tempfile.TemporaryDirectory(prefix="imbrex-chaos-") as name:
-        async with start(Path(name), WORKERS, PACES[0], MODEL) as place:
-            stream, harms = Stream(place, seed), list[Harm | PairHarm]([Harm(place, seed)])
+        async with start(Path(name), WORKERS, pace, model) as place:
+            stream, harms = Stream(place, seed, model), list[Harm | PairHarm]([Harm(place, seed)])
             if place.house is not None:
                 harms.append(PairHarm(place.house, seed))
             deadline_s = asyncio.get_running_loop().time() + minutes * 60
             going = (each.until(deadline_s) for each in harms)
             await asyncio.gather(stream.until(deadline_s), *going)
+            computed_with = Counter(str(each.facts["engine"]) for each in place.client.devices())
         errors = _tracebacks(Path(name))
     outcome, ordered = stream.outcome, sorted(stream.outcome.seconds)
     done = sum((each.done for each in harms), Counter())
@@ -153,7 +168,8 @@ async def measure(minutes: float, seed: int, where: str) -> dict[str, Any]:
         "seed": seed,
         "where": where,
         "workers": WORKERS,
-        "model": MODEL,
+        "engines": dict(computed_with),
+        "model": model,
     }
 
 
@@ -173,6 +189,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lab", action="store_true", help="in network namespaces (root only)")
+    parser.add_argument("--engines", action="store_true", help="ncnn on every other device")
     parser.add_argument("--pair", action="store_true", help="there, with two coordinators")
     parser.add_argument("--liars", type=int, default=0, metavar="TRIES", help="devices that lie")
     chosen = parser.parse_args()
@@ -181,7 +198,8 @@ def main() -> int:
         emit(found, chosen, "\n".join(liars.lines(found)))
         return int(liars.is_bad(found))
     where = "pair" if chosen.pair else "lab" if chosen.lab else "here"
-    result = asyncio.run(measure(chosen.minutes, chosen.seed, where))
+    engines = ENGINES if chosen.engines else ()
+    result = asyncio.run(measure(chosen.minutes, chosen.seed, where, engines))
     median, rare = result["p50_s"] or 0.0, result["p99_s"] or 0.0
     text = (
         f"{result['requests']} requests, {result['faults']} faults: {result['lost']} lost, "

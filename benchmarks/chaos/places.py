@@ -24,6 +24,8 @@ PROCESS = ("kill", "term", "empty disk", "stop", "stop", "pace", "full disk", "m
 NETWORK = ("cut", "cut", "one way", "peers", "peers", "slow link")
 # With an empty disk a worker would be a member no longer; and two coordinators are not at the host.
 NOT_OF_MEMBERS = ("empty disk", "full disk", "one way")
+# Of other engines nobody knows the CPU time, so that they cannot be slowed down.
+NOT_AT_FULL_PACE = ("pace",)
 # A home's Ethernet; devices reach each other directly, so that halos travel between them.
 MBPS = 100.0
 
@@ -45,22 +47,42 @@ class Place:
 
 @asynccontextmanager
 async def here(
-    folder: Path, count: int, pace: float, model: str, liar: Sequence[str] = ()
+    folder: Path,
+    count: int,
+    pace: float,
+    model: str,
+    engines: Sequence[str] = ("",),
+    liar: Sequence[str] = (),
 ) -> AsyncIterator[Place]:
-    """On loopback; the first worker is executed by the command `liar`."""
+    """On loopback; workers compute with these engines in turn, and the first one is executed by the
+    command `liar`.
+    """
     workers = [
-        WorkerProcess(f"worker-{i}", folder / f"worker-{i}", pace, within=() if i else liar)
+        WorkerProcess(
+            f"worker-{i}",
+            folder / f"worker-{i}",
+            pace,
+            within=() if i else liar,
+            engine=engines[i % len(engines)],
+        )
         for i in range(count)
     ]
     async with running(workers), _asked(folder, workers, model, LOOPBACK) as client:
-        yield Place(workers, client)
+        yield Place(workers, client, kinds=_kinds(PROCESS, pace))
 
 
 @asynccontextmanager
 async def in_the_lab(
-    folder: Path, count: int, pace: float, model: str, mdns: bool = False
+    folder: Path,
+    count: int,
+    pace: float,
+    model: str,
+    engines: Sequence[str] = ("",),
+    mdns: bool = False,
 ) -> AsyncIterator[Place]:
-    """Every process in a network namespace of its own, behind a switch; root only."""
+    """Every process in a network namespace of its own, behind a switch; root only. Workers compute
+    with these engines in turn.
+    """
     with _wired(folder, count) as network:
         workers = [
             WorkerProcess(
@@ -72,11 +94,12 @@ async def in_the_lab(
                 within=network.inside(network.device(i + 1)),
                 secret=SECRET,
                 mdns=mdns,
+                engine=engines[i % len(engines)],
             )
             for i in range(count)
         ]
         async with running(workers), _asked(folder, workers, model, HOST, network) as client:
-            yield Place(workers, client, network, kinds=PROCESS + NETWORK)
+            yield Place(workers, client, network, kinds=_kinds(PROCESS + NETWORK, pace))
 
 
 @asynccontextmanager
@@ -91,6 +114,10 @@ async def with_two(folder: Path, count: int, pace: float, model: str) -> AsyncIt
         Client(f"http://{SHARED}:{FRONT}") as client,
     ):
         yield Place(made.workers, client, made.network, THIRD, kinds, made)
+
+
+def _kinds(of: Sequence[str], pace: float) -> Sequence[str]:
+    return of if pace < 1 else [each for each in of if each not in NOT_AT_FULL_PACE]
 
 
 @contextmanager

@@ -74,10 +74,11 @@ def tensors(shape: tuple[int, ...], kind: int) -> Iterator[np.ndarray]:
     """Tensors for such an input: right ones of many values, then wrong ones."""
     rng, dtype = np.random.default_rng(2), helper.tensor_dtype_to_np_dtype(kind)
     pixels = rng.integers(0, 256, shape)
+    normal = (rng.normal(0, 3, shape), pixels, pixels / 255)
+    values = (0.0, np.nan, np.inf, -3e38, 3e38)
     with np.errstate(all="ignore"):
-        yield from (each.astype(dtype) for each in (rng.normal(0, 3, shape), pixels, pixels / 255))
-        for value in (0.0, np.nan, np.inf, -3e38, 3e38):
-            yield np.full(shape, value).astype(dtype)
+        same = [each.astype(dtype) for each in (*normal, *(np.full(shape, v) for v in values))]
+    yield from same
     right = pixels.astype(dtype)
     yield from (right.astype(other) for other in DATATYPES if other != str(dtype))
     yield right.transpose()

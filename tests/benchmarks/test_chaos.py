@@ -18,8 +18,10 @@ def result_of(module: str, *arguments: str) -> dict:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", [[], ["--lab"]])
+@pytest.mark.parametrize("place", [[], ["--lab"], ["--lab", "--engines"]])
 def test_a_minute_of_chaos_costs_no_request(place: list[str]) -> None:
+    if "--engines" in place:
+        pytest.importorskip("ncnn", reason="needs the extra ncnn")
     if place and os.geteuid() != 0:
         pytest.skip("only root may make network namespaces")
     result = result_of("chaos", "--minutes", "1", "--seed", "7", *place)
