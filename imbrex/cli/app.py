@@ -6,6 +6,7 @@ worker's libraries installed.
 
 from __future__ import annotations
 
+import atexit
 import errno
 import gc
 import os
@@ -191,6 +192,9 @@ def main() -> None:
     follow_parent()
     prefer_quick_cipher(os.environ)
     gc.set_threshold(YOUNG_OBJECTS)
+    # Python ends with full collections, which take a second on a Pi and free what the process's end
+    # frees anyway.
+    atexit.register(gc.freeze)
     try:
         app(prog_name="imbrex")
     except ImbrexError as error:

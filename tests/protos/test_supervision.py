@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import os
 import socket
 import time
@@ -7,6 +8,12 @@ import pytest
 
 from protos.daemon.supervision import serving
 from tests.waiting import until
+
+
+@pytest.fixture(autouse=True)
+def _collected_again():
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(params=["a path", "an abstract name"])
@@ -57,9 +64,10 @@ async def test_another_processes_watchdog_is_not_ours(systemd):
     assert heard(listener) == ["READY=1", "STOPPING=1"]
 
 
-async def test_without_systemd_nothing_happens():
+async def test_without_systemd_nothing_is_told_and_collections_pass_over_what_was_made():
+    assert not gc.get_freeze_count()
     async with serving({}):
-        pass
+        assert gc.get_freeze_count() > len(gc.get_objects())
 
 
 async def test_a_socket_that_is_gone_is_no_reason_to_stop(tmp_path):
