@@ -61,8 +61,9 @@ def _models_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, str(tmp_path_factory.mktemp("models") / "none"))
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        # Trials of engines would disturb the other tests, which all share a few cores.
+        # Trials of engines, and of cores, would disturb the other tests, which all share a few.
         patch.setenv("IMBREX_WORKER_ENGINE", "onnxruntime")
+        patch.setenv("IMBREX_WORKER_CONCURRENCY", "1")
         yield
 
 
