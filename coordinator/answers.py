@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from pydantic import BeforeValidator, PlainSerializer
@@ -73,7 +74,7 @@ class Sightings:
         self.empty += not anything
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ServedModel:
     """A model that can be used: its public name, and what it stands for. `sightings` is shared by
     its copies.
@@ -91,14 +92,14 @@ class ServedModel:
         """Whether a picture can be its input."""
         return self.sidecar is not None and self.sidecar.input is not None
 
-    @property
+    @cached_property
     def assumed(self) -> Mapping[str, str]:
         """What nobody has confirmed of it, and from what it was guessed."""
         if self.sidecar is None:
             return {}
         return {str(what): why for what, why in self.sidecar.assumed.items()}
 
-    @property
+    @cached_property
     def selections(self) -> Selections:
         """What is read of its outputs to make predictions, where that is not everything."""
         if self.sidecar is None:
