@@ -157,7 +157,7 @@ class Plans:
             NotFound: no such strategy, or no such plan was sent.
             Unavailable: no worker is ready.
         """
-        network = await self._network(model)
+        network = (await self._library.get(model)).network
         graph = await self.prepared(model, choice)
         return replace(graph.plan, made_for=self.book.made_for(model, choice)), network
 
@@ -179,7 +179,7 @@ class Plans:
             Unavailable: one of its devices is away.
         """
         graph = self._existing(model, choice)
-        network = await self._network(model)
+        network = (await self._library.get(model)).network
         plan, cluster = graph.plan, self._devices.cluster(graph)
         gone = set(plan.devices) - {device.id for device in cluster.devices}
         if gone:
@@ -190,9 +190,6 @@ class Plans:
         simulation = await asyncio.to_thread(simulate, plan, network, cluster)
         name = self._library.names.public(model)[0]
         return PlanNow(name, plan.version, plan.predicted_latency_s, simulation.latency_s)
-
-    async def _network(self, model: str) -> Network:
-        return (await self._library.get(model, keep=self.in_use)).network
 
     def _existing(self, model: str, choice: Choice) -> TaskGraph:
         graph = self.book.graph(model, choice)
@@ -214,7 +211,7 @@ class Plans:
         Raises:
             BadRequest, NotFound, IllegalPlan: it is not a plan, or not one for these devices.
         """
-        network = await self._network(model)
+        network = (await self._library.get(model)).network
         plan = await asyncio.to_thread(adopt, text, network, self._devices.cluster())
         put = self.hold if hold else self.keep
         return plan_id(plan), (await put(model, plan)).plan, network

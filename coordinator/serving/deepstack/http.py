@@ -127,7 +127,7 @@ async def _answer(
     *,
     coco: bool,
 ) -> Response:
-    served = await coordinator.served.get(source)
+    served = await coordinator.library.get(source)
     if served.sidecar is None or served.sidecar.task != "detection":
         task = served.sidecar.task if served.sidecar else "tensor"
         raise BadRequest(

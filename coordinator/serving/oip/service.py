@@ -113,7 +113,7 @@ class InferenceService:
         Raises:
             NotFound, BadRequest: no such model or version, or it cannot be used.
         """
-        return await self.coordinator.served.get(self.coordinator.names.source(name, version))
+        return await self.coordinator.library.get(self.coordinator.names.source(name, version))
 
     # ------------------------------------------------------------ inference
 

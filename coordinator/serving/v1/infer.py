@@ -133,7 +133,7 @@ async def _inferred(
     sparse: bool,
     min_score: float | None,
 ) -> Response:
-    served = await coordinator.served.get(coordinator.names.source(model))
+    served = await coordinator.library.get(coordinator.names.source(model))
     if min_score is not None:
         served = at_least(served, min_score)
     if read.sent == names.NPZ or (not served.takes_pictures and read.sent in _BYTES):
