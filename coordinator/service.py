@@ -301,7 +301,7 @@ class Coordinator:
                 arrived_s,
                 ended_s,
                 kept,
-                tuple(computed.times),
+                tuple(computed.state.timeline.tasks),
                 unread,
                 sketch=graph.sketch,
             )

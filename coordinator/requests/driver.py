@@ -200,7 +200,7 @@ class Driver:
             if self._ticker is None or self._ticker.done():
                 self._ticker = asyncio.create_task(self._tick())
             await done
-            state.timeline.end(time.monotonic())
+            timeline.ended_s = time.monotonic()
             if not state.retried:  # the timing is complete with reports that the answer overtook
                 with suppress(TimeoutError):
                     async with asyncio.timeout(REPORTS_S):
@@ -219,7 +219,7 @@ class Driver:
         except BaseException:
             self.release(request, state.holders)
             raise
-        return ComputedRequest(request, state, answer, state.times)
+        return ComputedRequest(request, state, answer)
 
     def step(self, event: Event, payload: np.ndarray | None = None) -> None:
         """Passes an event to the scheduler and executes its actions; one letter is sent per device,
@@ -322,7 +322,6 @@ class Driver:
             log.warning("result refused", **refused, device=device, cause=cause)
             self.step(ResultRefused(request, header.task, header.attempt, cause))
             return
-        state.gather_bytes += size
         state.timeline.received(header.task, header.attempt, size, time.monotonic())
         box = Box.of(*ranges(header.box))
         event = Received(request, header.task, header.attempt, header.tensor, box, finite)
@@ -466,7 +465,6 @@ class Driver:
             self._end(action.request, _undeclared(action.tensor, array, info))
             return
         for item, view in tensor_items(action, state.graph, array):
-            state.scatter_bytes += view.nbytes
             state.timeline.sent(action.task, action.attempt, view.nbytes, time.monotonic())
             letter.items.append(item)
             letter.payloads.append(view)

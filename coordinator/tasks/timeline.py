@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field, replace
 
 Interval = tuple[float, float]
@@ -69,7 +69,10 @@ class Sketch:
 
 @dataclass(slots=True)
 class Timeline:
-    """Collects a request's observations; `submitted_s` is when it left the queue."""
+    """Collects a request's observations: `submitted_s` is when it left the queue, `ended_s` when
+    all outputs were merged, `tasks` are what devices reported, and of each attempt at a task, the
+    last `departures` and `arrivals` with the bytes of all.
+    """
 
     submitted_s: float
     ended_s: float = 0.0
@@ -87,17 +90,23 @@ class Timeline:
         _, before = self.arrivals.get((task, attempt), (now, 0))
         self.arrivals[task, attempt] = (now, before + size_bytes)
 
-    def computed(self, times: TaskTimes) -> None:
-        """A device reported when it computed a task."""
-        sent_s, size = self.departures.get((times.task, times.attempt), (times.ready_s, 0))
-        self.tasks.append(replace(times, sent_s=sent_s, sent_bytes=size))
-
-    def end(self, now: float) -> None:
-        """All outputs are merged."""
-        self.ended_s = now
+    def complete(self, shared: Set[str] = frozenset(), *, relayed: bool = False) -> None:
+        """Everything was reported: adds to the tasks' times those of their transfers, and whether
+        their devices were `shared`, and what peers exchange was `relayed`.
+        """
         for index, times in enumerate(self.tasks):
-            back_s, size = self.arrivals.get((times.task, times.attempt), (0.0, 0))
-            self.tasks[index] = replace(times, received_s=back_s, received_bytes=size)
+            attempt = times.task, times.attempt
+            sent_s, sent_bytes = self.departures.get(attempt, (times.ready_s, 0))
+            received_s, received_bytes = self.arrivals.get(attempt, (0.0, 0))
+            self.tasks[index] = replace(
+                times,
+                sent_s=sent_s,
+                sent_bytes=sent_bytes,
+                received_s=received_s,
+                received_bytes=received_bytes,
+                shared=times.device in shared,
+                relayed=relayed,
+            )
 
     def timing(self) -> Timing:
         """Every moment counts once: as compute while any task computes, as gather while any
