@@ -130,12 +130,13 @@ class Pinger:
         self._writing = asyncio.Lock()
 
     async def read(self) -> None:
-        """Receives the answers; returns when the worker ends the stream.
+        """Receives the answers.
 
         Raises:
-            ImbrexError: the stream is broken, or what came is malformed.
+            ImbrexError: the stream has ended or is broken, or what came is malformed.
         """
-        while (received := await self._stream.read()) is not None:
+        while True:
+            received = await self._stream.read()
             now = time.monotonic()
             for item, _ in received:
                 waiting = self._waiting.get(item.pong.number)
