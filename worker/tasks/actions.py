@@ -11,7 +11,6 @@ import numpy as np
 
 from models.tensors.boxes import Box
 from models.tensors.selection import Selection
-from worker.tasks.known import contains, shape
 
 HOST = "host"
 
@@ -42,17 +41,6 @@ class InputSpec:
     box: Box
     dtype: np.dtype
     sources: tuple[tuple[str, Box], ...] | None = None
-
-    def objection(self, piece: TensorPiece) -> str:
-        """What is wrong with a piece of this tensor; empty if nothing."""
-        if piece.array.dtype != self.dtype or len(piece.box) != len(self.box):
-            return "wrong_size"
-        if not contains(self.box, piece.box) or piece.array.shape != shape(piece.box):
-            return "wrong_size"
-        if piece.sender and self.sources is not None:
-            own = (box for device, box in self.sources if device == piece.sender)
-            return "" if any(contains(box, piece.box) for box in own) else "wrong_sender"
-        return ""
 
 
 @dataclass(frozen=True, slots=True)
