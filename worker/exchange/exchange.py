@@ -35,6 +35,7 @@ from worker.peers.readers import FollowUp
 from worker.tasks.actions import (
     Discard,
     Keep,
+    OutwardAction,
     ReportFailure,
     RunProgram,
     SendToHost,
@@ -146,7 +147,7 @@ class TaskExchange:
         completed, for the calling thread to compute; None if another thread does, or none is
         complete.
         """
-        job = self._change_here(self._tasks.add_piece, piece, time.monotonic())
+        job = self._change(self._tasks.add_piece, piece, time.monotonic(), here=True)
         return partial(self._compute.follow, job) if job is not None else None
 
     def keep(self, members: Collection[str]) -> None:
@@ -190,22 +191,18 @@ class TaskExchange:
 
     # ------------------------------------------------------------ in any thread
 
-    def _change(self, change: Callable[..., list[TaskAction]], *about: Any) -> None:
-        """Passes an event to the state, and carries out the resulting actions."""
-        for action in self._step(change, *about):
-            self._act(action)
-
-    def _change_here(
-        self, change: Callable[..., list[TaskAction]], *about: Any
+    def _change(
+        self, change: Callable[..., list[TaskAction]], *about: Any, here: bool = False
     ) -> ComputeJob | None:
-        """The same in a thread that may compute. Returns one of the resulting runs if a core is
-        free, which the thread has then claimed for it.
+        """Passes an event to the state, and carries out the resulting actions. `here`: in a thread
+        that may compute one of the resulting runs, which is returned if a core is free; the thread
+        has then claimed it.
         """
         run: RunProgram | None = None
         actions = deque(self._step(change, *about))
         while actions:
             action = actions.popleft()
-            if isinstance(action, RunProgram) and run is None:
+            if here and run is None and isinstance(action, RunProgram):
                 run = action
             elif isinstance(action, Keep):
                 actions.extend(self._step(self._tasks.add_piece, action.piece, time.monotonic()))
@@ -234,7 +231,7 @@ class TaskExchange:
             self._neighbours.on_loop(self._rest.begin)
         return actions
 
-    def _act(self, action: TaskAction) -> None:
+    def _act(self, action: OutwardAction) -> None:
         """Carries out an action; the task fails whose outputs cannot be passed on."""
         source: TaskKey | None = None
         try:
@@ -251,8 +248,6 @@ class TaskExchange:
                     self._send_to_host(action)
                 case ReportFailure(stream):
                     self._neighbours.on_loop(self._write, stream, [([failed_item(action)], [])])
-                case Keep(piece):
-                    self._change(self._tasks.add_piece, piece, time.monotonic())
                 case Discard(key):
                     job = self._runs.pop(key, None)
                     if job is not None:
@@ -317,9 +312,8 @@ class TaskExchange:
                 self._computed_s += seconds
             ms = round(seconds * 1e3, 1)
             self._log.debug("task computed", request=key.request, task=key.task, ms=ms)
-            return self._change_here(
-                self._tasks.finished, key, outcome.value, outcome.start_s, outcome.stop_s
-            )
+            times = outcome.start_s, outcome.stop_s
+            return self._change(self._tasks.finished, key, outcome.value, *times, here=True)
         finally:
             self._runs.pop(key, None)
             if self._idle is not None and not self._runs:

@@ -257,4 +257,5 @@ class Discard:
     key: TaskKey
 
 
-TaskAction = SetUp | RunProgram | SendToHost | SendToPeer | Keep | ReportFailure | Discard
+OutwardAction = SetUp | RunProgram | SendToHost | SendToPeer | ReportFailure | Discard
+TaskAction = OutwardAction | Keep
