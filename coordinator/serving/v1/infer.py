@@ -103,9 +103,11 @@ async def infer(
     else:
         body = await body_of(request).read()
     read = _Read(sent, body, form)
+    compute = partial(_inferred, request, coordinator, model, read, chosen, sparse, min_score)
+    if key is None:
+        return await compute()
     repeats: Repeats = request.app.state.repeats
-    asking = partial(_inferred, request, coordinator, model, read, chosen, sparse, min_score)
-    return await repeats.once(request, key, asking)
+    return await repeats.once(request, key, compute)
 
 
 @router.get("/v1/requests/{request_id}/trace")
