@@ -108,6 +108,8 @@ class Driver:
         # Taken off when they are used again.
         self._distrusted: set[DeviceId] = set()
         self._ticker: asyncio.Task[None] | None = None
+        # Bound once: binding it for a line takes longer than to find that it is not written.
+        self._log = log.bind()
 
     async def close(self) -> None:
         """Stops looking after requests; ending those in flight is left to the caller."""
@@ -438,7 +440,7 @@ class Driver:
 
     def _assign(self, action: Assign, letters: dict[DeviceId, Letter]) -> None:
         state = self._requests[action.request]
-        log.debug("task", request=action.request, task=action.task, device=action.device)
+        self._log.debug("task", request=action.request, task=action.task, device=action.device)
         graph = state.graph
         run = self.scheduler.requests.get(action.request)
         if run is None:
