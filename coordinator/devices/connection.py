@@ -86,6 +86,7 @@ class Connection:
         self._stream = self._client.exchange()
         self._pings = self._control.exchange()
         self._pinger = Pinger(self._pings, address)
+        self.clock = self._pinger.clock
         self._pace = PingPace(time.monotonic(), PING_INTERVAL_S, LOST_AFTER_S)
         self._receivers = receivers
         self._announcements = announcements
@@ -170,11 +171,6 @@ class Connection:
         disturbed.
         """
         return self.outbox.taken + self.programs.transfers
-
-    @property
-    def offset_s(self) -> float:
-        """Seconds to add to the worker's clock to get this machine's."""
-        return self._pinger.clock.offset_s
 
     async def send(self, items: Sequence[pb.Item], payloads: Sequence[Payload] = ()) -> None:
         """Queues one message, which passes the letters in the outbox; waits while the queue is

@@ -334,7 +334,7 @@ class Driver:
         if state is None:
             return
         connection = self._pool.get(device)
-        offset = connection.offset_s if connection else 0.0
+        offset = connection.clock.offset_s if connection else 0.0
         times = TaskTimes(
             task=done.task,
             attempt=done.attempt,
