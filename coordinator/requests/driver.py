@@ -324,7 +324,7 @@ class Driver:
             log.warning("result refused", **refused, device=device, cause=cause)
             self.step(ResultRefused(request, header.task, header.attempt, cause))
             return
-        state.timeline.received(header.task, header.attempt, size, time.monotonic())
+        state.timeline.arrivals.add(header.task, header.attempt, size, time.monotonic())
         box = Box.of(*ranges(header.box))
         event = Received(request, header.task, header.attempt, header.tensor, box, finite)
         self.step(event, payload)
@@ -467,7 +467,9 @@ class Driver:
             self._end(action.request, _undeclared(action.tensor, array, info))
             return
         for item, view in tensor_items(action, state.graph, array):
-            state.timeline.sent(action.task, action.attempt, view.nbytes, time.monotonic())
+            state.timeline.departures.add(
+                action.task, action.attempt, view.nbytes, time.monotonic()
+            )
             letter.items.append(item)
             letter.payloads.append(view)
 

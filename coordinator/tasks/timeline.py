@@ -67,28 +67,27 @@ class Sketch:
     passed: tuple[Passed, ...] = ()
 
 
+class Transits(dict[tuple[int, int], tuple[float, int]]):
+    """By attempt at a task: when the last of its boxes moved, and the bytes of all."""
+
+    def add(self, task: int, attempt: int, size_bytes: int, now: float) -> None:
+        """Another box moved."""
+        _, before = self.get((task, attempt), (now, 0))
+        self[task, attempt] = (now, before + size_bytes)
+
+
 @dataclass(slots=True)
 class Timeline:
     """Collects a request's observations: `submitted_s` is when it left the queue, `ended_s` when
-    all outputs were merged, `tasks` are what devices reported, and of each attempt at a task, the
-    last `departures` and `arrivals` with the bytes of all.
+    all outputs were merged, `tasks` are what devices reported; `departures` are of boxes that were
+    given to connections, `arrivals` of those that came back.
     """
 
     submitted_s: float
     ended_s: float = 0.0
     tasks: list[TaskTimes] = field(default_factory=list)
-    arrivals: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
-    departures: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
-
-    def sent(self, task: int, attempt: int, size_bytes: int, now: float) -> None:
-        """A box of a task's input was given to the connection."""
-        _, before = self.departures.get((task, attempt), (now, 0))
-        self.departures[task, attempt] = (now, before + size_bytes)
-
-    def received(self, task: int, attempt: int, size_bytes: int, now: float) -> None:
-        """A box of a task's output arrived."""
-        _, before = self.arrivals.get((task, attempt), (now, 0))
-        self.arrivals[task, attempt] = (now, before + size_bytes)
+    departures: Transits = field(default_factory=Transits)
+    arrivals: Transits = field(default_factory=Transits)
 
     def complete(self, shared: Set[str] = frozenset(), *, relayed: bool = False) -> None:
         """Everything was reported: adds to the tasks' times those of their transfers, and whether

@@ -9,7 +9,7 @@ def timeline(tasks: list[tuple[float, float, float]], start: float, end: float) 
     found = Timeline(start)
     for index, (begin, stop, arrival) in enumerate(tasks):
         found.tasks.append(TaskTimes(index, 0, "a", begin, begin, stop))
-        found.received(index, 0, 4, arrival)
+        found.arrivals.add(index, 0, 4, arrival)
     found.ended_s = end
     found.complete()
     return found
