@@ -68,11 +68,6 @@ class Sightings:
     empty: int = 0
     not_finite: int = 0
 
-    def note(self, *, anything: bool) -> None:
-        """A picture was answered."""
-        self.pictures += 1
-        self.empty += not anything
-
 
 @dataclass(frozen=True, eq=False)
 class ServedModel:

@@ -139,7 +139,8 @@ def found_by(served: ServedModel, asked: RequestInput, answer: Answer) -> list[V
     if served.sidecar is None or asked.placement is None:
         return [RawOutput(name, output) for name, output in answer.outputs.items()]
     found = predictions(served.sidecar, answer.outputs, asked.placement)
-    served.sightings.note(anything=bool(found))
+    served.sightings.pictures += 1
+    served.sightings.empty += not found
     return found
 
 
