@@ -292,29 +292,32 @@ class Driver:
     def received(
         self, device: DeviceId, item: pb.Item, payload: np.ndarray | memoryview | None
     ) -> bool:
-        """An item from a device's stream. Late results, and those that a device was not asked for,
-        are dropped and counted.
+        """An item from a device's stream. What comes late, or from a device that was not asked for
+        it, is dropped; results are counted then.
         """
-        match item.WhichOneof("kind"):
-            case "tensor" if isinstance(payload, np.ndarray):
-                self._received_tensor(device, item.tensor, payload)
-            case "done":
-                self._task_done(device, item.done)
-            case "failed":
-                self._task_failed(device, item.failed)
-            case _:
-                pass
+        kind = item.WhichOneof("kind")
+        if kind not in ("tensor", "done", "failed"):
+            return True
+        news: pb.Tensor | pb.TaskDone | pb.TaskFailed = getattr(item, kind)
+        if kind == "failed":
+            which = {"request": news.request, "task": news.task, "device": device}
+            log.warning("task failed", **which, code=item.failed.code, message=item.failed.message)
+        state = self._requests.get(RequestId(news.request))
+        if state is None or state.attempts.get((news.task, news.attempt)) != device:
+            if kind == "tensor":
+                self.scheduler.dropped["late" if state is None else "stranger"] += 1
+        elif isinstance(payload, np.ndarray):
+            self._received_tensor(device, state, item.tensor, payload)
+        elif kind == "done":
+            self._task_done(device, state, item.done)
+        else:
+            self._task_failed(device, state, item.failed)
         return True
 
-    def _received_tensor(self, device: DeviceId, header: pb.Tensor, payload: np.ndarray) -> None:
+    def _received_tensor(
+        self, device: DeviceId, state: RequestState, header: pb.Tensor, payload: np.ndarray
+    ) -> None:
         request = RequestId(header.request)
-        state = self._requests.get(request)
-        if state is None:
-            self.scheduler.dropped["late"] += 1
-            return
-        if state.attempts.get((header.task, header.attempt)) != device:
-            self.scheduler.dropped["stranger"] += 1
-            return
         size, finite = payload.nbytes, is_finite(payload)
         try:
             payload = state.unpack(header, payload)
@@ -329,10 +332,7 @@ class Driver:
         event = Received(request, header.task, header.attempt, header.tensor, box, finite)
         self.step(event, payload)
 
-    def _task_done(self, device: DeviceId, done: pb.TaskDone) -> None:
-        state = self._asked(device, done)
-        if state is None:
-            return
+    def _task_done(self, device: DeviceId, state: RequestState, done: pb.TaskDone) -> None:
         connection = self._pool.get(device)
         offset = connection.clock.offset_s if connection else 0.0
         times = TaskTimes(
@@ -347,22 +347,11 @@ class Driver:
         state.computed(times, done.peer_bytes)
         self.step(Finished(RequestId(done.request), done.task, done.attempt))
 
-    def _task_failed(self, device: DeviceId, failed: pb.TaskFailed) -> None:
-        which = {"request": failed.request, "task": failed.task, "device": device}
-        log.warning("task failed", **which, code=failed.code, message=failed.message)
-        state = self._asked(device, failed)
-        if state is None:
-            return
+    def _task_failed(self, device: DeviceId, state: RequestState, failed: pb.TaskFailed) -> None:
         if failed.code == "no_program" and (connection := self._pool.get(device)):
             connection.programs.forget(state.graph.tasks[failed.task].program)
         request = RequestId(failed.request)
         self.step(Failed(request, failed.task, failed.attempt, failed.code, failed.message))
-
-    def _asked(self, device: DeviceId, news: pb.TaskDone | pb.TaskFailed) -> RequestState | None:
-        """The request of which this device runs the attempt."""
-        state = self._requests.get(RequestId(news.request))
-        asked = state is not None and state.attempts.get((news.task, news.attempt)) == device
-        return state if asked else None
 
     # ------------------------------------------------------------ letters
 
