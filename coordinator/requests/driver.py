@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -136,9 +136,9 @@ class Driver:
         trusted.
         """
         self._distrusted.add(device)
-        for state in self._requests.values():
-            if device in state.attempts.values() and not state.done.done():
-                state.done.set_exception(_Distrusted())
+        for request, state in self._requests.items():
+            if device in state.attempts.values():
+                self._end(request, _Distrusted())
 
     async def run(
         self,
@@ -230,7 +230,7 @@ class Driver:
         if isinstance(event, Lost) and (lost := self._pool.get(event.device)):
             lost.outbox.clear()
         now, later = dispatch(self.scheduler.step(event, time.monotonic()))
-        letters: dict[DeviceId, Letter] = {}
+        letters: defaultdict[DeviceId, Letter] = defaultdict(Letter)
         for action in now:
             self._act(action, payload, letters)
         for device, letter in letters.items():
@@ -244,7 +244,7 @@ class Driver:
         """Describes tasks to one device, if they are still to be computed there; a request whose
         tasks cannot be described fails. In between, the event loop sends what was posted.
         """
-        letters: dict[DeviceId, Letter] = {}
+        letters: defaultdict[DeviceId, Letter] = defaultdict(Letter)
         part = later.popleft()
         try:
             for each in part:
@@ -253,9 +253,8 @@ class Driver:
             for device, letter in letters.items():
                 self._post(device, letter)
         except Exception as error:
-            for request in {each.request for each in part} & self._requests.keys():
-                if not self._requests[request].done.done():
-                    self._requests[request].done.set_exception(error)
+            for request in {each.request for each in part}:
+                self._end(request, error)
         if later:
             asyncio.get_running_loop().call_soon(self._describe, later)
 
@@ -380,7 +379,7 @@ class Driver:
     # ------------------------------------------------------------ actions
 
     def _act(
-        self, action: Action, payload: np.ndarray | None, letters: dict[DeviceId, Letter]
+        self, action: Action, payload: np.ndarray | None, letters: defaultdict[DeviceId, Letter]
     ) -> None:
         match action:
             case Assign(request, task, attempt, device):
@@ -389,12 +388,12 @@ class Driver:
             case Send():
                 self._send(action, letters)
             case Resend(request, device=device):
-                letter = letters.setdefault(device, Letter())
+                letter = letters[device]
                 letter.items.append(resend_item(action, self._requests[request].graph))
                 letter.attempts[request, action.task, action.attempt] = None
             case Cancel(request, number, attempt, device):
                 cancel = pb.Cancel(request=request, task=number, attempt=attempt)
-                letters.setdefault(device, Letter()).items.append(pb.Item(cancel=cancel))
+                letters[device].items.append(pb.Item(cancel=cancel))
             case Merge(request, task, tensor, box, aside):
                 assert payload is not None
                 self._requests[request].merge(task, tensor, box, aside, payload)
@@ -418,7 +417,7 @@ class Driver:
                 item = pb.Item(release=pb.Release(requests=[request]))
                 connection.outbox.post_with_next(item)
 
-    def _end(self, request: RequestId, error: ImbrexError | None) -> None:
+    def _end(self, request: RequestId, error: Exception | None) -> None:
         state = self._requests.get(request)
         if state is None or state.done.done():
             return
@@ -427,7 +426,7 @@ class Driver:
         else:
             state.done.set_exception(error)
 
-    def _assign(self, action: Assign, letters: dict[DeviceId, Letter]) -> None:
+    def _assign(self, action: Assign, letters: defaultdict[DeviceId, Letter]) -> None:
         state = self._requests[action.request]
         self._log.debug("task", request=action.request, task=action.task, device=action.device)
         graph = state.graph
@@ -435,7 +434,7 @@ class Driver:
         if run is None:
             return  # the attempt ended in the same step
         state.direct = run.direct
-        letter = letters.setdefault(action.device, Letter())
+        letter = letters[action.device]
         letter.items.append(task_item(action, run, self._address, state.selections))
         letter.attempts[action.request, action.task, action.attempt] = None
         program = graph.programs[graph.tasks[action.task].program]
@@ -446,9 +445,9 @@ class Driver:
         connection = self._pool.get(device)
         return connection.address if connection else ""
 
-    def _send(self, action: Send, letters: dict[DeviceId, Letter]) -> None:
+    def _send(self, action: Send, letters: defaultdict[DeviceId, Letter]) -> None:
         state = self._requests[action.request]
-        letter = letters.setdefault(action.device, Letter())
+        letter = letters[action.device]
         letter.attempts[action.request, action.task, action.attempt] = None
         array, info = state.arrays[action.tensor], state.graph.tensors[action.tensor]
         fits = info.is_dynamic or array.shape == info.shape
