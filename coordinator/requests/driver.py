@@ -117,11 +117,6 @@ class Driver:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
 
-    @property
-    def in_flight(self) -> int:
-        """Requests being computed."""
-        return len(self._requests)
-
     async def released(self, device: DeviceId) -> None:
         """Returns when no request in flight runs on a device, or will by its plan."""
         while using := [
