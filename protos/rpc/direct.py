@@ -176,8 +176,7 @@ class Direct(asyncio.BufferedProtocol):
             (size,) = _LENGTH.unpack_from(self._ahead, self._start)
             if size > self.most_bytes:
                 self._refused = PeerViolation(
-                    cause=f"a peer sent a message of {size} bytes, limit {self.most_bytes}",
-                    cure="Run the same version of imbrex on every device",
+                    cause=f"a peer sent a message of {size} bytes, limit {self.most_bytes}"
                 )
                 self._start = self._stop = 0
                 self.abort()

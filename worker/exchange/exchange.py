@@ -131,10 +131,7 @@ class TaskExchange:
         for item, payload in decode(message, _MOST_PEER_HEADER_BYTES):
             kind = item.WhichOneof("kind")
             if kind != "tensor":
-                raise PeerViolation(
-                    cause=f"a peer sent {kind!r}, which only a host may",
-                    cure="Run the same version of imbrex on every device",
-                )
+                raise PeerViolation(cause=f"a peer sent {kind!r}, which only a host may")
             assert isinstance(payload, np.ndarray)
             # A held piece keeps its whole message alive, so the message must not be much larger
             # than the piece.
@@ -358,10 +355,7 @@ class TaskExchange:
             show = item.show
             self._change(tasks.show, key_of(show), show.tensor, box_of(show.box), number)
         else:
-            raise PeerViolation(
-                cause=f"a host sent {kind!r}, which only a worker may",
-                cure="Run the same version of imbrex on every device",
-            )
+            raise PeerViolation(cause=f"a host sent {kind!r}, which only a worker may")
 
     def _write(self, stream: int, waiting: Iterable[OutgoingMessage]) -> None:
         results = self._streams.get(stream)
