@@ -32,7 +32,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TypeVar
 
-from coordinator.tasks.deadlines import MOST_AT_ONCE, Expectations, NoExpectations, OverdueWatch
+from coordinator.tasks.deadlines import MOST_AT_ONCE, Expectations, OverdueWatch
 from coordinator.tasks.events import (
     Abort,
     Accuse,
@@ -89,7 +89,7 @@ class Scheduler:
         self.devices: dict[DeviceId, None] = {}
         self.dropped: Counter[str] = Counter()
         self.refused: Counter[DeviceId] = Counter()
-        self._expected = expectations or NoExpectations()
+        self._expected = expectations or Expectations()
         self._watch = OverdueWatch(self._expected)
         self._judge = Judge()
         self._suspicion = Suspicion()
