@@ -11,7 +11,7 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -81,7 +81,7 @@ class TaskExchange:
         self._lock = threading.Lock()
         self._sessions = sessions
         self._compute = compute
-        self._neighbours = Neighbours(caller, version, self._not_sent)
+        self.neighbours = Neighbours(caller, version, self._not_sent)
         self._streams: dict[int, ResultQueue] = {}
         self._numbers = itertools.count(1)
         self._runs: dict[TaskKey, ComputeJob] = {}
@@ -147,10 +147,6 @@ class TaskExchange:
         job = self._change(self._tasks.add_piece, piece, time.monotonic(), here=True)
         return partial(self._compute.follow, job) if job is not None else None
 
-    def keep(self, members: Collection[str]) -> None:
-        """Sets the members; ends the streams to all other devices."""
-        self._neighbours.keep(members)
-
     def counts(self) -> dict[str, int]:
         """Counts since the start: dropped frames by reason, messages to neighbours by transport,
         tasks run, milliseconds of computing them, whoever asked, and runs that other load slowed
@@ -159,15 +155,7 @@ class TaskExchange:
         with self._lock:
             ran = {"tasks_run": self._tasks_run, "computed_ms": round(1e3 * self._computed_s)}
             ran["overruns"] = self._compute.throttle.overruns
-            return {**self._tasks.dropped, **self._neighbours.sent, **ran}
-
-    async def reach(self, device: str, address: str) -> None:
-        """Returns when a neighbour has answered over a new connection.
-
-        Raises:
-            ImbrexError: it does not answer, or is another device.
-        """
-        await self._neighbours.reach(device, address)
+            return {**self._tasks.dropped, **self.neighbours.sent, **ran}
 
     async def drain(self, timeout_s: float) -> None:
         """Lets running tasks finish, writes what is queued, then ends every stream."""
@@ -184,7 +172,7 @@ class TaskExchange:
         """Starts no more runs, and ends the streams to neighbours."""
         for job in list(self._runs.values()):
             job.is_wanted = False
-        await self._neighbours.close()
+        await self.neighbours.close()
 
     # ------------------------------------------------------------ in any thread
 
@@ -225,7 +213,7 @@ class TaskExchange:
                 actions = self._tasks.failed(key, OutOfMemory.code, short)
             overflows -= self._tasks.dropped["early_overflow"]
         if overflows:
-            self._neighbours.on_loop(self._rest.begin)
+            self.neighbours.on_loop(self._rest.begin)
         return actions
 
     def _act(self, action: OutwardAction) -> None:
@@ -239,12 +227,12 @@ class TaskExchange:
                     self._compute.errand(partial(self._set_up, request))
                 case SendToPeer():
                     source = action.source
-                    self._neighbours.send(action)
+                    self.neighbours.send(action)
                 case SendToHost():
                     source = action.pieces[0].key if action.pieces else None
                     self._send_to_host(action)
                 case ReportFailure(stream):
-                    self._neighbours.on_loop(self._write, stream, [([failed_item(action)], [])])
+                    self.neighbours.on_loop(self._write, stream, [([failed_item(action)], [])])
                 case Discard(key):
                     job = self._runs.pop(key, None)
                     if job is not None:
@@ -263,9 +251,9 @@ class TaskExchange:
         if action.pieces or not action.more:
             last = [done_item(done)] if done is not None else []
             waiting = list(messages(action.pieces, last))
-            self._neighbours.on_loop(self._write, action.stream, waiting)
+            self.neighbours.on_loop(self._write, action.stream, waiting)
         elif results is not None and done is not None and results.hold(done):
-            self._neighbours.on_loop(results.flush_soon)
+            self.neighbours.on_loop(results.flush_soon)
 
     def _job(self, run: RunProgram) -> ComputeJob:
         job = self._runs[run.key] = ComputeJob(
@@ -314,7 +302,7 @@ class TaskExchange:
         finally:
             self._runs.pop(key, None)
             if self._idle is not None and not self._runs:
-                self._neighbours.on_loop(self._idle.set)
+                self.neighbours.on_loop(self._idle.set)
 
     def _failed(self, key: TaskKey, error: Exception) -> None:
         if isinstance(error, MemoryError):

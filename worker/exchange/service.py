@@ -252,7 +252,7 @@ class GrpcService:
 
     async def _reach(self, device: str, address: str) -> pb.ExamineReply.Reached:
         try:
-            await self._parts.exchange.reach(device, address)
+            await self._parts.exchange.neighbours.reach(device, address)
         except ImbrexError as error:
             return pb.ExamineReply.Reached(device=device, error=error.cause)
         return pb.ExamineReply.Reached(device=device)
