@@ -47,7 +47,10 @@ Known = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Outputs of one request (arrays by output name), and how they were computed."""
+    """Outputs of one request (arrays by output name), and how they were computed. `decode_s` is the
+    time from the bytes of its body to the model's input; it is not part of `timing`, since the
+    request was not yet given to the cluster then.
+    """
 
     request_id: str
     outputs: Mapping[str, np.ndarray] = field(repr=False)
@@ -56,6 +59,7 @@ class Answer:
     devices: tuple[str, ...]
     traffic: TrafficBytes
     retried_tasks: int = 0
+    decode_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -285,7 +285,7 @@ class Coordinator:
         queue_s = started_s - arrived_s - read_s
         timing = computed.answer.timing
         timing = replace(timing, queue_s=queue_s, total_s=timing.total_s + queue_s)
-        answer = replace(computed.answer, timing=timing)
+        answer = replace(computed.answer, timing=timing, decode_s=read_s)
         unread: NotFiniteAnswer | None = None
         try:
             yield answer
