@@ -120,7 +120,7 @@ class Coordinator:
         on(EngineSwitched, lambda news: self.measuring.switched(news.device))
         on(Profiled, lambda news: self.measuring.profiled())
         on(ModelsChanged, lambda news: self._models_changed())
-        on(TookOver, self.journal.planned)
+        on(TookOver, self.journal.tell)
         on(TookOver, lambda news: self.examiner.planned(news.graph))
         on(ModelLoaded, lambda news: self.library.make_room(news.model, self.plans.in_use))
         on(ModelForgotten, lambda news: self.measuring.forget(news.model))
