@@ -205,13 +205,16 @@ class SendToHost:
 
 @dataclass(slots=True, eq=False)
 class SendToPeer:
-    """Pieces for one neighbour. A failure to send fails the task `source`."""
+    """Pieces for one neighbour. Those lost with a broken stream are sent a second time, since the
+    receiver drops duplicates; then a failure to send fails the task `source`.
+    """
 
     device: str
     address: str
     pieces: tuple[TensorPiece, ...]
     source: TaskKey
     stream: int
+    is_second: bool = False
 
     @property
     def size_bytes(self) -> int:
