@@ -213,7 +213,6 @@ class SendToPeer:
     address: str
     pieces: tuple[TensorPiece, ...]
     source: TaskKey
-    stream: int
     is_second: bool = False
 
     @property

@@ -387,7 +387,7 @@ class Tasks:
             elif each.to == self._own_id:
                 to_this_device += map(Keep, pieces)
             else:
-                to_peers.append(sending := SendToPeer(each.to, each.address, pieces, key, stream))
+                to_peers.append(sending := SendToPeer(each.to, each.address, pieces, key))
                 if done is not None:
                     done.peer_bytes += sending.size_bytes
         if to_host or done is not None:
