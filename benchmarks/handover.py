@@ -196,13 +196,12 @@ async def _once(
 
 
 async def _done(stream: ExchangeStream) -> pb.TaskDone:
-    while (received := await stream.read()) is not None:
-        for item, _ in received:
+    while True:
+        for item, _ in await stream.read():
             if item.WhichOneof("kind") == "done":
                 return item.done
             if item.WhichOneof("kind") == "failed":
                 raise SystemExit(item.failed.message)
-    raise SystemExit("a worker ended its stream")
 
 
 def _median_ms(seconds: Sequence[float]) -> float:

@@ -24,7 +24,7 @@ CASES = (("digits", 1, 250.0), ("digits", 4, 250.0), ("vgg16-conv", 4, 400.0))
 async def measure(model: str, workers: int, target_mb: float) -> dict[str, Any]:
     """The largest resident set after ten requests, profiling included."""
     async with local_cluster(workers) as cluster:
-        served = await cluster.coordinator.served.get(model)
+        served = await cluster.coordinator.library.get(model)
         feeds = random_inputs(served.network.graph)
         for _ in range(10):
             await cluster.coordinator.infer(model, feeds)

@@ -153,7 +153,7 @@ class Data:
             for number, link in enumerate(self._links):
                 key = TaskKey(_request(), 1, number, 0)
                 piece = TensorPiece(key, "halo", Box.whole(shape), values)
-                assert link.send(SendToPeer("", "", (piece,), key, 1))
+                assert link.send(SendToPeer("", "", (piece,), key))
 
 
 def main() -> int:

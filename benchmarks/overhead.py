@@ -28,7 +28,7 @@ async def measure(requests: int) -> dict[str, Any]:
     """CPU milliseconds per request and per echo, interleaved in five rounds each."""
     async with local_cluster(WORKERS) as cluster:
         coordinator = cluster.coordinator
-        served = await coordinator.served.get(MODEL)
+        served = await coordinator.library.get(MODEL)
         feeds = random_inputs(served.network.graph)
         plan, _ = await coordinator.plans.current(MODEL)
         for _ in range(3):

@@ -36,7 +36,7 @@ async def measure(workers: int, rounds: int) -> dict[str, Any]:
     body = examples()[0].path.read_bytes()
     async with local_cluster(workers) as cluster:
         coordinator = cluster.coordinator
-        form = _form((await coordinator.served.get(MODEL)).sidecar)
+        form = _form((await coordinator.library.get(MODEL)).sidecar)
         ways: dict[str, Prepare] = {
             "pixels": lambda data: image_to_pixels(decode_image(data), form)[0],
             "tensors": lambda data: form.pixels.values(

@@ -90,7 +90,7 @@ class Bench:
         computed = await requests.run(graph, feeds)
         seconds = time.monotonic() - began
         requests.release(computed.request, computed.state.holders)
-        self._coordinator.measuring.observe(graph, computed.times)
+        self._coordinator.measuring.observe(graph, computed.state.timeline.tasks)
         return seconds
 
 

@@ -47,7 +47,7 @@ async def measure(rounds: int) -> dict[str, Any]:
         ) as tls,
     ):
         clusters = (plain, tls)
-        feeds = random_inputs((await plain.coordinator.served.get(MODEL)).network.graph)
+        feeds = random_inputs((await plain.coordinator.library.get(MODEL)).network.graph)
 
         async def ask(cluster: LocalCluster) -> None:
             await cluster.coordinator.infer(MODEL, feeds)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from pydantic import BeforeValidator, PlainSerializer
@@ -46,7 +47,10 @@ Known = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Outputs of one request (arrays by output name), and how they were computed."""
+    """Outputs of one request (arrays by output name), and how they were computed. `decode_s` is the
+    time from the bytes of its body to the model's input; it is not part of `timing`, since the
+    request was not yet given to the cluster then.
+    """
 
     request_id: str
     outputs: Mapping[str, np.ndarray] = field(repr=False)
@@ -55,6 +59,7 @@ class Answer:
     devices: tuple[str, ...]
     traffic: TrafficBytes
     retried_tasks: int = 0
+    decode_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -67,13 +72,8 @@ class Sightings:
     empty: int = 0
     not_finite: int = 0
 
-    def note(self, *, anything: bool) -> None:
-        """A picture was answered."""
-        self.pictures += 1
-        self.empty += not anything
 
-
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ServedModel:
     """A model that can be used: its public name, and what it stands for. `sightings` is shared by
     its copies.
@@ -91,14 +91,14 @@ class ServedModel:
         """Whether a picture can be its input."""
         return self.sidecar is not None and self.sidecar.input is not None
 
-    @property
+    @cached_property
     def assumed(self) -> Mapping[str, str]:
         """What nobody has confirmed of it, and from what it was guessed."""
         if self.sidecar is None:
             return {}
         return {str(what): why for what, why in self.sidecar.assumed.items()}
 
-    @property
+    @cached_property
     def selections(self) -> Selections:
         """What is read of its outputs to make predictions, where that is not everything."""
         if self.sidecar is None:

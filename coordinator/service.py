@@ -29,7 +29,7 @@ from coordinator.devices.host_worker import HostHardware
 from coordinator.devices.statuses import status_of, statuses
 from coordinator.doctor.doctor import Doctor
 from coordinator.draining.withdrawal import Withdrawal
-from coordinator.library.loaded import Library, ModelForgotten
+from coordinator.library.loaded import Library, ModelForgotten, ModelLoaded
 from coordinator.library.naming import Names
 from coordinator.library.sharing import ModelsChanged, sharing_of
 from coordinator.measuring.after_answer import AfterAnswer
@@ -120,8 +120,9 @@ class Coordinator:
         on(EngineSwitched, lambda news: self.measuring.switched(news.device))
         on(Profiled, lambda news: self.measuring.profiled())
         on(ModelsChanged, lambda news: self._models_changed())
-        on(TookOver, self.journal.planned)
+        on(TookOver, self.journal.tell)
         on(TookOver, lambda news: self.examiner.planned(news.graph))
+        on(ModelLoaded, lambda news: self.library.make_room(news.model, self.plans.in_use))
         on(ModelForgotten, lambda news: self.measuring.forget(news.model))
         on(ModelForgotten, self._forgotten)
         on(Accused, lambda news: self.auditor.sampling.suspected(news.device))
@@ -229,7 +230,7 @@ class Coordinator:
         selections: Selections = NO_SELECTION,
     ) -> Answer:
         """One request: input tensors in, output tensors out, by the plan in force or a chosen one.
-        `model` is a result of `served.get`, or a name for it. `feeds` may be a `FeedReader`, which
+        `model` is a result of `library.get`, or a name for it. `feeds` may be a `FeedReader`, which
         is read when the request's turn has come. `selections` are what the caller looks at of the
         outputs: the rest of these may be zeros.
 
@@ -261,7 +262,7 @@ class Coordinator:
             ImbrexError: as `infer`.
         """
         arrived_s = time.monotonic()
-        served = model if isinstance(model, ServedModel) else await self.served.get(model)
+        served = model if isinstance(model, ServedModel) else await self.library.get(model)
         request, source = request_id or uuid.uuid4().hex[:12], served.source
         try:
             async with self.admission.place():
@@ -284,7 +285,7 @@ class Coordinator:
         queue_s = started_s - arrived_s - read_s
         timing = computed.answer.timing
         timing = replace(timing, queue_s=queue_s, total_s=timing.total_s + queue_s)
-        answer = replace(computed.answer, timing=timing)
+        answer = replace(computed.answer, timing=timing, decode_s=read_s)
         unread: NotFiniteAnswer | None = None
         try:
             yield answer
@@ -300,7 +301,7 @@ class Coordinator:
                 arrived_s,
                 ended_s,
                 kept,
-                tuple(computed.times),
+                tuple(computed.state.timeline.tasks),
                 unread,
                 sketch=graph.sketch,
             )

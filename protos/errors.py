@@ -82,13 +82,19 @@ class WorkerStopped(LostWorker):
 
 
 class PeerViolation(ImbrexError):
-    """A peer broke the protocol: its bug or its version, never the user's input. `request` is the
-    one that it was about, as far as that is known.
+    """A peer broke the protocol: its bug or, as a rule, its version, never the user's input.
+    `request` is the one that it was about, as far as that is known.
     """
 
     code: ClassVar[str] = "peer_violation"
 
-    def __init__(self, *, cause: str, cure: str, request: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        cause: str,
+        cure: str = "Run the same version of imbrex on every device",
+        request: str = "",
+    ) -> None:
         super().__init__(cause=cause, cure=cure)
         self.request = request
 

@@ -127,10 +127,7 @@ def _own(data: bytes) -> ImbrexError:
             error.request = str(fields.get("request", ""))
         return error
     except (ValueError, KeyError, TypeError):
-        return PeerViolation(
-            cause="a peer sent an error that cannot be read",
-            cure="Run the same version of imbrex on every device",
-        )
+        return PeerViolation(cause="a peer sent an error that cannot be read")
 
 
 # What reading and writing raise when either side has ended the call.

@@ -148,7 +148,7 @@ async def run(
             measurer=Measurer(store, compute, engine),
             exchange=exchange,
             endpoint=hardware.endpoint,
-            trust=TrustUpdates(caller, gate, (exchange, listener), settings.state_dir),
+            trust=TrustUpdates(caller, gate, (exchange.neighbours, listener), settings.state_dir),
             hosts=Hosts(),
             advertisement=advertisement,
             data_port=listener.port,

@@ -22,7 +22,7 @@ from coordinator.trust.roster import CONFIRM
 from coordinator.trust.trust import Trust
 from models.cut.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
-from protos.errors import BadConfiguration, ImbrexError, LostWorker, PeerViolation, WorkerStopped
+from protos.errors import BadConfiguration, ImbrexError, LostWorker, PeerViolation
 from protos.rpc.channels import is_loopback
 from protos.rpc.client import WorkerClient
 from protos.wire import versions
@@ -74,7 +74,7 @@ class Connection:
         receivers: Sequence[Receiver],
         announcements: Announcements,
     ) -> None:
-        self.address = address
+        self.address, self.device = address, device
         self._client = WorkerClient(address, trust.caller, device)
         self.programs = Programs(self._client)
         self.outbox = Outbox(self.programs)
@@ -86,6 +86,7 @@ class Connection:
         self._stream = self._client.exchange()
         self._pings = self._control.exchange()
         self._pinger = Pinger(self._pings, address)
+        self.clock = self._pinger.clock
         self._pace = PingPace(time.monotonic(), PING_INTERVAL_S, LOST_AFTER_S)
         self._receivers = receivers
         self._announcements = announcements
@@ -101,7 +102,7 @@ class Connection:
         self._members_changed = asyncio.Event()
 
     def __repr__(self) -> str:
-        return f"Connection({self.address!r}, device={self._facts and self._facts.id!r})"
+        return f"Connection({self.address!r}, device={self.device!r})"
 
     @classmethod
     async def open(
@@ -170,11 +171,6 @@ class Connection:
         disturbed.
         """
         return self.outbox.taken + self.programs.transfers
-
-    @property
-    def offset_s(self) -> float:
-        """Seconds to add to the worker's clock to get this machine's."""
-        return self._pinger.clock.offset_s
 
     async def send(self, items: Sequence[pb.Item], payloads: Sequence[Payload] = ()) -> None:
         """Queues one message, which passes the letters in the outbox; waits while the queue is
@@ -254,7 +250,7 @@ class Connection:
         try:
             async with asyncio.TaskGroup() as group:
                 for part in parts:
-                    group.create_task(self._until_end(part))
+                    group.create_task(part)
         except* ImbrexError as errors:
             reason = errors.exceptions[0]
             assert isinstance(reason, ImbrexError)
@@ -264,16 +260,12 @@ class Connection:
             self._end(LostWorker(cause=repr(errors.exceptions[0]), cure="Report this"))
         return self._ended.result()
 
-    async def _until_end(self, part: Awaitable[None]) -> None:
-        """Runs one part of the connection. If it returns, the worker has ended its stream."""
-        await part
-        raise WorkerStopped(cause=f"{self.address} ended the connection", cure=_AGAIN)
-
     async def _read(self) -> None:
-        while (received := await self._stream.read()) is not None:
+        while True:
+            received = await self._stream.read()
             self._pace.heard_s = time.monotonic()
             for item, payload in received:
-                any(each.received(self.facts.id, item, payload) for each in self._receivers)
+                any(each.received(self.device, item, payload) for each in self._receivers)
 
     async def _write(self) -> None:
         while True:
@@ -312,8 +304,8 @@ class Connection:
                 before = self.facts.fingerprint
                 await self._greet(self._control)
                 if self.facts.fingerprint != before:
-                    self._announcements.announce(EngineSwitched(self.facts.id))
-                await self._trust.keep_valid(self.facts.id, self._control)
+                    self._announcements.announce(EngineSwitched(self.device))
+                await self._trust.keep_valid(self.device, self._control)
 
     async def _greet(self, client: WorkerClient) -> None:
         trust = self._trust
@@ -333,7 +325,7 @@ class Connection:
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 for stream in (self._stream, self._pings):
-                    await stream.go_direct(self.facts.id, self._trust.caller.credentials)
+                    await stream.go_direct(self.device, self._trust.caller.credentials)
         except (LostWorker, TimeoutError) as error:
             log.warning(
                 "tensors go over gRPC, which is slower", address=self.address, why=str(error)

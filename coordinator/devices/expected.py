@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from coordinator.devices.devices import Devices
+from coordinator.tasks.deadlines import Expectations
 from coordinator.tasks.task_graph import TaskGraph
 from models.cut.program import Program
 from models.tensors.boxes import Box
@@ -16,8 +17,8 @@ from protos.wire.facts import DeviceId
 PREPARE_S = 5.0
 
 
-class LiveExpectations:
-    """Implements `coordinator.tasks.deadlines.Expectations`."""
+class LiveExpectations(Expectations):
+    """From what was measured of the devices."""
 
     def __init__(self, devices: Devices) -> None:
         self._pool, self._measured = devices.pool, devices.measured

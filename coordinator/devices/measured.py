@@ -17,7 +17,7 @@ from coordinator.costs.corrections import (
     Observed,
 )
 from coordinator.costs.endpoints import HOST_ENDPOINT, EndpointEstimate
-from coordinator.costs.links import LIVE_LOOPBACK, LinkEstimate, Transfer, fit_line, prior_link
+from coordinator.costs.links import LIVE_LOOPBACK, LinkEstimate, fit_line, prior_link
 from coordinator.costs.rates import RateCosts, flop_per_s
 from coordinator.costs.regression import DeviceProfile, RegressionCosts
 from coordinator.devices.connection import Connection
@@ -73,13 +73,12 @@ class DeviceMeasurements:
         fresh = LinkEstimate(LIVE_LOOPBACK) if connection.is_loopback else self._unprobed(device)
         self._links.setdefault(device, fresh)
         seen = await connection.probe()
-        probe = [Transfer(each.size_bytes, each.seconds) for each in seen.messages]
-        self._links[device] = self._links[device].probed(probe)
+        self._links[device] = self._links[device].probed(seen.messages)
         # The slower end handles them, and the other one takes some time as well.
-        both_s = min(each.seconds for each in probe if not each.size_bytes)
+        both_s = min(each.seconds for each in seen.messages if not each.size_bytes)
         far_s = min(seen.handling_s, max(0.0, both_s - self._near.message_s))
         end = self.endpoint(device).probed(far_s)
-        fitted = fit_line(probe)
+        fitted = fit_line(seen.messages)
         if connection.is_loopback:
             end = end.of_peer_bytes(self._near.byte_s)
         elif fitted:

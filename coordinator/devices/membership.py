@@ -83,7 +83,7 @@ class DeviceTable:
         self._strangers: dict[str, None] = {}
         self._peers: dict[str, Peer] = {}
         # Of usable devices, the address of each.
-        self.addresses: dict[DeviceId, str] = {}
+        self.ready: dict[DeviceId, str] = {}
         self._said_full = False
         # Strangers that were dropped to make room.
         self.turned_away = 0
@@ -92,11 +92,6 @@ class DeviceTable:
     def peers(self) -> tuple[Peer, ...]:
         """Every known address, in the order of discovery."""
         return tuple(self._peers.values())
-
-    @property
-    def ready(self) -> dict[DeviceId, str]:
-        """Usable devices and the address of each (a copy)."""
-        return dict(self.addresses)
 
     def is_stranger(self, address: str) -> bool:
         """Whether this address may be invented: it was announced, and no worker has answered."""
@@ -158,7 +153,7 @@ class DeviceTable:
 
     def _known(self, peer: Peer, event: Greeted, now: float) -> list[Action]:
         peer.device_id, peer.boot_id, peer.alive_s = event.device_id, event.boot_id, now
-        first = self.addresses.get(event.device_id)
+        first = self.ready.get(event.device_id)
         if first is None:
             return self._admit(peer, event.device_id, now)
         if self._peers[first].boot_id == event.boot_id:
@@ -169,11 +164,11 @@ class DeviceTable:
         return [Close(peer.address), *peer.refuse("duplicate_id", cause, cure, now)]
 
     def _admit(self, peer: Peer, device_id: DeviceId, now: float) -> list[Action]:
-        if len(self.addresses) >= self._max_devices:
+        if len(self.ready) >= self._max_devices:
             cause = f"{peer.address} is left out: {self._max_devices} devices are in use"
             problem = peer.refuse("too_many_devices", cause, "Stop one of the others", now)
             return [Close(peer.address), *problem]
-        self.addresses[device_id] = peer.address
+        self.ready[device_id] = peer.address
         peer.state, peer.tried_s = PeerState.READY, now
         peer.reason = peer.cure = ""
         return [Join(device_id, peer.address)]
@@ -204,7 +199,7 @@ class DeviceTable:
 
     def _leave(self, peer: Peer, reason: str, now: float) -> list[Action]:
         assert peer.device_id is not None
-        del self.addresses[peer.device_id]
+        del self.ready[peer.device_id]
         others = [
             other
             for other in self._peers.values()

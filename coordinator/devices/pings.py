@@ -13,6 +13,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
+from coordinator.costs.links import Transfer
 from protos import imbrex_pb2 as pb
 from protos.errors import NoAnswer
 from protos.rpc.client import ExchangeStream
@@ -51,21 +52,13 @@ class RoundTrip:
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
-    """One message of `size_bytes` took `seconds` from sending to arrival."""
-
-    size_bytes: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class Probe:
     """What was measured of a link and its ends: single messages, the seconds that the slower end
     needs to handle one, and the seconds per byte of large messages sent back to back, when the wire
     carries one while the ends handle others.
     """
 
-    messages: tuple[Observation, ...]
+    messages: tuple[Transfer, ...]
     handling_s: float
     stream_byte_s: float
 
@@ -130,12 +123,13 @@ class Pinger:
         self._writing = asyncio.Lock()
 
     async def read(self) -> None:
-        """Receives the answers; returns when the worker ends the stream.
+        """Receives the answers.
 
         Raises:
-            ImbrexError: the stream is broken, or what came is malformed.
+            ImbrexError: the stream has ended or is broken, or what came is malformed.
         """
-        while (received := await self._stream.read()) is not None:
+        while True:
+            received = await self._stream.read()
             now = time.monotonic()
             for item, _ in received:
                 waiting = self._waiting.get(item.pong.number)
@@ -182,7 +176,7 @@ class Pinger:
             ImbrexError: as `ping`.
         """
         empty = [(await self.ping(timeout_s)).seconds for _ in range(_EMPTY_PROBES)]
-        seen = [Observation(0, seconds / 2) for seconds in empty]
+        seen = [Transfer(0, seconds / 2) for seconds in empty]
         handling_s = await self._handling_s(timeout_s, min(empty))
         deadline_s = time.monotonic() + PROBE_BUDGET_S
         byte_s = 0.0
@@ -193,7 +187,7 @@ class Pinger:
                 trip = await self.ping(timeout_s, sent, reply)
                 seconds = max(trip.seconds - min(empty) / 2, 0.0)
                 byte_s = seconds / size
-                seen.append(Observation(size, seconds))
+                seen.append(Transfer(size, seconds))
         return Probe(tuple(seen), handling_s, await self._stream_byte_s(timeout_s, byte_s))
 
     async def _handling_s(self, timeout_s: float, empty_s: float) -> float:

@@ -142,7 +142,7 @@ class Pool:
         known = peer.device_id
         if known is None and self._discovery is not None:
             known = DeviceId(self._discovery.announced_by(peer.address))
-        used = self._membership.addresses.get(known) if known else None
+        used = self._membership.ready.get(known) if known else None
         return None if used == peer.address else used
 
     @property
@@ -178,7 +178,7 @@ class Pool:
 
     def get(self, device: DeviceId) -> Connection | None:
         """The connection to a device, if it is ready."""
-        address = self._membership.addresses.get(device)
+        address = self._membership.ready.get(device)
         return None if address is None else self._connections[address]
 
     def facts(self, device: DeviceId) -> Facts | None:

@@ -110,8 +110,7 @@ class Programs:
         named = {ref.sha256 for program in programs for ref in program.weights}
         if not named.issuperset(missing):
             raise PeerViolation(
-                cause=f"{self._client.address} asks for weights that no program names",
-                cure="Run the same version of imbrex on every device",
+                cause=f"{self._client.address} asks for weights that no program names"
             )
         have = await self._client.missing(missing)
         sizes = {sha256: blobs.size_of(sha256) for sha256 in have}

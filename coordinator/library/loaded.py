@@ -64,10 +64,17 @@ class ModelForgotten:
     stays: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ModelLoaded:
+    """A model takes memory from now on."""
+
+    model: str
+
+
 class Library:
     """The models of one coordinator by their sources, which `names` knows: loaded once, on first
     use, and unloaded to make room for others. `folder` is for files of weights, of which
-    `most_bytes` may be loaded. Announces models that are forgotten.
+    `most_bytes` may be loaded. Announces models that are loaded for requests, and forgotten.
     """
 
     def __init__(
@@ -82,10 +89,8 @@ class Library:
         self._unloaded: set[str] = set()
         self._stamps: dict[str, tuple[int, int] | None] = {}
 
-    async def get(self, model: str, keep: Callable[[str], bool]) -> ServedModel:
-        """A model, loaded on first use. Beyond the room for weights and for sizes of one model,
-        those are unloaded that have been unused for longest, until the next request to them, but
-        not configured ones and those to `keep`.
+    async def get(self, model: str) -> ServedModel:
+        """A model, loaded on first use.
 
         Raises:
             NotFound: no such name or file, or it was unloaded.
@@ -104,7 +109,7 @@ class Library:
         is_new = model not in self._models
         loaded = await self.load(model)
         if is_new:
-            self._make_room(model, keep)
+            self._announcements.announce(ModelLoaded(model))
         return loaded.served
 
     async def load(self, model: str) -> Loaded:
@@ -160,12 +165,11 @@ class Library:
         self._forget(model)
         return True
 
-    def _forget(self, model: str, *, stays: bool = False) -> None:
-        self._models.pop(model, None)
-        self._stamps.pop(model, None)
-        self._announcements.announce(ModelForgotten(model, stays))
-
-    def _make_room(self, newest: str, keep: Callable[[str], bool]) -> None:
+    def make_room(self, newest: str, keep: Callable[[str], bool]) -> None:
+        """Beyond the room for weights and for sizes of one model, unloads those that have been
+        unused for longest, until the next request to them, but not the `newest`, configured ones
+        and those to `keep`.
+        """
         others = [name for name in self.loaded() if name != newest]
         sizes = [name for name in others if _are_sizes_of_one(name, newest)]
         for name in others:
@@ -173,6 +177,11 @@ class Library:
             is_one_of_many = name in sizes[: 1 - MOST_SIZES]
             if (is_one_of_many or self.weight_bytes > self._most_bytes) and self.let_go(name, keep):
                 log.info("model unloaded to make room for others", model=name)
+
+    def _forget(self, model: str, *, stays: bool = False) -> None:
+        self._models.pop(model, None)
+        self._stamps.pop(model, None)
+        self._announcements.announce(ModelForgotten(model, stays))
 
 
 def _are_sizes_of_one(name: str, other: str) -> bool:

@@ -157,7 +157,7 @@ class Plans:
             NotFound: no such strategy, or no such plan was sent.
             Unavailable: no worker is ready.
         """
-        network = await self._network(model)
+        network = (await self._library.get(model)).network
         graph = await self.prepared(model, choice)
         return replace(graph.plan, made_for=self.book.made_for(model, choice)), network
 
@@ -179,7 +179,7 @@ class Plans:
             Unavailable: one of its devices is away.
         """
         graph = self._existing(model, choice)
-        network = await self._network(model)
+        network = (await self._library.get(model)).network
         plan, cluster = graph.plan, self._devices.cluster(graph)
         gone = set(plan.devices) - {device.id for device in cluster.devices}
         if gone:
@@ -190,9 +190,6 @@ class Plans:
         simulation = await asyncio.to_thread(simulate, plan, network, cluster)
         name = self._library.names.public(model)[0]
         return PlanNow(name, plan.version, plan.predicted_latency_s, simulation.latency_s)
-
-    async def _network(self, model: str) -> Network:
-        return (await self._library.get(model, keep=self.in_use)).network
 
     def _existing(self, model: str, choice: Choice) -> TaskGraph:
         graph = self.book.graph(model, choice)
@@ -214,7 +211,7 @@ class Plans:
         Raises:
             BadRequest, NotFound, IllegalPlan: it is not a plan, or not one for these devices.
         """
-        network = await self._network(model)
+        network = (await self._library.get(model)).network
         plan = await asyncio.to_thread(adopt, text, network, self._devices.cluster())
         put = self.hold if hold else self.keep
         return plan_id(plan), (await put(model, plan)).plan, network
@@ -323,40 +320,29 @@ class Plans:
         self._enter(self.book.tick(time.monotonic()))
 
     def _do(self, steps: Iterable[PlanStep]) -> None:
-        with self._announcements.held():
-            for step in steps:
-                match step:
-                    case Start(ticket, graph) if not self._asked[ticket].done():
-                        self._asked[ticket].set_result(graph)
-                    case Refuse(ticket, error) if not self._asked[ticket].done():
-                        self._asked[ticket].set_exception(error)
-                    case Start() | Refuse():
-                        pass  # its task was cancelled just now, and is about to leave
-                    case Propose() | Divide() | Prepare():
-                        self._works[step.work] = asyncio.create_task(self._make(step))
-                    case Stop(work):
-                        self._works.pop(work).cancel()
-                    case Swap():
-                        self._swapped(step)
-                    case Regroup(model, groups, outstanding):
-                        outstanding = round(outstanding, 1)
-                        log.info("groups", model=model, groups=groups, outstanding=outstanding)
-
-    def _swapped(self, swap: Swap) -> None:
-        plan, causes = swap.graph.plan, list(swap.causes)
-        log.info(
-            "plan",
-            model=swap.model,
-            version=plan.version,
-            causes=causes,
-            strategy=plan.strategy,
-            wire=plan.wire,
-            devices=len(plan.devices),
-            blocks=len(plan.blocks),
-            predicted_ms=round(plan.predicted_latency_s * 1e3, 1),
-        )
-        if swap.choice == IN_FORCE:
-            self._announcements.announce(TookOver(swap.model, causes, swap.graph))
+        """Executes steps; nobody hears of plans that took over before all of them are done."""
+        in_force: list[TookOver] = []
+        for step in steps:
+            match step:
+                case Start(ticket, graph) if not self._asked[ticket].done():
+                    self._asked[ticket].set_result(graph)
+                case Refuse(ticket, error) if not self._asked[ticket].done():
+                    self._asked[ticket].set_exception(error)
+                case Start() | Refuse():
+                    pass  # its task was cancelled just now, and is about to leave
+                case Propose() | Divide() | Prepare():
+                    self._works[step.work] = asyncio.create_task(self._make(step))
+                case Stop(work):
+                    self._works.pop(work).cancel()
+                case Swap(model, choice, graph, causes):
+                    _log_plan(step)
+                    if choice == IN_FORCE:
+                        in_force.append(TookOver(model, causes, graph))
+                case Regroup(model, groups, outstanding):
+                    outstanding = round(outstanding, 1)
+                    log.info("groups", model=model, groups=groups, outstanding=outstanding)
+        for news in in_force:
+            self._announcements.announce(news)
 
     async def _make(self, asked: Propose | Divide | Prepare) -> None:
         outcome = await self._outcome(asked)
@@ -382,3 +368,18 @@ class Plans:
             cause = f"planning failed inside imbrex ({type(fault).__name__})"
             error = ImbrexError(cause=cause, cure="See the coordinator's log.")
             return WorkFailed(asked.work, error)
+
+
+def _log_plan(swap: Swap) -> None:
+    plan = swap.graph.plan
+    log.info(
+        "plan",
+        model=swap.model,
+        version=plan.version,
+        causes=list(swap.causes),
+        strategy=plan.strategy,
+        wire=plan.wire,
+        devices=len(plan.devices),
+        blocks=len(plan.blocks),
+        predicted_ms=round(plan.predicted_latency_s * 1e3, 1),
+    )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import structlog
 
-from coordinator.answers import ModelStatus, ServedModel
+from coordinator.answers import ModelStatus
 from coordinator.devices.devices import Devices
 from coordinator.library.loaded import Library, Loaded
 from coordinator.plans.book import NO_WORKER
@@ -25,22 +25,14 @@ class Served:
         self._plans = plans
         self._devices = devices
 
-    async def get(self, model: str) -> ServedModel:
-        """A model, loaded on first use.
-
-        Raises:
-            NotFound, BadRequest: no such model, it was unloaded, or it cannot be used.
-        """
-        return await self._library.get(model, keep=self._plans.in_use)
-
     async def load(self, model: str) -> None:
         """Loads a model, from its file as it is now, and makes it ready.
 
         Raises:
-            NotFound, BadRequest, Unavailable, Infeasible: as `get` and `Coordinator.infer`.
+            NotFound, BadRequest, Unavailable, Infeasible: as `Library.get` and `Coordinator.infer`.
         """
         self._library.reload(model)
-        await self.get(model)
+        await self._library.get(model)
         await self._plans.prepared(model)
 
     async def load_configured(self) -> None:

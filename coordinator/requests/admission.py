@@ -184,10 +184,10 @@ class Admission:
         """
         ticket, answered = next(self._tickets), False
         try:
-            self._start(self._queue.arrive(ticket, time.monotonic(), alone=alone))
-            until_s = self._queue.waits_until_s(ticket)
-            if until_s is not None:
-                await self._wait(ticket, until_s)
+            admitted = self._queue.arrive(ticket, time.monotonic(), alone=alone)
+            self._start(admitted)
+            if ticket not in admitted:
+                await self._wait(ticket)
             yield
             answered = not alone
         finally:
@@ -211,8 +211,9 @@ class Admission:
             async with self.place(alone=True):
                 pass
 
-    async def _wait(self, ticket: PlaceTicket, until_s: float) -> None:
+    async def _wait(self, ticket: PlaceTicket) -> None:
         admitted = self._admitted[ticket] = asyncio.get_running_loop().create_future()
+        until_s = self._queue.waits_until_s(ticket)
         try:
             async with asyncio.timeout_at(None if until_s == inf else until_s):
                 await admitted

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -108,17 +108,14 @@ class Driver:
         # Taken off when they are used again.
         self._distrusted: set[DeviceId] = set()
         self._ticker: asyncio.Task[None] | None = None
+        # Bound once: binding it for a line takes longer than to find that it is not written.
+        self._log = log.bind()
 
     async def close(self) -> None:
         """Stops looking after requests; ending those in flight is left to the caller."""
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
-
-    @property
-    def in_flight(self) -> int:
-        """Requests being computed."""
-        return len(self._requests)
 
     async def released(self, device: DeviceId) -> None:
         """Returns when no request in flight runs on a device, or will by its plan."""
@@ -134,9 +131,9 @@ class Driver:
         trusted.
         """
         self._distrusted.add(device)
-        for state in self._requests.values():
-            if device in state.attempts.values() and not state.done.done():
-                state.done.set_exception(_Distrusted())
+        for request, state in self._requests.items():
+            if device in state.attempts.values():
+                self._end(request, _Distrusted())
 
     async def run(
         self,
@@ -200,7 +197,7 @@ class Driver:
             if self._ticker is None or self._ticker.done():
                 self._ticker = asyncio.create_task(self._tick())
             await done
-            state.timeline.end(time.monotonic())
+            timeline.ended_s = time.monotonic()
             if not state.retried:  # the timing is complete with reports that the answer overtook
                 with suppress(TimeoutError):
                     async with asyncio.timeout(REPORTS_S):
@@ -219,7 +216,7 @@ class Driver:
         except BaseException:
             self.release(request, state.holders)
             raise
-        return ComputedRequest(request, state, answer, state.times)
+        return ComputedRequest(request, state, answer)
 
     def step(self, event: Event, payload: np.ndarray | None = None) -> None:
         """Passes an event to the scheduler and executes its actions; one letter is sent per device,
@@ -228,7 +225,7 @@ class Driver:
         if isinstance(event, Lost) and (lost := self._pool.get(event.device)):
             lost.outbox.clear()
         now, later = dispatch(self.scheduler.step(event, time.monotonic()))
-        letters: dict[DeviceId, Letter] = {}
+        letters: defaultdict[DeviceId, Letter] = defaultdict(Letter)
         for action in now:
             self._act(action, payload, letters)
         for device, letter in letters.items():
@@ -242,7 +239,7 @@ class Driver:
         """Describes tasks to one device, if they are still to be computed there; a request whose
         tasks cannot be described fails. In between, the event loop sends what was posted.
         """
-        letters: dict[DeviceId, Letter] = {}
+        letters: defaultdict[DeviceId, Letter] = defaultdict(Letter)
         part = later.popleft()
         try:
             for each in part:
@@ -251,9 +248,8 @@ class Driver:
             for device, letter in letters.items():
                 self._post(device, letter)
         except Exception as error:
-            for request in {each.request for each in part} & self._requests.keys():
-                if not self._requests[request].done.done():
-                    self._requests[request].done.set_exception(error)
+            for request in {each.request for each in part}:
+                self._end(request, error)
         if later:
             asyncio.get_running_loop().call_soon(self._describe, later)
 
@@ -290,29 +286,32 @@ class Driver:
     def received(
         self, device: DeviceId, item: pb.Item, payload: np.ndarray | memoryview | None
     ) -> bool:
-        """An item from a device's stream. Late results, and those that a device was not asked for,
-        are dropped and counted.
+        """An item from a device's stream. What comes late, or from a device that was not asked for
+        it, is dropped; results are counted then.
         """
-        match item.WhichOneof("kind"):
-            case "tensor" if isinstance(payload, np.ndarray):
-                self._received_tensor(device, item.tensor, payload)
-            case "done":
-                self._task_done(device, item.done)
-            case "failed":
-                self._task_failed(device, item.failed)
-            case _:
-                pass
+        kind = item.WhichOneof("kind")
+        if kind not in ("tensor", "done", "failed"):
+            return True
+        news: pb.Tensor | pb.TaskDone | pb.TaskFailed = getattr(item, kind)
+        if kind == "failed":
+            which = {"request": news.request, "task": news.task, "device": device}
+            log.warning("task failed", **which, code=item.failed.code, message=item.failed.message)
+        state = self._requests.get(RequestId(news.request))
+        if state is None or state.attempts.get((news.task, news.attempt)) != device:
+            if kind == "tensor":
+                self.scheduler.dropped["late" if state is None else "stranger"] += 1
+        elif isinstance(payload, np.ndarray):
+            self._received_tensor(device, state, item.tensor, payload)
+        elif kind == "done":
+            self._task_done(device, state, item.done)
+        else:
+            self._task_failed(device, state, item.failed)
         return True
 
-    def _received_tensor(self, device: DeviceId, header: pb.Tensor, payload: np.ndarray) -> None:
+    def _received_tensor(
+        self, device: DeviceId, state: RequestState, header: pb.Tensor, payload: np.ndarray
+    ) -> None:
         request = RequestId(header.request)
-        state = self._requests.get(request)
-        if state is None:
-            self.scheduler.dropped["late"] += 1
-            return
-        if state.attempts.get((header.task, header.attempt)) != device:
-            self.scheduler.dropped["stranger"] += 1
-            return
         size, finite = payload.nbytes, is_finite(payload)
         try:
             payload = state.unpack(header, payload)
@@ -322,18 +321,14 @@ class Driver:
             log.warning("result refused", **refused, device=device, cause=cause)
             self.step(ResultRefused(request, header.task, header.attempt, cause))
             return
-        state.gather_bytes += size
-        state.timeline.received(header.task, header.attempt, size, time.monotonic())
+        state.timeline.arrivals.add(header.task, header.attempt, size, time.monotonic())
         box = Box.of(*ranges(header.box))
         event = Received(request, header.task, header.attempt, header.tensor, box, finite)
         self.step(event, payload)
 
-    def _task_done(self, device: DeviceId, done: pb.TaskDone) -> None:
-        state = self._asked(device, done)
-        if state is None:
-            return
+    def _task_done(self, device: DeviceId, state: RequestState, done: pb.TaskDone) -> None:
         connection = self._pool.get(device)
-        offset = connection.offset_s if connection else 0.0
+        offset = connection.clock.offset_s if connection else 0.0
         times = TaskTimes(
             task=done.task,
             attempt=done.attempt,
@@ -346,22 +341,11 @@ class Driver:
         state.computed(times, done.peer_bytes)
         self.step(Finished(RequestId(done.request), done.task, done.attempt))
 
-    def _task_failed(self, device: DeviceId, failed: pb.TaskFailed) -> None:
-        which = {"request": failed.request, "task": failed.task, "device": device}
-        log.warning("task failed", **which, code=failed.code, message=failed.message)
-        state = self._asked(device, failed)
-        if state is None:
-            return
+    def _task_failed(self, device: DeviceId, state: RequestState, failed: pb.TaskFailed) -> None:
         if failed.code == "no_program" and (connection := self._pool.get(device)):
             connection.programs.forget(state.graph.tasks[failed.task].program)
         request = RequestId(failed.request)
         self.step(Failed(request, failed.task, failed.attempt, failed.code, failed.message))
-
-    def _asked(self, device: DeviceId, news: pb.TaskDone | pb.TaskFailed) -> RequestState | None:
-        """The request of which this device runs the attempt."""
-        state = self._requests.get(RequestId(news.request))
-        asked = state is not None and state.attempts.get((news.task, news.attempt)) == device
-        return state if asked else None
 
     # ------------------------------------------------------------ letters
 
@@ -390,7 +374,7 @@ class Driver:
     # ------------------------------------------------------------ actions
 
     def _act(
-        self, action: Action, payload: np.ndarray | None, letters: dict[DeviceId, Letter]
+        self, action: Action, payload: np.ndarray | None, letters: defaultdict[DeviceId, Letter]
     ) -> None:
         match action:
             case Assign(request, task, attempt, device):
@@ -399,12 +383,12 @@ class Driver:
             case Send():
                 self._send(action, letters)
             case Resend(request, device=device):
-                letter = letters.setdefault(device, Letter())
+                letter = letters[device]
                 letter.items.append(resend_item(action, self._requests[request].graph))
                 letter.attempts[request, action.task, action.attempt] = None
             case Cancel(request, number, attempt, device):
                 cancel = pb.Cancel(request=request, task=number, attempt=attempt)
-                letters.setdefault(device, Letter()).items.append(pb.Item(cancel=cancel))
+                letters[device].items.append(pb.Item(cancel=cancel))
             case Merge(request, task, tensor, box, aside):
                 assert payload is not None
                 self._requests[request].merge(task, tensor, box, aside, payload)
@@ -428,7 +412,7 @@ class Driver:
                 item = pb.Item(release=pb.Release(requests=[request]))
                 connection.outbox.post_with_next(item)
 
-    def _end(self, request: RequestId, error: ImbrexError | None) -> None:
+    def _end(self, request: RequestId, error: Exception | None) -> None:
         state = self._requests.get(request)
         if state is None or state.done.done():
             return
@@ -437,15 +421,15 @@ class Driver:
         else:
             state.done.set_exception(error)
 
-    def _assign(self, action: Assign, letters: dict[DeviceId, Letter]) -> None:
+    def _assign(self, action: Assign, letters: defaultdict[DeviceId, Letter]) -> None:
         state = self._requests[action.request]
-        log.debug("task", request=action.request, task=action.task, device=action.device)
+        self._log.debug("task", request=action.request, task=action.task, device=action.device)
         graph = state.graph
         run = self.scheduler.requests.get(action.request)
         if run is None:
             return  # the attempt ended in the same step
         state.direct = run.direct
-        letter = letters.setdefault(action.device, Letter())
+        letter = letters[action.device]
         letter.items.append(task_item(action, run, self._address, state.selections))
         letter.attempts[action.request, action.task, action.attempt] = None
         program = graph.programs[graph.tasks[action.task].program]
@@ -456,9 +440,9 @@ class Driver:
         connection = self._pool.get(device)
         return connection.address if connection else ""
 
-    def _send(self, action: Send, letters: dict[DeviceId, Letter]) -> None:
+    def _send(self, action: Send, letters: defaultdict[DeviceId, Letter]) -> None:
         state = self._requests[action.request]
-        letter = letters.setdefault(action.device, Letter())
+        letter = letters[action.device]
         letter.attempts[action.request, action.task, action.attempt] = None
         array, info = state.arrays[action.tensor], state.graph.tensors[action.tensor]
         fits = info.is_dynamic or array.shape == info.shape
@@ -466,8 +450,9 @@ class Driver:
             self._end(action.request, _undeclared(action.tensor, array, info))
             return
         for item, view in tensor_items(action, state.graph, array):
-            state.scatter_bytes += view.nbytes
-            state.timeline.sent(action.task, action.attempt, view.nbytes, time.monotonic())
+            state.timeline.departures.add(
+                action.task, action.attempt, view.nbytes, time.monotonic()
+            )
             letter.items.append(item)
             letter.payloads.append(view)
 

@@ -71,16 +71,7 @@ class Ended:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class PlanSwapped:
-    """A new plan took over for a model."""
-
-    model: str
-    version: int
-    causes: tuple[str, ...]
-
-
-JournalListener = Callable[["Ended | PlanSwapped"], None]
+JournalListener = Callable[["Ended | TookOver"], None]
 
 
 class Journal:
@@ -137,7 +128,7 @@ class Journal:
         elif ended.answer is not None:
             devices = list(ended.answer.devices)
             log.info("request", **told, plan=ended.plan_version, devices=devices)
-        self._tell(ended)
+        self.tell(ended)
 
     def doubt(self, device: str) -> None:
         """Logs the recent answers that a device took part in, which was found to compute
@@ -154,11 +145,7 @@ class Journal:
                 "these answers may be wrong", device=device, requests=doubted, within_s=DOUBTED_S
             )
 
-    def planned(self, news: TookOver) -> None:
-        """A plan took over."""
-        version, causes = news.graph.plan.version, tuple(news.causes)
-        self._tell(PlanSwapped(news.model, version, causes))
-
-    def _tell(self, entry: Ended | PlanSwapped) -> None:
+    def tell(self, entry: Ended | TookOver) -> None:
+        """A request has ended, or a plan took over: tells the listeners."""
         for listener in list(self._listeners):
             listener(entry)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -37,8 +37,6 @@ class RequestState:
     done: asyncio.Future[None]
     timeline: Timeline
     selections: Selections
-    scatter_bytes: int = 0
-    gather_bytes: int = 0
     halo_bytes: int = 0
     retried: int = 0
     attempts: dict[tuple[int, int], DeviceId] = field(default_factory=dict)
@@ -57,19 +55,10 @@ class RequestState:
         self.shared |= both
         other.shared |= both
 
-    @property
-    def times(self) -> list[TaskTimes]:
-        """The observed times of its tasks."""
-        relayed = self.graph.is_direct and not self.direct
-        return [
-            replace(each, shared=each.device in self.shared, relayed=relayed)
-            for each in self.timeline.tasks
-        ]
-
     def computed(self, times: TaskTimes, peer_bytes: int) -> None:
         """A device reported the end of a task and the bytes it sent to peers."""
         self.halo_bytes += peer_bytes
-        self.timeline.computed(times)
+        self.timeline.tasks.append(times)
         self.reported.add(times.task)
         if len(self.reported) == len(self.graph.tasks):
             self.told.set()
@@ -132,15 +121,20 @@ class RequestState:
         self.attempts[task, attempt] = device
 
     def answer(self, request: RequestId) -> Answer:
-        """The answer for the caller."""
-        graph = self.graph
+        """The answer for the caller; completes the timeline, which is part of it."""
+        graph, timeline = self.graph, self.timeline
+        timeline.complete(self.shared, relayed=graph.is_direct and not self.direct)
+        scatter, gather = (
+            sum(size_bytes for _, size_bytes in moved.values())
+            for moved in (timeline.departures, timeline.arrivals)
+        )
         return Answer(
             request_id=request,
             outputs=answer(graph.outputs, graph.joined, self.arrays, graph.ending),
-            timing=self.timeline.timing(),
-            plan_version=self.graph.plan.version,
+            timing=timeline.timing(),
+            plan_version=graph.plan.version,
             devices=tuple(dict.fromkeys(self.attempts.values())),
-            traffic=TrafficBytes(self.scatter_bytes, self.gather_bytes, self.halo_bytes),
+            traffic=TrafficBytes(scatter, gather, self.halo_bytes),
             retried_tasks=self.retried,
         )
 
@@ -152,4 +146,3 @@ class ComputedRequest:
     request: RequestId
     state: RequestState
     answer: Answer
-    times: list[TaskTimes]

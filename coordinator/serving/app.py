@@ -13,7 +13,7 @@ from coordinator.serving.common.body import Intake
 from coordinator.serving.common.errors import add_error_handlers
 from coordinator.serving.common.interface import OptionalInterface
 from coordinator.serving.common.keys import Keys
-from coordinator.serving.common.middleware import SecurityHeaders, Targets
+from coordinator.serving.common.middleware import HttpConventions
 from coordinator.serving.common.repeats import Repeats
 from coordinator.serving.metrics import http as metrics
 from coordinator.serving.v1 import devices, health, infer, models, plans
@@ -71,8 +71,9 @@ def create_app(coordinator: Coordinator) -> FastAPI:
         min_body_bytes_per_s=settings.min_body_bytes_per_s,
         answered=coordinator.settle,
     )
-    app.add_middleware(SecurityHeaders)
-    app.add_middleware(Targets, kept=frozenset().union(*(each.with_slash for each in interfaces)))
+    app.add_middleware(
+        HttpConventions, kept=frozenset().union(*(each.with_slash for each in interfaces))
+    )
     routers = [room.router for room in ROOMS] + [each.router for each in interfaces]
     app.state.routes = [route for router in routers for route in router.routes]
     for router in routers:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 from coordinator.tasks.runs import Attempt, RequestRun, TaskRun
 from coordinator.tasks.task_graph import TaskGraph
@@ -27,46 +26,26 @@ GIVE_UP_FACTOR = 20.0
 GIVE_UP_S = 60.0
 
 
-class Expectations(Protocol):
-    """Predictions for tasks, from present knowledge."""
+class Expectations:
+    """Predictions for tasks, from present knowledge; here none: nothing is ever overdue."""
 
     def task_s(self, graph: TaskGraph, task: int, device: DeviceId) -> float:
         """Seconds from sending a task's inputs to an idle device until its outputs are back."""
-        ...
-
-    def prepare_s(self, graph: TaskGraph, task: int, device: DeviceId) -> float:
-        """Seconds until the device can run the task's program; 0 if it can."""
-        ...
-
-    def has_room(self, graph: TaskGraph, task: int, device: DeviceId) -> bool:
-        """Whether the device can prepare and hold the task's program beside its own."""
-        ...
-
-    def takes(self, graph: TaskGraph, device: DeviceId) -> bool:
-        """Whether the device's limits allow the tasks of this plan."""
-        ...
-
-
-class NoExpectations:
-    """No predictions: nothing is ever overdue."""
-
-    def task_s(self, graph: TaskGraph, task: int, device: DeviceId) -> float:
-        """No limit."""
         del graph, task, device
         return math.inf
 
     def prepare_s(self, graph: TaskGraph, task: int, device: DeviceId) -> float:
-        """None."""
+        """Seconds until the device can run the task's program; 0 if it can."""
         del graph, task, device
         return 0.0
 
     def has_room(self, graph: TaskGraph, task: int, device: DeviceId) -> bool:
-        """Always."""
+        """Whether the device can prepare and hold the task's program beside its own."""
         del graph, task, device
         return True
 
     def takes(self, graph: TaskGraph, device: DeviceId) -> bool:
-        """Always."""
+        """Whether the device's limits allow the tasks of this plan."""
         del graph, device
         return True
 

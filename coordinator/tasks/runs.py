@@ -76,12 +76,6 @@ class TaskRun:
         return next(reversed(self.attempts.values()), None)
 
     @property
-    def device(self) -> DeviceId | None:
-        """The device that runs it."""
-        latest = self.latest
-        return latest.device if latest else None
-
-    @property
     def is_at_host(self) -> bool:
         """Whether every output is complete at the host."""
         return len(self.held) == len(self.spec.outputs)

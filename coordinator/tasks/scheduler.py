@@ -32,7 +32,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TypeVar
 
-from coordinator.tasks.deadlines import MOST_AT_ONCE, Expectations, NoExpectations, OverdueWatch
+from coordinator.tasks.deadlines import MOST_AT_ONCE, Expectations, OverdueWatch
 from coordinator.tasks.events import (
     Abort,
     Accuse,
@@ -89,7 +89,7 @@ class Scheduler:
         self.devices: dict[DeviceId, None] = {}
         self.dropped: Counter[str] = Counter()
         self.refused: Counter[DeviceId] = Counter()
-        self._expected = expectations or NoExpectations()
+        self._expected = expectations or Expectations()
         self._watch = OverdueWatch(self._expected)
         self._judge = Judge()
         self._suspicion = Suspicion()
@@ -100,38 +100,35 @@ class Scheduler:
     def step(self, event: Event, now: float = 0.0) -> list[Action]:
         """Takes one event; returns the actions, in order. `now` is a monotonic time in seconds."""
         self._now = now
-        if not isinstance(event, Delivered):
-            return list(self._react(event))
-        if found := self._current(event.request, event.task, event.attempt):
-            run, _, attempt = found
-            attempt.delivered = True
-            attempt.since_s = run.progress_s = now
-        return []
-
-    def _react(self, event: Event) -> Iterator[Action]:
+        actions: Iterable[Action] = ()
         match event:
             case Submitted():
-                yield from self._submit(event)
+                actions = self._submit(event)
             case Joined(device):
-                yield from self._joined(device)
+                actions = self._joined(device)
+            case Delivered(request, task, number):
+                if found := self._current(request, task, number):
+                    run, _, attempt = found
+                    attempt.delivered = True
+                    attempt.since_s = run.progress_s = now
             case Received():
-                yield from self._received(event)
+                actions = self._received(event)
             case Finished():
-                yield from self._computed(event)
+                actions = self._computed(event)
             case ResultRefused(request, task, number, cause):
                 if found := self._current(request, task, number):
-                    yield from self._refuse(request, found, Objection(cause, proven=True))
+                    actions = self._refuse(request, found, Objection(cause, proven=True))
             case Failed():
-                yield from self._failed(event)
-            case Lost():
-                yield from self._suspect(event)
-                yield from self._lost(event.device, event.is_connected)
+                actions = self._failed(event)
+            case Lost(device, is_connected):
+                actions = chain(self._suspect(event), self._lost(device, is_connected))
             case Cancelled(request):
-                if request in self.requests:
-                    yield from self._end(request)
+                actions = self._end(request)
             case Tick():
-                for request, run in list(self.requests.items()):
-                    yield from self._help_overdue(request, run)
+                actions = chain.from_iterable(
+                    self._help_overdue(request, run) for request, run in list(self.requests.items())
+                )
+        return list(actions)
 
     def is_current(self, request: RequestId, task: int, number: int) -> bool:
         """Whether this attempt goes on."""
@@ -176,8 +173,9 @@ class Scheduler:
         attempt.merged.setdefault(event.tensor, []).append(event.box)
         reduce = any(o.reduce for o in task.spec.outputs if o.tensor == event.tensor)
         yield Merge(event.request, event.task, event.tensor, event.box, reduce)
-        if all(attempt.has_merged(each) for each in run.awaited(task)):
-            for each in run.awaited(task):
+        awaited = run.awaited(task)
+        if all(attempt.has_merged(each) for each in awaited):
+            for each in awaited:
                 if each.reduce:
                     yield Add(event.request, event.task, each.tensor, each.box)
             yield from self._finish(event.request, found)
@@ -380,8 +378,8 @@ class Scheduler:
         yield from self._end(request)
 
     def _end(self, request: RequestId) -> Iterator[Action]:
-        run = self.requests.pop(request)
-        if run.touched:
+        run = self.requests.pop(request, None)
+        if run is not None and run.touched:
             yield Release(request, tuple(run.touched))
 
     def _current(self, request: RequestId, task: int, number: int) -> _Found | None:

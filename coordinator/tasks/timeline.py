@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field, replace
 
 Interval = tuple[float, float]
@@ -67,37 +67,45 @@ class Sketch:
     passed: tuple[Passed, ...] = ()
 
 
+class Transits(dict[tuple[int, int], tuple[float, int]]):
+    """By attempt at a task: when the last of its boxes moved, and the bytes of all."""
+
+    def add(self, task: int, attempt: int, size_bytes: int, now: float) -> None:
+        """Another box moved."""
+        _, before = self.get((task, attempt), (now, 0))
+        self[task, attempt] = (now, before + size_bytes)
+
+
 @dataclass(slots=True)
 class Timeline:
-    """Collects a request's observations; `submitted_s` is when it left the queue."""
+    """Collects a request's observations: `submitted_s` is when it left the queue, `ended_s` when
+    all outputs were merged, `tasks` are what devices reported; `departures` are of boxes that were
+    given to connections, `arrivals` of those that came back.
+    """
 
     submitted_s: float
     ended_s: float = 0.0
     tasks: list[TaskTimes] = field(default_factory=list)
-    arrivals: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
-    departures: dict[tuple[int, int], tuple[float, int]] = field(default_factory=dict)
+    departures: Transits = field(default_factory=Transits)
+    arrivals: Transits = field(default_factory=Transits)
 
-    def sent(self, task: int, attempt: int, size_bytes: int, now: float) -> None:
-        """A box of a task's input was given to the connection."""
-        _, before = self.departures.get((task, attempt), (now, 0))
-        self.departures[task, attempt] = (now, before + size_bytes)
-
-    def received(self, task: int, attempt: int, size_bytes: int, now: float) -> None:
-        """A box of a task's output arrived."""
-        _, before = self.arrivals.get((task, attempt), (now, 0))
-        self.arrivals[task, attempt] = (now, before + size_bytes)
-
-    def computed(self, times: TaskTimes) -> None:
-        """A device reported when it computed a task."""
-        sent_s, size = self.departures.get((times.task, times.attempt), (times.ready_s, 0))
-        self.tasks.append(replace(times, sent_s=sent_s, sent_bytes=size))
-
-    def end(self, now: float) -> None:
-        """All outputs are merged."""
-        self.ended_s = now
+    def complete(self, shared: Set[str] = frozenset(), *, relayed: bool = False) -> None:
+        """Everything was reported: adds to the tasks' times those of their transfers, and whether
+        their devices were `shared`, and what peers exchange was `relayed`.
+        """
         for index, times in enumerate(self.tasks):
-            back_s, size = self.arrivals.get((times.task, times.attempt), (0.0, 0))
-            self.tasks[index] = replace(times, received_s=back_s, received_bytes=size)
+            attempt = times.task, times.attempt
+            sent_s, sent_bytes = self.departures.get(attempt, (times.ready_s, 0))
+            received_s, received_bytes = self.arrivals.get(attempt, (0.0, 0))
+            self.tasks[index] = replace(
+                times,
+                sent_s=sent_s,
+                sent_bytes=sent_bytes,
+                received_s=received_s,
+                received_bytes=received_bytes,
+                shared=times.device in shared,
+                relayed=relayed,
+            )
 
     def timing(self) -> Timing:
         """Every moment counts once: as compute while any task computes, as gather while any

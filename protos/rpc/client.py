@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from protos import imbrex_pb2 as pb
-from protos.errors import LostWorker, PeerViolation, StreamRefused
+from protos.errors import LostWorker, PeerViolation, StreamRefused, WorkerStopped
 from protos.rpc.channels import Caller, make_channel
 from protos.rpc.direct import Direct, accept_offer
 from protos.rpc.serving import EXCHANGE, SERVICE, UNARY
@@ -77,17 +77,19 @@ class ExchangeStream:
             try:
                 await self._direct.write(message)
             except LostWorker as broken:
-                raise await self._end() or broken from None
+                reason = await self._end()
+                raise broken if isinstance(reason, WorkerStopped) else reason from None
             return
         try:
             await self._call.write(b"".join(message))
         except STREAM_ENDED as failure:
             raise await self._reason(failure) from failure
 
-    async def read(self) -> list[ReceivedItem] | None:
-        """The items of the next message; None when the worker ended the stream.
+    async def read(self) -> list[ReceivedItem]:
+        """The items of the next message.
 
         Raises:
+            WorkerStopped: the worker ended the stream.
             ImbrexError: the stream is broken, or the message is malformed (`PeerViolation`).
         """
         try:
@@ -97,19 +99,21 @@ class ExchangeStream:
         if isinstance(message, (bytes, memoryview)):
             await self._endpoint.handle(len(message))
             return decode(message, _MOST_HEADER_BYTES)
-        # None or grpc.aio.EOF is the end of the stream.
-        if (error := await self._end()) is not None:
-            raise error
-        return None
+        raise await self._end()  # None or grpc.aio.EOF is the end of the stream
 
-    async def _end(self) -> BaseException | None:
-        """Why the stream has ended, by the call's status; None if the worker ended it in order."""
+    async def _end(self) -> BaseException:
+        """Why the stream has ended, by the call's status."""
         try:
             async with asyncio.timeout(_HELLO_TIMEOUT_S):
                 code = await self._call.code()
         except TimeoutError:
             return LostWorker(cause=f"{self._address} has closed the stream", cure="Connect again")
-        return None if code is grpc.StatusCode.OK else await self._reason(None)
+        if code is grpc.StatusCode.OK:
+            return WorkerStopped(
+                cause=f"{self._address} ended the connection",
+                cure="The coordinator keeps trying; check that the worker is running",
+            )
+        return await self._reason(None)
 
     async def done_writing(self) -> None:
         """Half-closes the stream: nothing more is sent; answers may still arrive."""

@@ -52,7 +52,9 @@ class Direct(asyncio.BufferedProtocol):
 
     def __init__(self, most_bytes: int = TOKEN_BYTES) -> None:
         self.most_bytes = most_bytes
-        self._transport: asyncio.Transport | None = None
+        # Whether the stream is, or has been, connected.
+        self.is_connected = False
+        self._transport: asyncio.Transport  # once it is connected
         self._loop = asyncio.get_running_loop()
         self._ahead = memoryview(bytearray(_AHEAD_BYTES))
         self._start = self._stop = 0
@@ -87,8 +89,8 @@ class Direct(asyncio.BufferedProtocol):
         self._waiting_bytes -= len(message)
         if self._is_paused and self._waiting_bytes < _MOST_WAITING_BYTES:
             self._is_paused = False
-            if not self._opened.is_closing():
-                self._opened.resume_reading()
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
         return message
 
     async def write(self, buffers: Sequence[Buffer]) -> None:
@@ -97,46 +99,36 @@ class Direct(asyncio.BufferedProtocol):
         Raises:
             LostWorker: the stream has ended.
         """
-        if not self._opened.is_closing():
+        if not self._transport.is_closing():
             size = sum(len(each) for each in buffers)
-            self._opened.writelines([_LENGTH.pack(size), *buffers])
+            self._transport.writelines([_LENGTH.pack(size), *buffers])
             if self._emptied is not None:
                 await asyncio.shield(self._emptied)
-        if self._opened.is_closing():
+        if self._transport.is_closing():
             raise LostWorker(cause="the stream has ended", cure="Connect again")
 
     def close(self) -> None:
         """Ends the stream after sending what was written, if that does not take long."""
-        if self._transport is not None:
+        if self.is_connected:
             self._transport.close()
             self._loop.call_later(GREET_S, self._transport.abort)
 
     def abort(self) -> None:
         """Ends the stream at once."""
-        if self._transport is not None:
+        if self.is_connected:
             self._transport.abort()
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether the stream is, or has been, connected."""
-        return self._transport is not None
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names in the other end's certificate; none without TLS."""
-        shown = self._opened.get_extra_info("peercert") or {}
+        shown = self._transport.get_extra_info("peercert") or {}
         return tuple(name for kind, name in shown.get("subjectAltName", ()) if kind == "DNS")
-
-    @property
-    def _opened(self) -> asyncio.Transport:
-        assert self._transport is not None, "it is connected"
-        return self._transport
 
     # ------------------------------------------------------------ called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The stream is connected."""
-        self._transport = cast("asyncio.Transport", transport)
+        self._transport, self.is_connected = cast("asyncio.Transport", transport), True
         # Nothing should be buffered here while the kernel would accept it.
         self._transport.set_write_buffer_limits(high=1, low=0)
 
@@ -184,8 +176,7 @@ class Direct(asyncio.BufferedProtocol):
             (size,) = _LENGTH.unpack_from(self._ahead, self._start)
             if size > self.most_bytes:
                 self._refused = PeerViolation(
-                    cause=f"a peer sent a message of {size} bytes, limit {self.most_bytes}",
-                    cure="Run the same version of imbrex on every device",
+                    cause=f"a peer sent a message of {size} bytes, limit {self.most_bytes}"
                 )
                 self._start = self._stop = 0
                 self.abort()
@@ -207,7 +198,7 @@ class Direct(asyncio.BufferedProtocol):
         self._waiting_bytes += len(message)
         if self._waiting_bytes >= _MOST_WAITING_BYTES and not self._is_paused:
             self._is_paused = True
-            self._opened.pause_reading()
+            self._transport.pause_reading()
         self._wake()
 
     def _wake(self) -> None:

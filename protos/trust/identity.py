@@ -155,7 +155,7 @@ def fingerprint(certificate_pem: bytes) -> str:
     try:
         certificate = x509.load_pem_x509_certificate(certificate_pem)
     except ValueError as error:
-        raise PeerViolation(cause="a certificate cannot be read", cure=_SAME) from error
+        raise PeerViolation(cause="a certificate cannot be read") from error
     return certificate.fingerprint(hashes.SHA256()).hex()
 
 
@@ -170,11 +170,11 @@ def certified(key_pem: bytes, certificate_pem: bytes, authority_pem: bytes, name
         certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority_pem))
     except (ValueError, TypeError, InvalidSignature) as error:
         raise PeerViolation(
-            cause="the certificate that came is not signed by the authority", cure=_SAME
+            cause="the certificate that came is not signed by the authority"
         ) from error
     same_key = certificate.public_key() == private_key(key_pem).public_key()
     if not same_key or name not in names_in(certificate_pem):
-        raise PeerViolation(cause=f"the certificate that came is not for {name}", cure=_SAME)
+        raise PeerViolation(cause=f"the certificate that came is not for {name}")
     return Identity(key_pem, certificate_pem, authority_pem)
 
 
@@ -244,4 +244,3 @@ SET_CLOCKS = (
     "NTP). If they are, enrol that device again (`imbrex cluster invite`)"
 )
 _ENROL = "Remove the file, and enrol this device again (`imbrex cluster invite`)"
-_SAME = "Run the same version of imbrex on every device"

@@ -59,8 +59,7 @@ def dtype_of(data_type: int) -> np.dtype:
         return DTYPES[data_type]
     except KeyError:
         raise PeerViolation(
-            cause=f"a peer sent a tensor of data type {data_type}, which the wire does not carry",
-            cure="Run the same version of imbrex on every device",
+            cause=f"a peer sent a tensor of data type {data_type}, which the wire does not carry"
         ) from None
 
 
@@ -83,13 +82,9 @@ def ranges(box: pb.Box) -> BoxRanges:
     """
     if len(box.start) != len(box.stop) or len(box.start) > MAX_DIMS:
         raise PeerViolation(
-            cause=f"a peer sent a box of {len(box.start)} starts and {len(box.stop)} stops",
-            cure="Run the same version of imbrex on every device",
+            cause=f"a peer sent a box of {len(box.start)} starts and {len(box.stop)} stops"
         )
     pairs = tuple(zip(box.start, box.stop, strict=True))
     if any(stop < start for start, stop in pairs):
-        raise PeerViolation(
-            cause=f"a peer sent an inverted box: {pairs}",
-            cure="Run the same version of imbrex on every device",
-        )
+        raise PeerViolation(cause=f"a peer sent an inverted box: {pairs}")
     return pairs

@@ -158,7 +158,4 @@ def _limits(message: pb.DeviceFacts.Limits) -> Limits:
 
 
 def _violation(what: str) -> PeerViolation:
-    return PeerViolation(
-        cause=f"a worker introduced itself with {what}",
-        cure="Run the same version of imbrex on every device",
-    )
+    return PeerViolation(cause=f"a worker introduced itself with {what}")

@@ -186,5 +186,4 @@ def runs(payload: Payload) -> Iterator[bytes | memoryview]:
 
 
 def _violation(what: str, request: str = "") -> PeerViolation:
-    cure = "Run the same version of imbrex on every device"
-    return PeerViolation(cause=f"a peer {what}", cure=cure, request=request)
+    return PeerViolation(cause=f"a peer {what}", request=request)

@@ -49,11 +49,9 @@ def test_found_greeted_lost_and_back():
     state = membership()
     joined(state)
     assert state.ready == {"pi": A}
-    assert state.addresses.get("pi") == A
     assert next_due_s(state) is None
     assert state.step(Dropped(A, "reset"), 20.0) == [Leave("pi", A, "reset")]
     assert state.ready == {}
-    assert state.addresses.get("pi") is None
     assert next_due_s(state) == 20.0 + FIRST_RETRY_S / 2
     assert state.step(Tick(), 20.1) == []
     assert state.step(Tick(), 20.3) == [Connect(A)]

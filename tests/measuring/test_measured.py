@@ -10,11 +10,12 @@ import pytest
 from coordinator.costs.cluster import Device
 from coordinator.costs.corrections import CorrectedCosts
 from coordinator.costs.endpoints import DEVICE_ENDPOINT, HOST_ENDPOINT
+from coordinator.costs.links import Transfer
 from coordinator.costs.regression import DeviceProfile
 from coordinator.costs.sketch import ProgramBuilder
 from coordinator.devices import measured as module
 from coordinator.devices.measured import TYPICAL_BYTES, DeviceMeasurements
-from coordinator.devices.pings import Observation, Probe
+from coordinator.devices.pings import Probe
 from coordinator.plans.switching import HEARD_S, Switching
 from coordinator.tasks.task_graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes
@@ -41,7 +42,7 @@ class Probed:
 def probe(stream_byte_s: float) -> Probe:
     byte_s = HOST_ENDPOINT.byte_s + WIRE_BYTE_S + FAR_BYTE_S
     sizes = (0, 0, 1 << 14, 1 << 14, 1 << 16, 1 << 16, 1 << 18, 1 << 18)
-    seen = tuple(Observation(size, 0.006 + size * byte_s) for size in sizes)
+    seen = tuple(Transfer(size, 0.006 + size * byte_s) for size in sizes)
     return Probe(seen, handling_s=0.004, stream_byte_s=stream_byte_s)
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from protos import imbrex_pb2 as pb
-from protos.errors import BadConfiguration, Infeasible, LostWorker, PeerViolation
+from protos.errors import BadConfiguration, Infeasible, LostWorker, PeerViolation, WorkerStopped
 from protos.rpc import channels
 from protos.rpc.channels import Caller, make_gate, make_server, require_proof
 from protos.rpc.client import WorkerClient
@@ -105,7 +105,8 @@ async def test_a_stream_that_is_cancelled_or_whose_server_goes_is_a_lost_worker(
         await ended.write([])
         await ended.done_writing()
         assert await ended.read() == []
-        assert await ended.read() is None
+        with pytest.raises(WorkerStopped):
+            await ended.read()
 
 
 def test_a_server_without_reuseport_and_both_sides_with_keepalive():

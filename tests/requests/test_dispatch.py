@@ -11,6 +11,7 @@ import pytest
 
 from coordinator.devices.announcements import Announcements
 from coordinator.devices.outbox import HOLD_S, Letter, Outbox
+from coordinator.devices.pings import ClockEstimate
 from coordinator.requests.driver import Driver
 from coordinator.tasks.events import Assign, Finished, Send, Submitted
 from coordinator.tasks.scheduler import FEW_TASKS, MESSAGE_TASKS, dispatch
@@ -42,7 +43,7 @@ def test_of_many_tasks_the_first_are_described_first_and_to_each_device() -> Non
 class Link:
     """A connected device: its messages are taken from its outbox at once."""
 
-    offset_s = 0.0
+    clock = ClockEstimate()
 
     def __init__(self, device: str, devices: Devices) -> None:
         self.address = f"{device}:1"

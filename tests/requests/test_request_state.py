@@ -8,12 +8,19 @@ import pytest
 
 from coordinator.requests.request_state import RequestState, UnusableResult
 from coordinator.tasks.plan import Block, Tile
+from coordinator.tasks.task_graph import TaskGraph
 from coordinator.tasks.timeline import TaskTimes, Timeline
 from models.graph.graph import JoinedOutput
 from models.tensors.boxes import Span
 from models.tensors.selection import Selection, Selections
 from protos import imbrex_pb2 as pb
-from tests.requests.sketches import HALVES, A, B, C, chain, direct_chain
+from tests.requests.sketches import HALVES, A, B, C, R, chain, direct_chain
+
+
+def empty(graph: TaskGraph) -> RequestState:
+    """A request of which nothing has been computed."""
+    outputs, done = dict.fromkeys(graph.outputs, np.empty(1)), asyncio.Future[None]()
+    return RequestState(graph, outputs, done, Timeline(0.0), {})
 
 
 def request(*devices: str) -> RequestState:
@@ -21,28 +28,34 @@ def request(*devices: str) -> RequestState:
     graph = chain([HALVES])
     block = Block(0, 1, tuple(Tile(device, {}) for device in devices))  # type: ignore[arg-type]
     graph = replace(graph, plan=replace(graph.plan, blocks=(block,)))
-    made = RequestState(graph, {}, asyncio.get_running_loop().create_future(), Timeline(0.0), {})
+    made = empty(graph)
     for task, device in enumerate(devices):
         made.computed(TaskTimes(task, 0, device, 1.0, 1.0, 2.0), 0)
     return made
 
 
+def times(made: RequestState) -> list[TaskTimes]:
+    """What is known of its tasks when it has been answered."""
+    made.answer(R)
+    return made.timeline.tasks
+
+
 async def test_devices_that_two_requests_use_are_shared_by_both() -> None:
     one, two, alone = request(A, B), request(B, C), request(A, B)
     one.meet(two)
-    assert [each.shared for each in one.times] == [False, True]
-    assert [each.shared for each in two.times] == [True, False]
-    assert not any(each.shared for each in alone.times)
+    assert [each.shared for each in times(one)] == [False, True]
+    assert [each.shared for each in times(two)] == [True, False]
+    assert not any(each.shared for each in times(alone))
 
 
 async def test_what_a_direct_plan_sent_through_the_host_is_marked() -> None:
     graph = direct_chain([HALVES, HALVES])
-    made = RequestState(graph, {}, asyncio.get_running_loop().create_future(), Timeline(0.0), {})
+    made = empty(graph)
     made.computed(TaskTimes(0, 0, A, 1.0, 1.0, 2.0), 0)
-    assert [each.relayed for each in made.times] == [True]
+    assert [each.relayed for each in times(made)] == [True]
     made.direct = True
-    assert [each.relayed for each in made.times] == [False]
-    assert not any(each.relayed for each in request(A, B).times)
+    assert [each.relayed for each in times(made)] == [False]
+    assert not any(each.relayed for each in times(request(A, B)))
 
 
 SELECTION = Selection(axis=2, across=1, scores=Span(1, 3), least=0.5)

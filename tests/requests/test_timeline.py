@@ -8,9 +8,10 @@ from coordinator.tasks.timeline import TaskTimes, Timeline
 def timeline(tasks: list[tuple[float, float, float]], start: float, end: float) -> Timeline:
     found = Timeline(start)
     for index, (begin, stop, arrival) in enumerate(tasks):
-        found.computed(TaskTimes(index, 0, "a", begin, begin, stop))
-        found.received(index, 0, 4, arrival)
-    found.end(end)
+        found.tasks.append(TaskTimes(index, 0, "a", begin, begin, stop))
+        found.arrivals.add(index, 0, 4, arrival)
+    found.ended_s = end
+    found.complete()
     return found
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.answers import ModelStatus, Sightings
+from coordinator.answers import ModelStatus
 from coordinator.doctor.findings import LEAST_PICTURES, of_heads
 from models.catalogue.installed import Store
 from models.onnx_file.builder import NetworkBuilder, square
@@ -30,16 +30,12 @@ def test_the_doctor_says_what_is_assumed_and_which_heads_find_nothing() -> None:
     assert (note.code, note.severity) == ("assumed", "note")
     assert WHY in note.cause
     assert "imbrex models confirm yard" in note.cure
-    seen = Sightings()
-    for _ in range(LEAST_PICTURES - 1):
-        seen.note(anything=False)
-    assert of_heads([status(pictures=seen.pictures, empty_pictures=seen.empty)]) == []
-    seen.note(anything=False)
-    (warning,) = of_heads([status(pictures=seen.pictures, empty_pictures=seen.empty)])
+    fewer, least = LEAST_PICTURES - 1, LEAST_PICTURES
+    assert of_heads([status(pictures=fewer, empty_pictures=fewer)]) == []
+    (warning,) = of_heads([status(pictures=least, empty_pictures=least)])
     assert (warning.code, warning.severity) == ("finds_nothing", "warning")
     assert "--task tensor" in warning.cure
-    seen.note(anything=True)
-    assert of_heads([status(pictures=seen.pictures, empty_pictures=seen.empty)]) == []
+    assert of_heads([status(pictures=least + 1, empty_pictures=least)]) == []
 
 
 def add_detector(store: Path) -> None:

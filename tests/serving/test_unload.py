@@ -97,7 +97,8 @@ async def test_of_the_sizes_of_one_model_the_latest_stay(monkeypatch: pytest.Mon
     news = Announcements()
     news.on(loaded.ModelForgotten, lambda forgotten: gone.append(forgotten.model))
     library = loaded.Library(Names(()), Path(), 1000, news)
+    news.on(loaded.ModelLoaded, lambda new: library.make_room(new.model, lambda _: False))
     names = ["net", "other@8x8", *(f"net@{8 * k}x8" for k in range(1, loaded.MOST_SIZES + 4))]
     for name in names:
-        await library.get(name, keep=lambda _: False)
+        await library.get(name)
     assert gone == ["net@8x8", "net@16x8", "net@24x8"]

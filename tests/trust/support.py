@@ -95,5 +95,5 @@ def pieces_of(request):
     """A border for a neighbour's task."""
     key = TaskKey(request, 1, 1, 0)
     return SendToPeer(
-        "", "", (TensorPiece(key, "y", BORDER, np.zeros(BORDER.shape, np.float32)),), key, 1
+        "", "", (TensorPiece(key, "y", BORDER, np.zeros(BORDER.shape, np.float32)),), key
     )

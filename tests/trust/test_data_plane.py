@@ -138,7 +138,7 @@ async def test_what_the_socket_does_not_take_at_once_follows_under_tls(tmp_path)
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal((1, 64, rows, 100), np.float32) for rows in (1, 150, 3) * 12]
     senders = [
-        threading.Thread(target=link.send, args=(SendToPeer("", "", (part,), part.key, 1),))
+        threading.Thread(target=link.send, args=(SendToPeer("", "", (part,), part.key),))
         for number, array in enumerate(arrays)
         for part in [TensorPiece(TaskKey("r", 1, number, 0), "y", Box.whole(array.shape), array)]
     ]

@@ -162,9 +162,7 @@ async def until_done(stream, tasks=1):
     """(pieces, ends): what came until that many tasks were done or had failed."""
     pieces, ends = [], []
     while len(ends) < tasks:
-        received = await asyncio.wait_for(stream.read(), 20)
-        assert received is not None, "the stream ended"
-        for item, payload in received:
+        for item, payload in await asyncio.wait_for(stream.read(), 20):
             kind = item.WhichOneof("kind")
             if kind == "tensor":
                 pieces.append((item.tensor, payload))

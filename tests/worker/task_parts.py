@@ -54,8 +54,8 @@ def plain(actions):
             case SendToHost(stream, pieces, done, more):
                 sent = ("host", stream, [shape(p) for p in pieces], done)
                 shown.append((*sent, "more to come") if more else sent)
-            case SendToPeer(device, address, pieces, source, stream):
-                shown.append(("peer", device, address, [shape(p) for p in pieces], source, stream))
+            case SendToPeer(device, address, pieces, source):
+                shown.append(("peer", device, address, [shape(p) for p in pieces], source))
             case _:
                 shown.append(action)
     return shown

@@ -144,7 +144,7 @@ def link_to(listener, sender="a", secret="s", broken=None):
 
 
 def action(*pieces):
-    return SendToPeer("b", "b:1", pieces, KEY, 1)
+    return SendToPeer("b", "b:1", pieces, KEY)
 
 
 async def test_what_is_sent_arrives_once_and_in_order(heard):

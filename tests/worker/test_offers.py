@@ -12,7 +12,7 @@ import pytest
 
 from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
-from protos.errors import LostWorker
+from protos.errors import LostWorker, WorkerStopped
 from protos.rpc.channels import HOST, Caller, make_channel
 from protos.rpc.client import ExchangeStream, WorkerClient
 from protos.rpc.direct import OFFER_KEY, PREFACE, TOKEN_BYTES, accept_offer, offer
@@ -161,7 +161,8 @@ async def test_a_worker_that_stops_ends_the_stream_cleanly(tmp_path):
         stream = await direct(client, running)
         reading = asyncio.create_task(stream.read())
         await asyncio.sleep(0)
-    assert await reading is None
+    with pytest.raises(WorkerStopped):
+        await reading
     await client.close()
 
 

@@ -210,7 +210,7 @@ async def test_a_neighbour_that_takes_nothing_is_given_up(tmp_path, monkeypatch,
     piece = TensorPiece(key, "y", box, np.zeros(box.shape, np.float32))
     async with in_process(tmp_path / "b", secret="s") as b, asyncio.timeout(20):
         for _ in range(8):
-            peers.send(SendToPeer(b.id, b.address, (piece,), key, 1))
+            peers.send(SendToPeer(b.id, b.address, (piece,), key))
         await given_up.wait()
         await peers.close()
         ended.set()
@@ -232,7 +232,7 @@ async def test_what_waits_for_a_neighbour_that_cannot_be_reached_is_told_at_once
     monkeypatch.setattr("worker.peers.neighbours._Neighbour._connect", no_thread)
     key = TaskKey("r", 1, 0, 0)
     for _ in range(2):
-        actions = [SendToPeer("b", "127.0.0.1:1", (), key, 1) for _ in range(5)]
+        actions = [SendToPeer("b", "127.0.0.1:1", (), key) for _ in range(5)]
         for action in actions:
             peers.send(action)
         await until(lambda: len(failed) == 5)

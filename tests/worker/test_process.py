@@ -11,7 +11,7 @@ import sys
 import psutil
 import pytest
 
-from protos.errors import Unavailable
+from protos.errors import Unavailable, WorkerStopped
 from protos.rpc.channels import Caller
 from protos.rpc.client import CHUNK_BYTES, WorkerClient
 from tests.worker.support import (
@@ -101,7 +101,8 @@ async def test_sigterm_with_an_open_stream_is_a_clean_end(tmp_path):
             reading = asyncio.create_task(stream.read())
             await client.hello("1")
             assert await asyncio.to_thread(terminate, running) == 0
-            assert await reading is None
+            with pytest.raises(WorkerStopped):
+                await reading
 
 
 def test_a_taken_port_names_its_holder(tmp_path):

@@ -20,11 +20,12 @@ async def sent():
     """A queue, and the tasks of which each message that it wrote tells the end."""
     box, messages = ResultQueue(), []
 
-    async def write(buffers):
-        items = [item for item, _ in decode(b"".join(bytes(each) for each in buffers))]
-        messages.append([item.done.task for item in items if item.HasField("done")])
+    async def write():
+        while (buffers := await box.next()) is not None:
+            items = [item for item, _ in decode(b"".join(bytes(each) for each in buffers))]
+            messages.append([item.done.task for item in items if item.HasField("done")])
 
-    writing = asyncio.create_task(box.write_all(write))
+    writing = asyncio.create_task(write())
     yield box, messages
     box.close()
     await writing

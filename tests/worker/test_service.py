@@ -8,7 +8,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from models.cut.program import Program
 from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
-from protos.errors import BadRequest, ImbrexError, LostWorker, PeerViolation
+from protos.errors import BadRequest, ImbrexError, LostWorker, PeerViolation, WorkerStopped
 from protos.rpc.channels import Caller, make_channel
 from protos.rpc.client import WorkerClient
 from protos.rpc.serving import EXCHANGE, SERVICE
@@ -301,7 +301,8 @@ async def test_a_worker_that_stops_ends_its_streams(tmp_path):
         await stream.write([tensor_item("x", IN, picture())], [picture()])
         reading = asyncio.create_task(stream.read())
         await client.hello("1")
-    assert await reading is None
+    with pytest.raises(WorkerStopped):
+        await reading
     with pytest.raises(ImbrexError):
         await stream.write([])
     with pytest.raises(LostWorker):

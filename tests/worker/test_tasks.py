@@ -97,7 +97,7 @@ def test_one_action_per_destination_and_outputs_to_itself_stay_here(tasks):
     peer = [(TaskKey("r", 1, 9, 1), "y", half, [0, 1]), (TaskKey("r", 1, 8, 1), "y", rest, [2, 3])]
     *sent, kept = run_one(tasks, task_order(outputs=outputs))
     assert plain(sent) == [
-        ("peer", "pi-2", "a:1", peer, KEY, 7),
+        ("peer", "pi-2", "a:1", peer, KEY),
         (
             "host",
             7,
@@ -180,7 +180,7 @@ def test_outputs_are_kept_until_released_and_can_be_sent_to_somebody_new(tasks):
     run_one(tasks)
     again = OutputSpec("y", Box.of((1, 3)), OUT, "pi-9", "c:1", 4, 1)
     assert plain(tasks.resend(KEY, (again,), 7)) == [
-        ("peer", "pi-9", "c:1", [(TaskKey("r", 1, 4, 1), "y", Box.of((1, 3)), [1, 2])], KEY, 7)
+        ("peer", "pi-9", "c:1", [(TaskKey("r", 1, 4, 1), "y", Box.of((1, 3)), [1, 2])], KEY)
     ]
     assert plain(tasks.resend(KEY, (HOST,), 7)) == [
         ("host", 7, [(KEY, "y", OUT, [0, 1, 2, 3])], None)

@@ -170,14 +170,15 @@ class Compute:
         with self._counting:
             return not self._waiting and self._cores.acquire(blocking=False)
 
-    def follow(self, job: ComputeJob | None) -> None:
+    def follow(self, job: ComputeJob) -> None:
         """Computes a job whose core the calling thread has claimed, and then what follows it."""
         self._settle()
-        while job is not None:
-            outcome = self._set_up(job) if job.is_wanted else None
+        following: ComputeJob | None = job
+        while following is not None:
+            outcome = self._set_up(following)
             if not isinstance(outcome, Ready):
                 self._cores.release()
-            job = self._finish(job, outcome)
+            following = self._finish(following, outcome)
 
     def errand(self, do: Callable[[], None]) -> None:
         """Queues a short function, to be called once earlier jobs are set up."""
@@ -225,7 +226,6 @@ class Compute:
     def _work(self) -> None:
         self._settle()
         while True:
-            outcome: Ready[Any] | Exception | None = None
             with self._turn:
                 job = self._jobs.get()
                 if job is None:
@@ -233,15 +233,15 @@ class Compute:
                 if not isinstance(job, ComputeJob):
                     self._run_errand(job)
                     continue
-                if job.is_wanted:
-                    outcome = self._set_up(job)
+                outcome = self._set_up(job)
                 if isinstance(outcome, Ready):
                     self._cores.acquire()
                 with self._counting:
                     self._waiting -= 1
             following = self._finish(job, outcome)
             del job, outcome  # tensors live no longer than their tasks
-            self.follow(following)
+            if following is not None:
+                self.follow(following)
             del following
 
     def _run_errand(self, do: Callable[[], None]) -> None:
@@ -250,7 +250,10 @@ class Compute:
         except Exception:
             _log.exception("an errand failed")
 
-    def _set_up(self, job: ComputeJob) -> Ready[Any] | Exception:
+    def _set_up(self, job: ComputeJob) -> Ready[Any] | Exception | None:
+        """The run, or its error; None if it is no longer wanted."""
+        if not job.is_wanted:
+            return None
         try:
             return self.throttle.set_up(job.begin)
         except Exception as error:

@@ -11,7 +11,7 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -35,6 +35,7 @@ from worker.peers.readers import FollowUp
 from worker.tasks.actions import (
     Discard,
     Keep,
+    OutwardAction,
     ReportFailure,
     RunProgram,
     SendToHost,
@@ -80,7 +81,7 @@ class TaskExchange:
         self._lock = threading.Lock()
         self._sessions = sessions
         self._compute = compute
-        self._neighbours = Neighbours(caller, version, self._not_sent)
+        self.neighbours = Neighbours(caller, version, self._not_sent)
         self._streams: dict[int, ResultQueue] = {}
         self._numbers = itertools.count(1)
         self._runs: dict[TaskKey, ComputeJob] = {}
@@ -130,10 +131,7 @@ class TaskExchange:
         for item, payload in decode(message, _MOST_PEER_HEADER_BYTES):
             kind = item.WhichOneof("kind")
             if kind != "tensor":
-                raise PeerViolation(
-                    cause=f"a peer sent {kind!r}, which only a host may",
-                    cure="Run the same version of imbrex on every device",
-                )
+                raise PeerViolation(cause=f"a peer sent {kind!r}, which only a host may")
             assert isinstance(payload, np.ndarray)
             # A held piece keeps its whole message alive, so the message must not be much larger
             # than the piece.
@@ -146,12 +144,8 @@ class TaskExchange:
         completed, for the calling thread to compute; None if another thread does, or none is
         complete.
         """
-        job = self._change_here(self._tasks.add_piece, piece, time.monotonic())
+        job = self._change(self._tasks.add_piece, piece, time.monotonic(), here=True)
         return partial(self._compute.follow, job) if job is not None else None
-
-    def keep(self, members: Collection[str]) -> None:
-        """Sets the members; ends the streams to all other devices."""
-        self._neighbours.keep(members)
 
     def counts(self) -> dict[str, int]:
         """Counts since the start: dropped frames by reason, messages to neighbours by transport,
@@ -161,15 +155,7 @@ class TaskExchange:
         with self._lock:
             ran = {"tasks_run": self._tasks_run, "computed_ms": round(1e3 * self._computed_s)}
             ran["overruns"] = self._compute.throttle.overruns
-            return {**self._tasks.dropped, **self._neighbours.sent, **ran}
-
-    async def reach(self, device: str, address: str) -> None:
-        """Returns when a neighbour has answered over a new connection.
-
-        Raises:
-            ImbrexError: it does not answer, or is another device.
-        """
-        await self._neighbours.reach(device, address)
+            return {**self._tasks.dropped, **self.neighbours.sent, **ran}
 
     async def drain(self, timeout_s: float) -> None:
         """Lets running tasks finish, writes what is queued, then ends every stream."""
@@ -186,26 +172,22 @@ class TaskExchange:
         """Starts no more runs, and ends the streams to neighbours."""
         for job in list(self._runs.values()):
             job.is_wanted = False
-        await self._neighbours.close()
+        await self.neighbours.close()
 
     # ------------------------------------------------------------ in any thread
 
-    def _change(self, change: Callable[..., list[TaskAction]], *about: Any) -> None:
-        """Passes an event to the state, and carries out the resulting actions."""
-        for action in self._step(change, *about):
-            self._act(action)
-
-    def _change_here(
-        self, change: Callable[..., list[TaskAction]], *about: Any
+    def _change(
+        self, change: Callable[..., list[TaskAction]], *about: Any, here: bool = False
     ) -> ComputeJob | None:
-        """The same in a thread that may compute. Returns one of the resulting runs if a core is
-        free, which the thread has then claimed for it.
+        """Passes an event to the state, and carries out the resulting actions. `here`: in a thread
+        that may compute one of the resulting runs, which is returned if a core is free; the thread
+        has then claimed it.
         """
         run: RunProgram | None = None
         actions = deque(self._step(change, *about))
         while actions:
             action = actions.popleft()
-            if isinstance(action, RunProgram) and run is None:
+            if here and run is None and isinstance(action, RunProgram):
                 run = action
             elif isinstance(action, Keep):
                 actions.extend(self._step(self._tasks.add_piece, action.piece, time.monotonic()))
@@ -231,10 +213,10 @@ class TaskExchange:
                 actions = self._tasks.failed(key, OutOfMemory.code, short)
             overflows -= self._tasks.dropped["early_overflow"]
         if overflows:
-            self._neighbours.on_loop(self._rest.begin)
+            self.neighbours.on_loop(self._rest.begin)
         return actions
 
-    def _act(self, action: TaskAction) -> None:
+    def _act(self, action: OutwardAction) -> None:
         """Carries out an action; the task fails whose outputs cannot be passed on."""
         source: TaskKey | None = None
         try:
@@ -245,14 +227,12 @@ class TaskExchange:
                     self._compute.errand(partial(self._set_up, request))
                 case SendToPeer():
                     source = action.source
-                    self._neighbours.send(action)
+                    self.neighbours.send(action)
                 case SendToHost():
                     source = action.pieces[0].key if action.pieces else None
                     self._send_to_host(action)
                 case ReportFailure(stream):
-                    self._neighbours.on_loop(self._write, stream, [([failed_item(action)], [])])
-                case Keep(piece):
-                    self._change(self._tasks.add_piece, piece, time.monotonic())
+                    self.neighbours.on_loop(self._write, stream, [([failed_item(action)], [])])
                 case Discard(key):
                     job = self._runs.pop(key, None)
                     if job is not None:
@@ -271,9 +251,9 @@ class TaskExchange:
         if action.pieces or not action.more:
             last = [done_item(done)] if done is not None else []
             waiting = list(messages(action.pieces, last))
-            self._neighbours.on_loop(self._write, action.stream, waiting)
+            self.neighbours.on_loop(self._write, action.stream, waiting)
         elif results is not None and done is not None and results.hold(done):
-            self._neighbours.on_loop(results.flush_soon)
+            self.neighbours.on_loop(results.flush_soon)
 
     def _job(self, run: RunProgram) -> ComputeJob:
         job = self._runs[run.key] = ComputeJob(
@@ -317,13 +297,12 @@ class TaskExchange:
                 self._computed_s += seconds
             ms = round(seconds * 1e3, 1)
             self._log.debug("task computed", request=key.request, task=key.task, ms=ms)
-            return self._change_here(
-                self._tasks.finished, key, outcome.value, outcome.start_s, outcome.stop_s
-            )
+            times = outcome.start_s, outcome.stop_s
+            return self._change(self._tasks.finished, key, outcome.value, *times, here=True)
         finally:
             self._runs.pop(key, None)
             if self._idle is not None and not self._runs:
-                self._neighbours.on_loop(self._idle.set)
+                self.neighbours.on_loop(self._idle.set)
 
     def _failed(self, key: TaskKey, error: Exception) -> None:
         if isinstance(error, MemoryError):
@@ -364,10 +343,7 @@ class TaskExchange:
             show = item.show
             self._change(tasks.show, key_of(show), show.tensor, box_of(show.box), number)
         else:
-            raise PeerViolation(
-                cause=f"a host sent {kind!r}, which only a worker may",
-                cure="Run the same version of imbrex on every device",
-            )
+            raise PeerViolation(cause=f"a host sent {kind!r}, which only a worker may")
 
     def _write(self, stream: int, waiting: Iterable[OutgoingMessage]) -> None:
         results = self._streams.get(stream)

@@ -1,8 +1,8 @@
-"""The queue of messages for one stream. One task writes; any code on the event loop may add."""
+"""The queue of messages for one stream. One task takes them; any code on the event loop may add."""
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable
 
 from protos.errors import Unavailable
 from protos.wire.frames import Buffer, buffers
@@ -62,18 +62,17 @@ class ResultQueue:
             self.add([([], [])])
 
     def close(self) -> None:
-        """Lets `write_all` return once the queue is written."""
+        """Ends the queue after the messages that wait."""
         self._closed = True
         self._changed.set()
 
-    async def write_all(self, write: Callable[[Sequence[Buffer]], Awaitable[None]]) -> None:
-        """Writes until closed, each message as its buffers; errors of `write` propagate."""
-        while True:
-            while self._waiting:
-                items, payloads = self._waiting.popleft()
-                held = [done_item(self._held.popleft()) for _ in range(len(self._held))]
-                await write(buffers([*held, *items], payloads))
+    async def next(self) -> list[Buffer] | None:
+        """The next message as buffers, with what is held; waits for one. None after the last."""
+        while not self._waiting:
             if self._closed:
-                return
+                return None
             self._changed.clear()
             await self._changed.wait()
+        items, payloads = self._waiting.popleft()
+        held = [done_item(self._held.popleft()) for _ in range(len(self._held))]
+        return buffers([*held, *items], payloads)

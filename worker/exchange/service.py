@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import wraps
@@ -26,7 +26,6 @@ from protos.status import STREAM_ENDED, fail, own_cancellation
 from protos.wire import versions
 from protos.wire.endpoint import Endpoint
 from protos.wire.facts import DeviceId, Facts
-from protos.wire.frames import Buffer
 from worker.compute.measure import Measurer, input_shape
 from worker.compute.sessions import Sessions
 from worker.engines.base import Engine
@@ -253,7 +252,7 @@ class GrpcService:
 
     async def _reach(self, device: str, address: str) -> pb.ExamineReply.Reached:
         try:
-            await self._parts.exchange.reach(device, address)
+            await self._parts.exchange.neighbours.reach(device, address)
         except ImbrexError as error:
             return pb.ExamineReply.Reached(device=device, error=error.cause)
         return pb.ExamineReply.Reached(device=device)
@@ -284,7 +283,7 @@ class GrpcService:
                 await context.send_initial_metadata(offering)
                 parts = (
                     self._read(number, sender, context),
-                    self._read_direct(number, sender, offered.stream),
+                    self._read(number, sender, offered.stream),
                     self._write(results, context, offered.stream),
                 )
                 tasks = {asyncio.ensure_future(part) for part in parts}
@@ -300,17 +299,14 @@ class GrpcService:
             _log.warning("stream refused", sender=sender, cause=violation.cause)
             fail(context, violation)
 
-    async def _read_direct(
-        self, number: int, sender: str, stream: asyncio.Future[Direct]
-    ) -> PeerViolation | None:
-        return await self._read(number, sender, await stream)
-
     async def _read(
-        self, number: int, sender: str, stream: Context | Direct
+        self, number: int, sender: str, stream: Context | asyncio.Future[Direct]
     ) -> PeerViolation | None:
+        """Reads what comes over the call, or over the direct stream once the host has opened it."""
+        source = await stream if isinstance(stream, asyncio.Future) else stream
         while True:
             try:
-                message = await stream.read()
+                message = await source.read()
             except STREAM_ENDED:
                 if own_cancellation():
                     raise
@@ -331,15 +327,14 @@ class GrpcService:
     async def _write(
         self, results: ResultQueue, context: Context, stream: asyncio.Future[Direct]
     ) -> None:
-        async def write(message: Sequence[Buffer]) -> None:
-            await self._parts.endpoint.handle(sum(map(len, message)))
-            if stream.done():
-                await stream.result().write(message)
-            else:
-                await context.write(b"".join(message))
-
+        """Writes what is queued: to the host's direct stream, once there is one."""
         try:
-            await results.write_all(write)
+            while (message := await results.next()) is not None:
+                await self._parts.endpoint.handle(sum(map(len, message)))
+                if stream.done():
+                    await stream.result().write(message)
+                else:
+                    await context.write(b"".join(message))
         except LostWorker:
             pass
         except STREAM_ENDED:

@@ -38,7 +38,6 @@ _JOINED_BYTES = 256 << 10
 @dataclass(slots=True, eq=False)
 class _Unsent:
     action: SendToPeer
-    is_second: bool
     buffers: list[memoryview | bytes]
     since_s: float
     patience_s: float
@@ -57,7 +56,7 @@ class DataStream:
         self._writer = threading.Thread(target=self._watch, name="data writer", daemon=True)
         self._writer.start()
 
-    def send(self, action: SendToPeer, *, is_second: bool = False) -> bool:
+    def send(self, action: SendToPeer) -> bool:
         """Sends without waiting; False if the stream is closed or its queue is full."""
         buffers = packets(action.pieces)
         self._endpoint.charge(action.size_bytes)
@@ -68,7 +67,7 @@ class DataStream:
                 if not self._unsent:
                     self._write(buffers)
                 if buffers:
-                    self._wait(action, is_second, buffers)
+                    self._wait(action, buffers)
                 return True
             except OSError as error:
                 self._is_open = False
@@ -88,16 +87,14 @@ class DataStream:
         self._socket.close()
         os.close(self._changed)
 
-    def broken(self, unsent: Sequence[tuple[SendToPeer, bool]], error: ImbrexError) -> None:
-        """Is told, once and in any thread, why the stream has broken, and what was not sent, each
-        with whether this was its second try.
-        """
+    def broken(self, unsent: Sequence[SendToPeer], error: ImbrexError) -> None:
+        """Is told, once and in any thread, why the stream has broken, and what was not sent."""
 
-    def _wait(self, action: SendToPeer, is_second: bool, buffers: list[memoryview | bytes]) -> None:
+    def _wait(self, action: SendToPeer, buffers: list[memoryview | bytes]) -> None:
         """Leaves the rest to the writer thread."""
         size = sum(memoryview(buffer).nbytes for buffer in buffers)
         patience_s = PATIENCE_S + size / SLOWEST_BYTES_PER_S
-        self._unsent.append(_Unsent(action, is_second, buffers, time.monotonic(), patience_s))
+        self._unsent.append(_Unsent(action, buffers, time.monotonic(), patience_s))
         os.eventfd_write(self._changed, 1)
 
     def _watch(self) -> None:
@@ -149,7 +146,7 @@ class DataStream:
 
     def _end(self, error: ImbrexError) -> None:
         with self._lock:
-            unsent = [(item.action, item.is_second) for item in self._unsent]
+            unsent = [item.action for item in self._unsent]
             self._unsent.clear()
         self.broken(unsent, error)
 

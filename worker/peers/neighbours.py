@@ -8,7 +8,6 @@ import threading
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 import structlog
 
@@ -33,7 +32,6 @@ _CONNECT_S = 2.0
 
 OnFailure = Callable[[SendToPeer, ImbrexError], None]
 _Key = tuple[str, str]
-_Unsent = Sequence[tuple[SendToPeer, bool]]
 
 _log = structlog.get_logger()
 
@@ -82,7 +80,7 @@ class Neighbours:
             neighbour = _Neighbour(action.device, action.address, self)
             self._neighbours[key] = neighbour
         self._neighbours.move_to_end(key)
-        if not neighbour.add(_Waiting(action)):
+        if not neighbour.add(action):
             self.fail(
                 action,
                 SendFailed(
@@ -157,16 +155,6 @@ class Neighbours:
         closing.add_done_callback(self._closing.discard)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Waiting:
-    """Pieces to be sent. Those lost with a broken stream are sent again once; the receiver drops
-    duplicates.
-    """
-
-    action: SendToPeer
-    is_second: bool = False
-
-
 class _Neighbour:
     """One neighbour, and the task that opens streams to it and writes to those of gRPC."""
 
@@ -174,18 +162,18 @@ class _Neighbour:
         self._device = device
         self._address = address
         self._neighbours = neighbours
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[SendToPeer] = deque()
         self._changed = asyncio.Event()
         self._data_stream: _NeighbourStream | None = None
         self._client: WorkerClient | None = None
         self._stream: ExchangeStream | None = None
         self._writer = asyncio.get_running_loop().create_task(self._write_all())
 
-    def add(self, waiting: _Waiting) -> bool:
+    def add(self, action: SendToPeer) -> bool:
         """Queues pieces; False if the queue is full."""
         if len(self._waiting) >= MAX_WAITING:
             return False
-        self._waiting.append(waiting)
+        self._waiting.append(action)
         self._changed.set()
         return True
 
@@ -202,31 +190,31 @@ class _Neighbour:
             self._changed.clear()
             await self._changed.wait()
 
-    async def _deliver(self, waiting: _Waiting) -> None:
+    async def _deliver(self, action: SendToPeer) -> None:
         """Sends; a kept stream that has broken is opened again once. If that fails, nothing waits
         for the next attempt: the host passes it on.
         """
         is_fresh = self._stream is None and self._data_stream is None
         try:
-            await self._send(waiting)
+            await self._send(action)
         except Exception as error:
             reason = error if isinstance(error, ImbrexError) else _unexpected(error)
             await self._disconnect()
             if is_fresh:
-                failed, self._waiting = [waiting, *self._waiting], deque()
+                failed, self._waiting = [action, *self._waiting], deque()
                 for lost in failed:
-                    self._neighbours.fail(lost.action, reason)
-            elif waiting.is_second:
-                self._neighbours.fail(waiting.action, reason)
+                    self._neighbours.fail(lost, reason)
+            elif action.is_second:
+                self._neighbours.fail(action, reason)
             else:
-                self._waiting.appendleft(_Waiting(waiting.action, is_second=True))
+                action.is_second = True
+                self._waiting.appendleft(action)
 
-    async def _send(self, waiting: _Waiting) -> None:
-        action = waiting.action
+    async def _send(self, action: SendToPeer) -> None:
         if self._stream is None and self._data_stream is None:
             await self._connect()
         if self._data_stream is not None:
-            if not self._data_stream.send(action, is_second=waiting.is_second):
+            if not self._data_stream.send(action):
                 raise LostWorker(
                     cause=f"the data stream to {self._address} is closed", cure="Connect again"
                 )
@@ -267,17 +255,22 @@ class _Neighbour:
                 return
         self._client, self._stream = client, client.exchange()
 
-    def broken(self, data_stream: "_NeighbourStream", unsent: _Unsent, error: ImbrexError) -> None:
+    def broken(
+        self, data_stream: "_NeighbourStream", unsent: Sequence[SendToPeer], error: ImbrexError
+    ) -> None:
         """Handles a broken data stream; called in any thread."""
         self._neighbours.on_loop(self._again, data_stream, unsent, error)
 
-    def _again(self, data_stream: "_NeighbourStream", unsent: _Unsent, error: ImbrexError) -> None:
+    def _again(
+        self, data_stream: "_NeighbourStream", unsent: Sequence[SendToPeer], error: ImbrexError
+    ) -> None:
         if self._data_stream is data_stream:
             self._data_stream = None
             self._neighbours.set_data_stream((self._device, self._address), None)
             data_stream.close()
-        for action, was_second in unsent:
-            if was_second or not self.add(_Waiting(action, is_second=True)):
+        for action in unsent:
+            was_second, action.is_second = action.is_second, True
+            if was_second or not self.add(action):
                 self._neighbours.fail(action, error)
 
     async def _disconnect(self) -> None:
@@ -299,7 +292,7 @@ class _NeighbourStream(DataStream):
         self._neighbour = neighbour
         super().__init__(stream, endpoint)
 
-    def broken(self, unsent: _Unsent, error: ImbrexError) -> None:
+    def broken(self, unsent: Sequence[SendToPeer], error: ImbrexError) -> None:
         """Has it sent again."""
         self._neighbour.broken(self, unsent, error)
 

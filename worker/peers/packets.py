@@ -217,6 +217,4 @@ def _text(name: bytes) -> str:
 
 
 def _violation(what: str) -> PeerViolation:
-    return PeerViolation(
-        cause=f"a peer {what}", cure="Run the same version of imbrex on every device"
-    )
+    return PeerViolation(cause=f"a peer {what}")

@@ -11,7 +11,6 @@ import numpy as np
 
 from models.tensors.boxes import Box
 from models.tensors.selection import Selection
-from worker.tasks.known import contains, shape
 
 HOST = "host"
 
@@ -42,17 +41,6 @@ class InputSpec:
     box: Box
     dtype: np.dtype
     sources: tuple[tuple[str, Box], ...] | None = None
-
-    def objection(self, piece: TensorPiece) -> str:
-        """What is wrong with a piece of this tensor; empty if nothing."""
-        if piece.array.dtype != self.dtype or len(piece.box) != len(self.box):
-            return "wrong_size"
-        if not contains(self.box, piece.box) or piece.array.shape != shape(piece.box):
-            return "wrong_size"
-        if piece.sender and self.sources is not None:
-            own = (box for device, box in self.sources if device == piece.sender)
-            return "" if any(contains(box, piece.box) for box in own) else "wrong_sender"
-        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,13 +205,15 @@ class SendToHost:
 
 @dataclass(slots=True, eq=False)
 class SendToPeer:
-    """Pieces for one neighbour. A failure to send fails the task `source`."""
+    """Pieces for one neighbour. Those lost with a broken stream are sent a second time, since the
+    receiver drops duplicates; then a failure to send fails the task `source`.
+    """
 
     device: str
     address: str
     pieces: tuple[TensorPiece, ...]
     source: TaskKey
-    stream: int
+    is_second: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -269,4 +259,5 @@ class Discard:
     key: TaskKey
 
 
-TaskAction = SetUp | RunProgram | SendToHost | SendToPeer | Keep | ReportFailure | Discard
+OutwardAction = SetUp | RunProgram | SendToHost | SendToPeer | ReportFailure | Discard
+TaskAction = OutwardAction | Keep

@@ -17,11 +17,12 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import lru_cache
 
 import numpy as np
 
 from models.tensors.arrays import aligned_empty
-from models.tensors.boxes import Box
+from models.tensors.boxes import Box, minus
 from protos.failures import BadInput, NoOutput, OutOfMemory
 from worker.tasks.actions import (
     HOST,
@@ -43,7 +44,6 @@ from worker.tasks.actions import (
     destinations_of,
 )
 from worker.tasks.early import EarlyPieces
-from worker.tasks.known import shape, slices, without
 
 # Requests end within seconds; more open tasks than this on one device mean a runaway host.
 MAX_TASKS = 4096
@@ -53,6 +53,10 @@ _MAX_RELEASED = 4096
 # Most gaps of an incomplete input: each piece is compared with every gap. The finest plans have a
 # few dozen pieces, and messages of 4 MB cut them further.
 _MOST_GAPS = 1024
+# Boxes of a few plans, whose geometry is known.
+_MOST_KNOWN = 4096
+# More gaps than a plan's pieces leave are not kept: they would take the memory of many plans.
+_MOST_KNOWN_GAPS = 8
 
 
 class TaskPhase(Enum):
@@ -64,11 +68,58 @@ class TaskPhase(Enum):
     ENDED = auto()
 
 
+# Geometry that every request of a plan repeats is worked out once: between two kernels, which leave
+# nothing in the caches, working it out again takes longer than the rest of receiving a halo.
+_contains = lru_cache(_MOST_KNOWN)(Box.contains)
+_slices = lru_cache(_MOST_KNOWN)(Box.slices)
+
+
+@lru_cache(_MOST_KNOWN)
+def _shape(box: Box) -> tuple[int, ...]:
+    return box.shape
+
+
+def _without(gaps: tuple[Box, ...], part: Box) -> tuple[Box, ...]:
+    """Disjoint boxes that cover the gaps but for a part; equal ones if it fills nothing."""
+    return tuple(rest for gap in gaps for rest in minus(gap, part))
+
+
+_few_without = lru_cache(_MOST_KNOWN)(_without)
+
+
 @dataclass(slots=True, eq=False)
 class _Input:
     spec: InputSpec
     missing: tuple[Box, ...]
     array: np.ndarray | None = None
+
+    def take(self, piece: TensorPiece) -> str:
+        """Copies a piece to its place, or has it as the whole input. Why it cannot be; empty if it
+        can.
+        """
+        spec, box, array = self.spec, piece.box, piece.array
+        if array.dtype != spec.dtype or len(box) != len(spec.box):
+            return "wrong_size"
+        if not _contains(spec.box, box) or array.shape != _shape(box):
+            return "wrong_size"
+        if piece.sender and spec.sources is not None:
+            own = (part for device, part in spec.sources if device == piece.sender)
+            if not any(_contains(part, box) for part in own):
+                return "wrong_sender"
+        few = len(self.missing) <= _MOST_KNOWN_GAPS
+        missing = (_few_without if few else _without)(self.missing, box)
+        if missing == self.missing:
+            return "duplicate"
+        if len(missing) > _MOST_GAPS:
+            return "scattered"
+        if self.array is None and box == spec.box and array.flags.c_contiguous:
+            self.array = array
+        else:
+            if self.array is None:
+                self.array = aligned_empty(_shape(spec.box), spec.dtype)
+            self.array[_slices(box, spec.box)] = array
+        self.missing = missing
+        return ""
 
 
 @dataclass(slots=True, eq=False)
@@ -293,21 +344,8 @@ class Tasks:
             return self._drop("duplicate")
         if entry is None:
             return self._drop("stranger")
-        if objection := entry.spec.objection(piece):
+        if objection := entry.take(piece):
             return self._drop(objection)
-        missing = without(entry.missing, piece.box)
-        if missing == entry.missing:
-            return self._drop("duplicate")
-        if len(missing) > _MOST_GAPS:
-            return self._drop("scattered")
-        whole = piece.box == entry.spec.box and entry.array is None
-        if whole and piece.array.flags.c_contiguous:
-            entry.array = piece.array
-        else:
-            if entry.array is None:
-                entry.array = aligned_empty(shape(entry.spec.box), entry.spec.dtype)
-            entry.array[slices(piece.box, entry.spec.box)] = piece.array
-        entry.missing = missing
         # Those of an honest neighbour do not overlap.
         kept_bytes = task.from_peers_bytes + piece.array.nbytes
         if piece.sender and kept_bytes <= task.order.form.input_bytes:
@@ -349,7 +387,7 @@ class Tasks:
             elif each.to == self._own_id:
                 to_this_device += map(Keep, pieces)
             else:
-                to_peers.append(sending := SendToPeer(each.to, each.address, pieces, key, stream))
+                to_peers.append(sending := SendToPeer(each.to, each.address, pieces, key))
                 if done is not None:
                     done.peer_bytes += sending.size_bytes
         if to_host or done is not None:

@@ -152,7 +152,8 @@ class Body:
         if "transfer-encoding" not in headers and length.isdecimal():
             packed = int(length) and content_coding(headers) != PLAIN
             self._expected = self._expected if packed else min(int(length), self._expected)
-        self._reserved: Reservation | None = None
+        # Of nothing, until memory is needed.
+        self._reserved = Reservation(intake.small, self.caller, 0)
         # Of requests with an id, which may come again.
         self._digest = hashlib.blake2b(digest_size=32) if ID_HEADER in headers else None
         self._complete = asyncio.Event()
@@ -198,7 +199,7 @@ class Body:
             async for _ in sent:
                 pass  # a client that still sends would see a broken connection instead of an answer
             raise
-        self._settle(unpacked_bytes)
+        self._reserved.settle(unpacked_bytes)
 
     async def _sent(self) -> AsyncIterator[bytes]:
         """The body as it was sent, up to the limit; then an error."""
@@ -235,14 +236,12 @@ class Body:
         until = min(loop.time() + self._intake.idle_s, self._deadline)
         try:
             async with asyncio.timeout_at(until) as reading:
-                if self._reserved is not None:
-                    self._reserved.read_within(reading)
+                self._reserved.read_within(reading)
                 message = await self._receive()
         except TimeoutError:
             raise self._slow() from None
         finally:
-            if self._reserved is not None:
-                self._reserved.read_within(None)
+            self._reserved.read_within(None)
         if message["type"] != "http.request":
             self._complete.set()
             return message
@@ -250,11 +249,10 @@ class Body:
         self.size_bytes += len(piece)
         if self._digest is not None:
             self._digest.update(piece)
-        if self._reserved is not None:
-            self._reserved.come(len(piece))
+        self._reserved.come(len(piece))
         if not message.get("more_body", False):
             self._complete.set()
-            self._settle(min(self.size_bytes, self._expected))
+            self._reserved.settle(min(self.size_bytes, self._expected))
         if self.guest and self.size_bytes > GUEST_BYTES:
             raise NoKey(
                 cause=f"no API key came within the first {GUEST_BYTES >> 20} MB of the form",
@@ -271,16 +269,13 @@ class Body:
         self.free()
         self.caller, self.guest = caller, False
         await self._reserve()
-        if self._reserved is not None:
-            self._reserved.come(self.size_bytes)
-            if self._complete.is_set():
-                self._settle(self.size_bytes)
+        self._reserved.come(self.size_bytes)
+        if self._complete.is_set():
+            self._reserved.settle(self.size_bytes)
 
     def free(self) -> None:
         """Gives up its memory: nothing of it is kept."""
-        if self._reserved is not None:
-            self._reserved.free()
-            self._reserved = None
+        self._reserved.free()
 
     def digest(self, about: bytes) -> bytes:
         """Stands for the complete body of a request with an id, and what else is asked."""
@@ -310,12 +305,8 @@ class Body:
             memory = intake.small if is_small else intake.large
         self._reserved = await memory.reserve(self.caller, size)
 
-    def _settle(self, size_bytes: int) -> None:
-        if self._reserved is not None:
-            self._reserved.settle(size_bytes)
-
     def _slow(self) -> SlowBody:
-        if self._reserved is not None and self._reserved.evicted:
+        if self._reserved.evicted:
             return SlowBody(
                 cause=f"the body came too slowly ({self.size_bytes} bytes so far) while others "
                 "waited",

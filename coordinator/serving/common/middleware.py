@@ -16,8 +16,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 _ABSOLUTE = re.compile(rb"https?://([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 _SLASHES = re.compile(rb"/{2,}")
 
+SECURITY = {
+    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
 
-class Targets:
+
+class HttpConventions:
     """ASGI middleware around the application. `kept`: paths that end in a slash."""
 
     def __init__(self, app: ASGIApp, kept: frozenset[str] = frozenset()) -> None:
@@ -41,49 +51,18 @@ class Targets:
         if plain != scope.get("raw_path"):
             path = unquote(plain.decode())
             scope = {**scope, "raw_path": plain, "path": path, "headers": headers}
-        if scope["method"] == "HEAD":
-            await self._app({**scope, "method": "GET"}, receive, _Head(send))
-        else:
-            await self._app(scope, receive, send)
-
-
-class _Head:
-    """Sends the head of an answer to GET, and nothing of its body, which may never end."""
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            await self._send(message)
-            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-SECURITY = {
-    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
-
-
-class SecurityHeaders:
-    """ASGI middleware around the application."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        is_head = scope["method"] == "HEAD"
 
         async def sending(message: Message) -> None:
+            """Of an answer to HEAD, the head alone: the body may never end."""
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
+                answer = MutableHeaders(scope=message)
                 for name, value in SECURITY.items():
-                    headers.setdefault(name, value)
-            await send(message)
+                    answer.setdefault(name, value)
+                await send(message)
+                if is_head:
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+            elif not is_head:
+                await send(message)
 
-        await self._app(scope, receive, sending)
+        await self._app({**scope, "method": "GET"} if is_head else scope, receive, sending)

@@ -9,7 +9,6 @@ picture.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -76,28 +75,25 @@ async def answered(
     choice: Choice = IN_FORCE,
     *,
     raw: bool = True,
-) -> AsyncIterator[tuple[Read, Answer, float]]:
-    """The result of `read`, the answer while it is read, and the seconds from the body to the
-    model's input. The body is read `beside` when the request's turn has come; until then only the
-    body is kept. Unless `raw`, the answer is only for `found_by`.
+) -> AsyncIterator[tuple[Read, Answer]]:
+    """The result of `read`, and the answer while it is read. The body is read `beside` when the
+    request's turn has come; until then only the body is kept. Unless `raw`, the answer is only for
+    `found_by`.
 
     Raises:
         ImbrexError: as `read`, and `Coordinator.answering`.
     """
     sent: Read | None = None
-    seconds = 0.0
 
     async def feeds() -> Mapping[str, np.ndarray]:
-        nonlocal sent, seconds
-        started_s = time.perf_counter()
+        nonlocal sent
         sent = await beside(read)
-        seconds = time.perf_counter() - started_s
         return sent.feeds
 
     selections = NO_SELECTION if raw else served.selections
     async with coordinator.answering(served, feeds, choice=choice, selections=selections) as answer:
         assert sent is not None, "the feeds are read before there is an answer"
-        yield sent, answer, seconds
+        yield sent, answer
 
 
 def at_least(served: ServedModel, score: float) -> ServedModel:
@@ -139,7 +135,8 @@ def found_by(served: ServedModel, asked: RequestInput, answer: Answer) -> list[V
     if served.sidecar is None or asked.placement is None:
         return [RawOutput(name, output) for name, output in answer.outputs.items()]
     found = predictions(served.sidecar, answer.outputs, asked.placement)
-    served.sightings.note(anything=bool(found))
+    served.sightings.pictures += 1
+    served.sightings.empty += not found
     return found
 
 

@@ -76,18 +76,16 @@ class Repeats:
     async def once(
         self,
         request: Request,
-        id_: str | None,
+        id_: str,
         compute: Callable[[], Coroutine[Any, Any, Response]],
     ) -> Response:
-        """The answer to a request whose body was read, computed unless it is known.
+        """The answer to a request with an id whose body was read, computed unless it is known.
 
         Raises:
             BadRequest: that is not an id.
             IdReused: the same caller asked something else with this id.
             ImbrexError: as `compute`.
         """
-        if id_ is None:
-            return await compute()
         body = body_of(request)
         # Without keys, whoever has the id of a request may have its answer, through any proxy.
         caller = body.caller if body.caller.startswith("key ") else ""

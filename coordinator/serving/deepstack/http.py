@@ -127,7 +127,7 @@ async def _answer(
     *,
     coco: bool,
 ) -> Response:
-    served = await coordinator.served.get(source)
+    served = await coordinator.library.get(source)
     if served.sidecar is None or served.sidecar.task != "detection":
         task = served.sidecar.task if served.sidecar else "tensor"
         raise BadRequest(
@@ -137,7 +137,7 @@ async def _answer(
     if least:
         served = at_least(served, least)
     read = partial(asked_of, picture, served)
-    async with answered(coordinator, served, read, raw=False) as (asked, answer, _):
+    async with answered(coordinator, served, read, raw=False) as (asked, answer):
         seen = await asyncio.to_thread(found_by, served, asked, answer)
     listed = rows([each for each in seen if isinstance(each, DetectedBox)], least)
     command = "detect" if coco else "custom"

@@ -228,7 +228,7 @@ class FrigateServer(OptionalInterface):
                     cause="a picture before any model", cure="Restart Frigate: it sends the model."
                 )
             await self._loaded(path)
-        return await self.coordinator.served.get(self._source)
+        return await self.coordinator.library.get(self._source)
 
     def _tell(self, error: ImbrexError) -> None:
         """Logs an error, at most one a second: cameras ask many times."""

@@ -9,7 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 
-from coordinator.requests.journal import Ended, PlanSwapped
+from coordinator.plans.plans import TookOver
+from coordinator.requests.journal import Ended
 from coordinator.service import Coordinator
 from coordinator.serving.common.access import asks
 from coordinator.serving.metrics.gauges import Gauges
@@ -76,12 +77,12 @@ class Counts:
             registry=registry,
         )
 
-    def count(self, entry: Ended | PlanSwapped) -> None:
+    def count(self, entry: Ended | TookOver) -> None:
         """Counts one entry."""
         match entry:
             case Ended():
                 self._ended(entry)
-            case PlanSwapped(model, causes=causes):
+            case TookOver(model, causes=causes):
                 for kind in {cause_kind(cause) for cause in causes}:
                     self._replans.labels(self._coordinator.names.label(model), kind).inc()
 

@@ -172,10 +172,11 @@ async def infer(
 ) -> Response:
     """Computes the outputs for input tensors."""
     body = await body_of(request).read()
+    compute = partial(_inferred, service, request, name, version, body)
+    if key is None:
+        return await compute()
     repeats: Repeats = request.app.state.repeats
-    return await repeats.once(
-        request, key, partial(_inferred, service, request, name, version, body)
-    )
+    return await repeats.once(request, key, compute)
 
 
 async def _inferred(

@@ -113,7 +113,7 @@ class InferenceService:
         Raises:
             NotFound, BadRequest: no such model or version, or it cannot be used.
         """
-        return await self.coordinator.served.get(self.coordinator.names.source(name, version))
+        return await self.coordinator.library.get(self.coordinator.names.source(name, version))
 
     # ------------------------------------------------------------ inference
 
@@ -131,7 +131,7 @@ class InferenceService:
         served = await self.model(name, version)
         read_it = partial(read, served.network.graph)
         answered_by = self.coordinator.names.public(served.source)[1]
-        async with answered(self.coordinator, served, read_it) as (request, answer, _):
+        async with answered(self.coordinator, served, read_it) as (request, answer):
             outputs = tuple(
                 (each, wanted(answer.outputs, each, self._labels(served, each.name)))
                 for each in request.wanted

@@ -11,7 +11,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.requests.journal import Ended, PlanSwapped
+from coordinator.plans.plans import TookOver
+from coordinator.requests.journal import Ended
 
 _PHASES = ("queue", "compute_input", "compute_infer", "compute_output")
 
@@ -45,9 +46,9 @@ class Statistics:
     def __init__(self) -> None:
         self._models: defaultdict[str, _Model] = defaultdict(_Model)
 
-    def count(self, ended: Ended | PlanSwapped) -> None:
+    def count(self, ended: Ended | TookOver) -> None:
         """Counts one request."""
-        if isinstance(ended, PlanSwapped):
+        if isinstance(ended, TookOver):
             return
         model, seconds = self._models[ended.model], ended.ended_s - ended.arrived_s
         if ended.answer is None or ended.error is not None:

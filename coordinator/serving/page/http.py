@@ -125,7 +125,7 @@ async def plan(model: ModelName, coordinator: TheCoordinator, chosen: Chosen) ->
     without and with halo, as fractions of the model's input.
     """
     source = coordinator.names.source(model)
-    served = await coordinator.served.get(source)
+    served = await coordinator.library.get(source)
     made, network = await coordinator.plans.current(source, chosen)
     width, height = _size(network.graph)
     tiles = image_tiles(made, network, (width, height))

@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from coordinator.answers import DeviceStatus
-from coordinator.requests.journal import Ended, PlanSwapped
+from coordinator.plans.plans import TookOver
+from coordinator.requests.journal import Ended
 from coordinator.serving.page.day import FILE, Day
 from protos.errors import Unavailable
 from protos.wire.limits import Limits
@@ -171,8 +172,8 @@ class Hub:
 
     # ------------------------------------------------------------ from the journal
 
-    def _heard(self, entry: Ended | PlanSwapped) -> None:
-        if isinstance(entry, PlanSwapped):
+    def _heard(self, entry: Ended | TookOver) -> None:
+        if isinstance(entry, TookOver):
             return
         self.day.add(entry.ended_at, entry.ended_s - entry.arrived_s, answered=entry.error is None)
         self._ends.append((entry.ended_s, entry.ended_s - entry.arrived_s, entry.error is None))

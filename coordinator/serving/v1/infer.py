@@ -103,9 +103,11 @@ async def infer(
     else:
         body = await body_of(request).read()
     read = _Read(sent, body, form)
+    compute = partial(_inferred, request, coordinator, model, read, chosen, sparse, min_score)
+    if key is None:
+        return await compute()
     repeats: Repeats = request.app.state.repeats
-    asking = partial(_inferred, request, coordinator, model, read, chosen, sparse, min_score)
-    return await repeats.once(request, key, asking)
+    return await repeats.once(request, key, compute)
 
 
 @router.get("/v1/requests/{request_id}/trace")
@@ -133,7 +135,7 @@ async def _inferred(
     sparse: bool,
     min_score: float | None,
 ) -> Response:
-    served = await coordinator.served.get(coordinator.names.source(model))
+    served = await coordinator.library.get(coordinator.names.source(model))
     if min_score is not None:
         served = at_least(served, min_score)
     if read.sent == names.NPZ or (not served.takes_pictures and read.sent in _BYTES):
@@ -190,30 +192,26 @@ async def _all(asking: list[Coroutine[Any, Any, Written]]) -> list[Written]:
     return [each for each in ended if not isinstance(each, BaseException)]
 
 
-def _document(
-    served: ServedModel, asked: RequestInput, answer: Answer, decode_s: float
-) -> dict[str, Any]:
+def _document(served: ServedModel, asked: RequestInput, answer: Answer) -> dict[str, Any]:
     if asked.picture is None:
         for name, output in answer.outputs.items():
             require_finite(output, f"{name!r}, which JSON cannot represent", f"accept {names.NPZ}")
     seen = [each.as_json() for each in found_by(served, asked, answer)]
-    return {**_origin(served, answer, decode_s), "predictions": seen}
+    return {**_origin(served, answer), "predictions": seen}
 
 
-def _origin(served: ServedModel, answer: Answer, decode_s: float) -> dict[str, Any]:
+def _origin(served: ServedModel, answer: Answer) -> dict[str, Any]:
     """How an answer was computed (`Origin`, written by hand, since it is on every request's path).
-
-    `decode_s` is the time from the bytes of the body to the model's input. The request was not yet
-    given to the cluster then, so this is part of the total here, but not of `answer.timing`.
+    Here, decoding is part of the total.
     """
     timing = answer.timing
     seconds = {
         "queue": timing.queue_s,
-        "decode": decode_s,
+        "decode": answer.decode_s,
         "scatter": timing.scatter_s,
         "compute": timing.compute_s,
         "gather": timing.gather_s,
-        "total": timing.total_s + decode_s,
+        "total": timing.total_s + answer.decode_s,
     }
     return {
         "request_id": answer.request_id,
@@ -227,13 +225,11 @@ def _origin(served: ServedModel, answer: Answer, decode_s: float) -> dict[str, A
     }
 
 
-def _response(
-    accepted: str, served: ServedModel, asked: RequestInput, answer: Answer, decode_s: float
-) -> Response:
+def _response(accepted: str, served: ServedModel, asked: RequestInput, answer: Answer) -> Response:
     headers = {names.REQUEST_ID_HEADER: answer.request_id}
     if accepted == names.JSON:
-        return JSONResponse(_document(served, asked, answer, decode_s), headers=headers)
-    headers[names.ANSWER_HEADER] = json.dumps(_origin(served, answer, decode_s))
+        return JSONResponse(_document(served, asked, answer), headers=headers)
+    headers[names.ANSWER_HEADER] = json.dumps(_origin(served, answer))
     if accepted == names.NPZ:
         return Response(write_tensors(answer.outputs), media_type=names.NPZ, headers=headers)
     assert asked.picture is not None

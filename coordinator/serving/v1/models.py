@@ -37,5 +37,5 @@ async def models(coordinator: TheCoordinator) -> Models:
 async def baseline(model: ModelName, coordinator: TheCoordinator) -> Alone:
     """Measures the best device on the whole model, by its fastest engine."""
     source = coordinator.names.source(model)
-    served = await coordinator.served.get(source)
+    served = await coordinator.library.get(source)
     return Alone(model=served.name, **asdict(await coordinator.measuring.baseline(source)))
