@@ -5,8 +5,6 @@ computes for clients before it has passed. Later exams are tasks of the networks
 on the device; nothing waits for them.
 """
 
-from __future__ import annotations
-
 import random
 import uuid
 from collections.abc import Mapping

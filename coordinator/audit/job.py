@@ -1,7 +1,5 @@
 """What is sent to the process that computes tasks again, and what it returns."""
 
-from __future__ import annotations
-
 import pickle
 import struct
 from collections.abc import Mapping

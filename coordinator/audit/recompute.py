@@ -5,8 +5,6 @@ It is the first process that the kernel kills when memory is short, runs at the 
 holds one program at a time. Its parent closes its input when there is no more work.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

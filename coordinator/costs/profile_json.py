@@ -1,7 +1,5 @@
 """Profiles as JSON, saved between runs with the fingerprint of their device."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from typing import Literal

@@ -8,8 +8,6 @@ A third one is measured on transformers' layers, and goes into the fits of what 
 docs/adr/0003-costs.md has the errors, and what else was tried.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace

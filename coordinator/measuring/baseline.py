@@ -1,7 +1,5 @@
 """The baseline of all comparisons: the unsplit model on one device, by its fastest engine."""
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 from collections.abc import Sequence

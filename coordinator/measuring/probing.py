@@ -1,7 +1,5 @@
 """Probes links one after the other, and asks devices which others they reach."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine, Iterable
 from pathlib import Path

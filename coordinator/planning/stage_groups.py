@@ -6,8 +6,6 @@ groups of half the devices, of a quarter and so on lie between tiles on all of t
 everything, and stages on one device each (`placing`), which hold nothing twice.
 """
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -2,8 +2,6 @@
 removed elsewhere is removed, and what is missing is fetched from whoever has it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import time

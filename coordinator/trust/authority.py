@@ -4,8 +4,6 @@ Whoever can read its key can make members. One coordinator holds it; those that 
 authority's certificate only.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import os

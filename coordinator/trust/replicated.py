@@ -5,8 +5,6 @@ the value meanwhile. Every coordinator has a copy in files, the same files that 
 alone uses: it answers from them whatever happens to the store.
 """
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import json

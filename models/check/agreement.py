@@ -18,8 +18,6 @@ differs although both are right. So what enters each ranking is judged by itself
 is judged by what the whole model makes of the same scores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
@@ -86,7 +84,7 @@ class Judgement:
     excess: float = 0.0
     worst: ChannelRange | None = None
 
-    def worse(self, other: Judgement) -> Judgement:
+    def worse(self, other: "Judgement") -> "Judgement":
         """The errors of the worse of two, and the kind that exceeds more."""
         farther = max((self, other), key=lambda each: each.excess)
         return Judgement(self.comparison.worse(other.comparison), farther.excess, farther.worst)

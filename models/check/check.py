@@ -1,7 +1,5 @@
 """`imbrex check`: cut a model, run all tiles here, compare with the whole model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce

@@ -3,8 +3,6 @@
 Half precision is shown as far as onnxruntime can: what nodes make, and the weights, are rounded to
 float16; sums are in float32. A processor that also adds in half precision loses more."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Set
 from dataclasses import dataclass

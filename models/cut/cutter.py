@@ -5,8 +5,6 @@ crop wherever a node reads less than what was computed, and constants sliced to 
 needs, so that a device which computes some channels holds only their weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

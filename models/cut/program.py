@@ -9,8 +9,6 @@ networks compiled beforehand finds its file by the SHA-256 of the ONNX file that
 from.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -198,7 +196,7 @@ class NetworkKey(NamedTuple):
     dtypes: frozenset[str]
 
     @classmethod
-    def of(cls, graph: Graph) -> NetworkKey:
+    def of(cls, graph: Graph) -> "NetworkKey":
         """The same of a graph."""
         shapes = ("x".join(map(str, graph.shape(name))) for name in graph.inputs)
         ends = (*graph.inputs, *graph.results)

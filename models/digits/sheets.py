@@ -3,8 +3,6 @@
 `sheet(part, seed)` is a pure function: the same seed gives the same pixels and the same truth.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO

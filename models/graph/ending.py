@@ -1,7 +1,5 @@
 """The end of a network that picks entries of a list, set apart from what devices compute."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

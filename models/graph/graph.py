@@ -7,8 +7,6 @@ same rows elsewhere: as tokens (N, H x W, C), as windows, or as heads of an atte
 where a tensor's rows lie, so that a device keeps its part of them all the way.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

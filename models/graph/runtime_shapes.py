@@ -2,8 +2,6 @@
 onnxruntime, and shapes that a file declares, confirmed by a run of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np

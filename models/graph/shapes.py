@@ -1,7 +1,5 @@
 """Static shapes of all tensors, by ONNX's inference, without the bytes of the weights."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -59,12 +57,12 @@ class TensorInfo:
         return (-1,) if self.is_dynamic else self.shape
 
     @property
-    def on_wire(self) -> TensorInfo:
+    def on_wire(self) -> "TensorInfo":
         """Its form on the wire."""
         return self if self.wire is None else TensorInfo(self.shape, self.wire.data_type)
 
     @property
-    def accepted(self) -> tuple[TensorInfo, ...]:
+    def accepted(self) -> "tuple[TensorInfo, ...]":
         """The forms accepted in requests: itself, and for a picture its pixels."""
         return (self, self.on_wire) if isinstance(self.wire, Pixels) else (self,)
 

@@ -1,7 +1,5 @@
 """Inlining of a model's local functions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ name to its score (ZipMap), and with the name of the best one (LabelEncoder). Ne
 numbers. The scores are an output in place of the map; the names become metadata, as Ultralytics
 writes them, from which labels are read; the best one is left out, as scores and names say it."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from pathlib import Path

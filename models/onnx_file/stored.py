@@ -1,7 +1,5 @@
 """A stored network: an ONNX model whose large weights are read later, into memory chosen then."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -2,8 +2,6 @@
 written into the program of one tile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -59,8 +57,8 @@ class BoxPiece:
     the node writes `output` to a tensor of its own name.
     """
 
-    graph: Graph
-    node: Node
+    graph: "Graph"
+    node: "Node"
     output: Box
     reads: Boxes
     inputs: tuple[str, ...]
@@ -94,7 +92,7 @@ def as_it_is(piece: BoxPiece, program: Emitter) -> None:
     piece.copy(program)
 
 
-def one_per_element(graph: Graph, node: Node, output: Box) -> int:
+def one_per_element(graph: "Graph", node: "Node", output: Box) -> int:
     """FLOPs of an operator that touches every element of its output once."""
     return output.volume
 
@@ -116,11 +114,11 @@ class Operator:
 
     kind: Kind
     layer_type: str
-    reads: Callable[[Graph, Node, Box], Boxes]
-    yields: Callable[[Graph, Node, Box], Box] = lambda graph, node, box: box
+    reads: "Callable[[Graph, Node, Box], Boxes]"
+    yields: "Callable[[Graph, Node, Box], Box]" = lambda graph, node, box: box
     build: Callable[[BoxPiece, Emitter], None] = as_it_is
-    flop: Callable[[Graph, Node, Box], int] = one_per_element
-    refuses: Callable[[Graph, Node], str] = lambda graph, node: ""
+    flop: "Callable[[Graph, Node, Box], int]" = one_per_element
+    refuses: "Callable[[Graph, Node], str]" = lambda graph, node: ""
     heavy: bool = False
     aligned: bool = False
-    in_parts: Callable[[Graph, Node], tuple[int, int] | None] | None = None
+    in_parts: "Callable[[Graph, Node], tuple[int, int] | None] | None" = None

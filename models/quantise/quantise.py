@@ -5,8 +5,6 @@ Layers that lose most are left in float: the network is made again with each of 
 float (those that make its outputs, and the first), and the error of the outputs tells.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

@@ -5,8 +5,6 @@ map apart and put it together again, with no rows in between. The effect of such
 applying it to the indices of the elements.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np

@@ -11,8 +11,6 @@ and what follows from its position. Entries below the threshold rank behind all 
 their values are, and so do their scores; of equal ones the first comes first, as before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -127,7 +125,7 @@ class _Picked:
         tensors: Mapping[str, TensorInfo],
         constants: Mapping[str, np.ndarray],
         source: str,
-    ) -> _Picked | None:
+    ) -> "_Picked | None":
         """What these nodes pick from the source; None if it is not that."""
         shape = tensors[source].shape
         rankings = [node for node in nodes if op_of(node) == "TopK"]

@@ -1,7 +1,5 @@
 """A graph that is being rewritten."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple

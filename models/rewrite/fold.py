@@ -1,7 +1,5 @@
 """Constant folding: values that depend only on constants and static shapes are computed once."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ worker's onnxruntime fuses its part again.
 Its definitions are in its ContribOperators.md; what is not written out here runs whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 

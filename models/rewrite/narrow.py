@@ -2,8 +2,6 @@
 soon as they are made, and dequantised right before the one node that reads them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 import onnx

@@ -9,8 +9,6 @@ in which a large mean causes no cancellation. The result is one value per channe
 devices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

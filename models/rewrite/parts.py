@@ -2,8 +2,6 @@
 is in parts then, and which of its constants are cut.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

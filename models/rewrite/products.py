@@ -1,7 +1,5 @@
 """Einsum and Attention as the matrix products that they consist of, which are divided by rows."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

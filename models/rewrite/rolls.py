@@ -4,8 +4,6 @@ If something is done to either part before they are joined, as quantising it, th
 the rolled tensor instead: there they lie in the order in which they are joined.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ order of the map's rows. This finds that axis. It only proposes: whether a node 
 its rows from a part of its input's is for its declaration in the operator table to say.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The rules: one per operator that is replaced by simpler ones."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 

@@ -6,8 +6,6 @@ the same tokens with weights: a device that has all tokens once computes the cha
 for every layer, and no values travel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Mapping, Sequence
 
 import onnx

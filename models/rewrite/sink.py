@@ -5,8 +5,6 @@ from distances), so it is done to the rows of each map on its own, and the Conca
 device then keeps its rows of every map, and nothing is moved to bring them into the list's order.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Container, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The ranges of values of a network's maps on sample inputs, which 8-bit encodings cover."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import numpy as np

@@ -2,8 +2,6 @@
 between two answers in float32 that differ. onnxruntime has no such kernels; onnx has.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ elementwise. The operator stays in the network; tiles get values that it quantis
 numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,8 +1,6 @@
 """Running graphs in this process with onnxruntime: the reference answer for every split. Putting a
 network's outputs together from what devices computed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -121,7 +119,7 @@ class Comparison:
             "output's largest magnitude"
         )
 
-    def worse(self, other: Comparison) -> Comparison:
+    def worse(self, other: "Comparison") -> "Comparison":
         """The worse of two, field by field."""
         return Comparison(
             max(self.max_abs_error, other.max_abs_error),

@@ -1,7 +1,5 @@
 """Running blocks tile by tile in this process, merging outputs into whole tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np

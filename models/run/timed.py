@@ -8,8 +8,6 @@ ratio of the shortest times depends little on the machine's load, and its roundi
 2^(1/4), hides most of the rest from plans.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence

@@ -5,8 +5,6 @@ value of every channel, exactly the same number as normalising on the host. A te
 has normalised itself is turned back into its pixels if exactly the same tensor comes of these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache

@@ -4,8 +4,6 @@ It names the task, the labels, how an image becomes the model's input, and how t
 becomes predictions. Reading is strict: an unknown, missing or wrong key is an error that names it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict

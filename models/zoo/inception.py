@@ -1,7 +1,5 @@
 """Inception-v3 (Szegedy et al., 2016) without its auxiliary classifier."""
 
-from __future__ import annotations
-
 from models.onnx_file.builder import NetworkBuilder, NetworkTensor, Windows, square
 from models.onnx_file.stored import StoredModel
 from models.tensors.windows import Window

@@ -1,7 +1,5 @@
 """SqueezeNet 1.0 (Iandola et al., 2016): fire modules; sizes of pools are rounded up."""
 
-from __future__ import annotations
-
 from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 from models.zoo.layers import rounded_up_pool

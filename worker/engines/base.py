@@ -2,8 +2,6 @@
 sets up runs. Everything else (weights, memory, scheduling, messages) is up to the worker.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping

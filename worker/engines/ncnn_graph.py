@@ -4,8 +4,6 @@ ncnn has no batch axis: an axis of size 1 in front is left out everywhere. Sizes
 equal programs make equal texts: blobs are numbered.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -145,7 +143,7 @@ class Translation:
             name for node in self._nodes() for name in self._tensors(node)
         ) + Counter(self._results)
 
-    def graph(self, operators: Operators) -> NcnnGraph:
+    def graph(self, operators: "Operators") -> NcnnGraph:
         """The program, translated by these functions."""
         for name in self._inputs:
             if name in self._needed:
@@ -337,7 +335,7 @@ class Translation:
         """Removes a layer that another one replaces."""
         self._layers.remove(layer)
 
-    def _translate(self, node: NodeProto, operators: Operators) -> None:
+    def _translate(self, node: NodeProto, operators: "Operators") -> None:
         if node.domain not in ("", "ai.onnx") or node.op_type not in operators:
             raise Unknown(f"the operator {node.op_type}")
         used = [name for name in node.output if name in self._needed]

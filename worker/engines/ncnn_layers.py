@@ -2,8 +2,6 @@
 refused, and onnxruntime computes the program.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import permutations
 from math import prod

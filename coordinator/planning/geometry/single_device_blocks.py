@@ -5,8 +5,6 @@ the whole network needs everything that lives across the mark. So one sweep serv
 marks across which a tensor lives whose later readers skip some rows get their own sweeps.
 """
 
-from __future__ import annotations
-
 import itertools
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence

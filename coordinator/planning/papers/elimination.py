@@ -10,8 +10,6 @@ each. In the published cost, a device never pays for what it owns already. An ex
 host does move it; with `credit=False` the search counts that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

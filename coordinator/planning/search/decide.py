@@ -1,7 +1,5 @@
 """From a planner's decision to a complete plan that fits in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

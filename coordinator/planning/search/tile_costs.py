@@ -4,8 +4,6 @@ Tiles of maps are computed from the geometry's arrays, all of a block at once; o
 their `UnitTile`. Both are cached.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

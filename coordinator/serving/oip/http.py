@@ -1,7 +1,5 @@
 """`/v2`: the protocol over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import zlib

@@ -1,7 +1,5 @@
 """An inference request and its answer, independent of the protocol's form (HTTP, gRPC)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

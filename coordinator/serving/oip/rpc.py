@@ -1,7 +1,5 @@
 """`inference.GRPCInferenceService`, with gRPC's health and reflection services."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
