@@ -1,7 +1,5 @@
 """Alternatives to a plan, and their predicted latencies: simulated, not executed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 

@@ -4,8 +4,6 @@ Commands import other packages lazily: `--help` stays fast, and `imbrex worker` 
 worker's libraries installed.
 """
 
-from __future__ import annotations
-
 import errno
 import gc
 import os

@@ -1,7 +1,5 @@
 """`imbrex check`: cuts a model here, runs all tiles, compares with the whole model."""
 
-from __future__ import annotations
-
 from rich.console import Console
 from rich.text import Text
 

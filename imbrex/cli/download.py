@@ -4,8 +4,6 @@ A partial download is kept beside the target as `.part`. It is hashed again befo
 so a part of another file ends with a wrong hash and never as a model.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import time

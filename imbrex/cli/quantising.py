@@ -2,8 +2,6 @@
 float one.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import statistics

@@ -1,7 +1,5 @@
 """`imbrex demo`: prepare, start, measure, report, clean up."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading

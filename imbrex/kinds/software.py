@@ -1,7 +1,5 @@
 """What Python, gRPC and sockets need of a server's core, as measured: presets charge multiples."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 

@@ -2,8 +2,6 @@
 they are of, and how other engines would compute it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial

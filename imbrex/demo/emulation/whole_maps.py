@@ -5,8 +5,6 @@ take, on the whole map, what the preset says. So each class of layer is as slow 
 it, and a tile is as much less efficient as it is here.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -46,7 +44,7 @@ class ProgramRun(Ready[T]):
     session: Runnable
     inputs: Mapping[str, np.ndarray]
     costs: EngineCosts
-    others: Sequence[Callable[[], ProgramRun[T]]] = ()
+    others: "Sequence[Callable[[], ProgramRun[T]]]" = ()
 
 
 @dataclass(frozen=True, slots=True)
