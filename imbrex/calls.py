@@ -15,17 +15,17 @@ from pydantic import BaseModel, TypeAdapter
 from coordinator.answers import IN_FORCE, Choice, DeviceStatus, Diagnosis, ModelStatus, PlanNow
 from coordinator.serving.common import names
 from coordinator.serving.v1 import answers
+from models.tensors.arrays import Arrays
 from protos.errors import BadRequest, NotFound
 
 if TYPE_CHECKING:
     import httpx
-    import numpy as np
 
     from coordinator.planning.plan_json import PlanFile
 
 Answered = TypeVar("Answered")
 # A picture's or an archive's path, its bytes, or arrays by name.
-Source: TypeAlias = "str | Path | bytes | Mapping[str, np.ndarray]"
+Source: TypeAlias = "str | Path | bytes | Arrays"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Call(Generic[Answered]):
 class Outputs:
     """A model's raw outputs by name, and how they were computed."""
 
-    arrays: "Mapping[str, np.ndarray]"
+    arrays: "Arrays"
     origin: answers.Origin
 
 

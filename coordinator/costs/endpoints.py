@@ -16,11 +16,7 @@ from coordinator.costs.cluster import EndpointOverhead
 # The host: 1.1 ms for 530 KB; and 40 us per task, whose boxes and peers it describes.
 HOST_ENDPOINT = EndpointOverhead(message_s=0.0004, byte_s=1 / 0.75e9, task_s=0.00004)
 DEVICE_ENDPOINT = EndpointOverhead(
-    message_s=0.0004,
-    byte_s=1 / 0.75e9,
-    task_s=0.0002,
-    peer_message_s=0.0001,
-    peer_byte_s=1 / 3e9,
+    message_s=0.0004, byte_s=1 / 0.75e9, task_s=0.0002, peer_message_s=0.0001, peer_byte_s=1 / 3e9
 )
 
 # What a byte costs between devices, as a multiple of what it costs with the host, where it is

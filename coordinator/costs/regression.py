@@ -79,9 +79,7 @@ class EngineProfile:
     def scaled(self, factor: float) -> Self:
         """That of an engine that takes `factor` times as long."""
         return replace(
-            self,
-            compute_scale=self.compute_scale * factor,
-            light_scale=self.light_scale * factor,
+            self, compute_scale=self.compute_scale * factor, light_scale=self.light_scale * factor
         )
 
 

@@ -48,11 +48,7 @@ async def alone(device: Connection, loaded: Loaded) -> Baseline:
         pb.MeasureRequest(
             program=program_message(whole.program),
             inputs=[
-                pb.TensorSpec(
-                    tensor=name,
-                    data_type=tensors[name].data_type,
-                    dims=box.shape,
-                )
+                pb.TensorSpec(tensor=name, data_type=tensors[name].data_type, dims=box.shape)
                 for name, box in whole.inputs.items()
             ],
             repeats=REPEATS,

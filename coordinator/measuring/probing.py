@@ -24,11 +24,7 @@ class Probing:
     """Probes when no request is being computed; announces what is new."""
 
     def __init__(
-        self,
-        devices: Devices,
-        admission: Admission,
-        announcements: Announcements,
-        state_dir: Path,
+        self, devices: Devices, admission: Admission, announcements: Announcements, state_dir: Path
     ) -> None:
         self._pool, self._measured = devices.pool, devices.measured
         self._reach = devices.reach

@@ -95,8 +95,7 @@ def _check_block(index: int, block: Block, network: Network, known: set[DeviceId
         parts = [tile.boxes[name] for tile in block.tiles if name in tile.boxes]
         if not covers_exactly(parts, whole):
             raise IllegalPlan(
-                cause=f"the tiles of block {index} do not cover {name!r} exactly once",
-                block=index,
+                cause=f"the tiles of block {index} do not cover {name!r} exactly once", block=index
             )
 
 

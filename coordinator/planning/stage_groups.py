@@ -61,8 +61,7 @@ def _unnamed(group: Cluster) -> list[Device]:
 def _renamed(blocks: Sequence[Block], names: Mapping[DeviceId, DeviceId]) -> tuple[Block, ...]:
     return tuple(
         replace(
-            block,
-            tiles=tuple(replace(tile, device=names[tile.device]) for tile in block.tiles),
+            block, tiles=tuple(replace(tile, device=names[tile.device]) for tile in block.tiles)
         )
         for block in blocks
     )

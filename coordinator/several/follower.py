@@ -46,12 +46,7 @@ class Follower(Sharing):
     """Announces that versions came or went. It gives files at `host:port`."""
 
     def __init__(
-        self,
-        store: SharedStore,
-        trust: Trust,
-        host: str,
-        port: int,
-        announcements: Announcements,
+        self, store: SharedStore, trust: Trust, host: str, port: int, announcements: Announcements
     ) -> None:
         certified = trust.certified
         assert certified is not None, "only a cluster with an authority shares its state"

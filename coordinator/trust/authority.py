@@ -99,8 +99,7 @@ class Authority:
         folder = state_dir / FOLDER
         if _ever_had_authority(state_dir):
             raise BadConfiguration(
-                cause=f"{state_dir} holds a cluster's authority, or did before",
-                cure=_RESTORE,
+                cause=f"{state_dir} holds a cluster's authority, or did before", cure=_RESTORE
             )
         key_pem = new_key()
         key = private_key(key_pem)

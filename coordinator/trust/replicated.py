@@ -22,11 +22,7 @@ from typing import Any, TypeVar
 import structlog
 from nats.errors import Error as NatsError
 from nats.errors import TimeoutError as NothingNew
-from nats.js.errors import (
-    KeyNotFoundError,
-    KeyWrongLastSequenceError,
-    ServiceUnavailableError,
-)
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, ServiceUnavailableError
 from nats.js.kv import KeyValue
 
 from coordinator.trust.cluster_state import (

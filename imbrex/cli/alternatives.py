@@ -56,11 +56,7 @@ class Situation:
         return self.scale * self.plan.predicted_latency_s
 
     def planned(
-        self,
-        what: str,
-        cluster: Cluster,
-        planner: Planner | None = None,
-        wire: Wire | None = None,
+        self, what: str, cluster: Cluster, planner: Planner | None = None, wire: Wire | None = None
     ) -> Alternative:
         """The result with another cluster, planner or wire."""
         try:

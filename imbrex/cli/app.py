@@ -67,10 +67,7 @@ _OF_FILES = {
 }
 
 app = typer.Typer(
-    name="imbrex",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+    name="imbrex", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
 )
 
 
@@ -122,8 +119,7 @@ def demo(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
         bool, typer.Option("--native", help="Use this machine as it is instead.")
     ] = False,
     profile: Annotated[
-        bool,
-        typer.Option("--profile/--no-profile", help="Measure the workers before planning."),
+        bool, typer.Option("--profile/--no-profile", help="Measure the workers before planning.")
     ] = True,
     curve: Annotated[
         bool, typer.Option("--curve", help="Draw the time on 1, 2, ... devices.")
@@ -158,18 +154,7 @@ def demo(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     emulated = "" if native else like
     chosen = strategy or "auto"
     wanted = Demo(
-        image,
-        model,
-        workers,
-        chosen,
-        emulated,
-        profile,
-        keep,
-        save,
-        plan,
-        allowed,
-        curve,
-        explain,
+        image, model, workers, chosen, emulated, profile, keep, save, plan, allowed, curve, explain
     )
     raise typer.Exit(run(wanted, as_json=as_json))
 

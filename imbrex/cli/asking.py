@@ -169,8 +169,7 @@ def drain(
     device: DeviceArgument,
     url: Url = URL,
     wait: Annotated[
-        bool,
-        typer.Option("--wait/--no-wait", help="Wait until nothing is running on it any more."),
+        bool, typer.Option("--wait/--no-wait", help="Wait until nothing is running on it any more.")
     ] = True,
     as_json: Json = False,
 ) -> None:

@@ -42,8 +42,7 @@ def init(
     replace: Annotated[
         bool,
         typer.Option(
-            "--replace",
-            help="Replace a lost authority; every device must be enrolled again.",
+            "--replace", help="Replace a lost authority; every device must be enrolled again."
         ),
     ] = False,
     config: ConfigOption = None,
@@ -89,8 +88,7 @@ def invite(
         int, typer.Option(min=1, max=10080, help="How long the token is valid.")
     ] = 60,
     coordinator: Annotated[
-        bool,
-        typer.Option("--coordinator", help="Invite another coordinator instead of a device."),
+        bool, typer.Option("--coordinator", help="Invite another coordinator instead of a device.")
     ] = False,
     config: ConfigOption = None,
     state_dir: StateDir = None,
@@ -133,8 +131,7 @@ def move_state(
         ),
     ],
     replace: Annotated[
-        bool,
-        typer.Option("--replace", help="Replace what is there with this coordinator's copy."),
+        bool, typer.Option("--replace", help="Replace what is there with this coordinator's copy.")
     ] = False,
     config: ConfigOption = None,
     state_dir: StateDir = None,
@@ -187,8 +184,7 @@ def authority(
 @app.command()
 def certificate(
     names: Annotated[
-        list[str],
-        typer.Argument(metavar="NAME...", help="The server's host names and addresses."),
+        list[str], typer.Argument(metavar="NAME...", help="The server's host names and addresses.")
     ],
     file: Annotated[
         Path,

@@ -142,8 +142,7 @@ def _require_ok(response: httpx.Response, wanted: RemoteFile) -> None:
     status = response.status_code
     if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
         raise NotFound(
-            cause=f"there is nothing at {wanted.shown}",
-            cure="Name another server with --base-url",
+            cause=f"there is nothing at {wanted.shown}", cure="Name another server with --base-url"
         )
     if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         raise _Broken(f"the server says {status}")

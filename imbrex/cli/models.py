@@ -143,8 +143,7 @@ def confirm(name: Name, as_json: Json = False) -> None:
 def pull(
     name: Name,
     base_url: Annotated[
-        str,
-        typer.Option(envvar="IMBREX_MODELS_URL", help="The server of the manifest's files."),
+        str, typer.Option(envvar="IMBREX_MODELS_URL", help="The server of the manifest's files.")
     ] = "https://huggingface.co",
     manifest: Annotated[
         Path | None,

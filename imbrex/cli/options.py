@@ -65,8 +65,7 @@ DeviceCounts = Annotated[
     ),
 ]
 PlanFileOption = Annotated[
-    Path | None,
-    typer.Option("--plan", metavar="PLAN.json", help="Execute exactly this plan."),
+    Path | None, typer.Option("--plan", metavar="PLAN.json", help="Execute exactly this plan.")
 ]
 WireOption = Annotated[
     str | None,
@@ -82,7 +81,7 @@ PrecisionOption = Annotated[
     Literal["exact", "fp16", "int8"] | None,
     typer.Option(
         help="What answers promise. exact: float32 throughout. fp16: maps may travel and devices "
-        "may compute in half precision. int8: maps may travel in 8 bits. [default: exact]",
+        "may compute in half precision. int8: maps may travel in 8 bits. [default: exact]"
     ),
 ]
 Save = Annotated[

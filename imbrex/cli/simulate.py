@@ -105,8 +105,7 @@ def _show(model: str, there: int, outcomes: Mapping[str, Sequence[Outcome]]) -> 
     best_s = min((each.latency_s for each in known), default=0.0)
     console.print(f"{model} on a cluster of {there}, predicted by the simulator")
     made = terminal.table(
-        *("strategy", ">of", ">latency, ms", "", ">speed-up", ">used", ">moved, MB"),
-        ">search, ms",
+        *("strategy", ">of", ">latency, ms", "", ">speed-up", ">used", ">moved, MB"), ">search, ms"
     )
     for name, each in outcomes.items():
         for one in each:

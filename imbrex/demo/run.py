@@ -109,11 +109,7 @@ def _emulating(
 
 
 def _outcome(
-    demo: Demo,
-    cluster: DemoCluster,
-    question: Question,
-    given: bytes | None,
-    progress: Progress,
+    demo: Demo, cluster: DemoCluster, question: Question, given: bytes | None, progress: Progress
 ) -> DemoResult:
     """Measures, by the given plan or by one that is made for all devices."""
     if given is not None:

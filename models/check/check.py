@@ -1,6 +1,6 @@
 """`imbrex check`: cut a model, run all tiles here, compare with the whole model."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Literal
@@ -115,7 +115,7 @@ def check(  # noqa: PLR0913 - options of one command
     grid_shape: tuple[int, int],
     planned: Blocking,
     *,
-    feeds: Mapping[str, np.ndarray] | None = None,
+    feeds: Arrays | None = None,
     fault: TileFault = lambda feeds: feeds,
     plants: bool = False,
     progress: Callable[[str, float], None] = lambda what, share: None,
@@ -190,11 +190,7 @@ class _Split:
     """Runs of a network in tiles."""
 
     def __init__(
-        self,
-        network: Network,
-        feeds: Mapping[str, np.ndarray],
-        fault: TileFault,
-        grid_shape: tuple[int, int],
+        self, network: Network, feeds: Arrays, fault: TileFault, grid_shape: tuple[int, int]
     ) -> None:
         self._network, self._feeds, self._fault = network, feeds, fault
         self._grid = grid_shape

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
 import onnx
 
 from models.graph.ending import Ending
 from models.graph.shapes import TensorInfo
+from models.tensors.arrays import Arrays
 from models.tensors.precision import Precision
 from models.tensors.windows import Window
 
@@ -109,7 +109,7 @@ class Graph:
     outputs: tuple[str, ...]
     nodes: tuple[Node, ...]
     tensors: Mapping[str, TensorInfo]
-    constants: Mapping[str, np.ndarray]
+    constants: Arrays
     written: frozenset[str] = frozenset()
     rows: Mapping[str, int] = field(default_factory=dict)
     joined: Mapping[str, JoinedOutput] = field(default_factory=dict)

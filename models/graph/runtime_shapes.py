@@ -10,6 +10,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 from models.graph.shapes import STEERING_ELEMENTS, TensorInfo, forget_declared, info_of, static_info
+from models.tensors.arrays import Arrays
 from protos.errors import BadRequest
 
 # onnxruntime's messages begin with a place in its source and end with the reason.
@@ -97,10 +98,7 @@ class NodeShapes:
         self._found: dict[bytes, list[TensorInfo | None]] = {}
 
     def of(
-        self,
-        node: onnx.NodeProto,
-        known: Mapping[str, TensorInfo],
-        constants: Mapping[str, np.ndarray],
+        self, node: onnx.NodeProto, known: Mapping[str, TensorInfo], constants: Arrays
     ) -> dict[str, TensorInfo]:
         """Shapes of its outputs, from those of its inputs; none if one of these is not `known`, or
         onnxruntime does not know them.

@@ -12,6 +12,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from models.graph.soundness import is_numeric, nested
+from models.tensors.arrays import Arrays
 from models.tensors.wire import Encoding, Pixels, Quantised
 from protos.errors import BadRequest
 
@@ -87,7 +88,7 @@ def light_model(
     model: onnx.ModelProto,
     nodes: Sequence[onnx.NodeProto],
     inputs: Sequence[onnx.ValueInfoProto],
-    constants: Mapping[str, np.ndarray],
+    constants: Arrays,
 ) -> onnx.ModelProto:
     """The model with these nodes and inputs, and without the bytes of large weights: inference
     needs only their shapes. Shapes of outputs are removed, to be inferred again; outputs that none
@@ -131,7 +132,7 @@ def forget_declared(graph: onnx.GraphProto) -> None:
 
 def infer(
     light: onnx.ModelProto,
-    constants: Mapping[str, np.ndarray],
+    constants: Arrays,
     told: Mapping[str, TensorInfo] = MappingProxyType({}),
     *,
     asks: bool = False,
@@ -166,7 +167,7 @@ def infer(
 def infer_node(
     node: onnx.NodeProto,
     known: Mapping[str, TensorInfo],
-    constants: Mapping[str, np.ndarray],
+    constants: Arrays,
     opsets: Sequence[onnx.OperatorSetIdProto],
 ) -> dict[str, TensorInfo]:
     """The shapes of one node's outputs, from those of its inputs, as far as ONNX can infer them."""
@@ -204,9 +205,7 @@ def is_undeclared(node: onnx.NodeProto) -> bool:
         return True
 
 
-def _inferred(
-    light: onnx.ModelProto, constants: Mapping[str, np.ndarray], *, strict: bool
-) -> dict[str, TensorInfo]:
+def _inferred(light: onnx.ModelProto, constants: Arrays, *, strict: bool) -> dict[str, TensorInfo]:
     """The shapes that ONNX infers; `strict`: a mismatch raises an exception."""
     inferred = onnx.shape_inference.infer_shapes(
         light, check_type=strict, strict_mode=strict, data_prop=True

@@ -33,6 +33,7 @@ from models.rewrite import (
 from models.rewrite.draft import Draft, op_of
 from models.rewrite.fold import fold_constants
 from models.rewrite.unplannable import VALUE_SHAPED, part
+from models.tensors.arrays import Arrays
 from models.tensors.windows import (
     Window,
     explicit_windows,
@@ -54,7 +55,7 @@ _MOST_ASKED = 8
 def load_graph(
     model: onnx.ModelProto,
     name: str | None = None,
-    weights: Mapping[str, np.ndarray] = MappingProxyType({}),
+    weights: Arrays = MappingProxyType({}),
     *,
     ends: bool = False,
 ) -> Graph:
@@ -140,9 +141,9 @@ class _Settled(NamedTuple):
 
 def _settled(
     model: onnx.ModelProto,
-    weights: Mapping[str, np.ndarray],
+    weights: Arrays,
     nodes: Sequence[onnx.NodeProto],
-    constants: Mapping[str, np.ndarray],
+    constants: Arrays,
     inputs: Sequence[onnx.ValueInfoProto],
 ) -> _Settled:
     """Infers shapes and folds what they make constant, in turn, until nothing changes."""
@@ -227,9 +228,7 @@ def _array(tensor: onnx.TensorProto) -> np.ndarray:
         ) from error
 
 
-def _bound_inputs(
-    model: onnx.ModelProto, constants: Mapping[str, np.ndarray]
-) -> list[onnx.ValueInfoProto]:
+def _bound_inputs(model: onnx.ModelProto, constants: Arrays) -> list[onnx.ValueInfoProto]:
     """Copies of the graph's inputs, with an open batch size bound to 1."""
     copied = onnx.GraphProto()
     copied.input.extend(value for value in model.graph.input if value.name not in constants)

@@ -14,12 +14,7 @@ from google.protobuf.message import DecodeError, Message
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, defs, helper
 
 from models.graph.graph import OPSETS
-from models.onnx_file.external_data import (
-    FileExtent,
-    load_external_data,
-    read_extents,
-    too_large,
-)
+from models.onnx_file.external_data import FileExtent, load_external_data, read_extents, too_large
 from models.onnx_file.functions import without_functions
 from models.onnx_file.stored import StoredModel
 from models.onnx_file.wire_scan import BufferedFile, Field, TooMuch, merge, require_small

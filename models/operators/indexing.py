@@ -279,11 +279,7 @@ def _picking(maps: Maps, refuses: Refuses) -> Operator:
 
 INDEXING = {
     "Slice": Operator(
-        Kind.LAYOUT,
-        "concat",
-        reads_of(_slice_maps),
-        build=_build_slice,
-        refuses=_slice_refuses,
+        Kind.LAYOUT, "concat", reads_of(_slice_maps), build=_build_slice, refuses=_slice_refuses
     ),
     "Gather": _picking(_gather_maps, _gather_refuses),
     "Tile": _picking(_tile_maps, _tile_refuses),

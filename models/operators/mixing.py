@@ -104,12 +104,7 @@ LAYER_NORMS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormali
 _LAYER_NORM = Operator(Kind.MIXING, "layer_norm", _layer_norm, yields=_normalised, aligned=True)
 _NORMALISING = Operator(Kind.MIXING, "softmax", _same, yields=_along_axis, aligned=True)
 _REDUCE = Operator(
-    Kind.REDUCING,
-    "pooling",
-    _reduce,
-    flop=_reduce_flop,
-    refuses=_reduce_refuses,
-    aligned=True,
+    Kind.REDUCING, "pooling", _reduce, flop=_reduce_flop, refuses=_reduce_refuses, aligned=True
 )
 REDUCING = tuple(
     [

@@ -8,12 +8,7 @@ import math
 from typing import TYPE_CHECKING
 
 from models.operators.declaration import Boxes, BoxPiece, Emitter, Kind, Operator
-from models.operators.windowed import (
-    groups_of,
-    input_channels,
-    per_output_channel,
-    whole_groups,
-)
+from models.operators.windowed import groups_of, input_channels, per_output_channel, whole_groups
 from models.tensors.boxes import Box, Span
 from models.tensors.windows import Window
 

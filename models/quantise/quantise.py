@@ -7,7 +7,7 @@ float (those that make its outputs, and the first), and the error of the outputs
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -15,17 +15,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnxruntime.quantization import (
-    CalibrationDataReader,
-    QuantFormat,
-    QuantType,
-    quantize_static,
-)
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from models.run.reference import WholeModel
+from models.tensors.arrays import Arrays
 from protos.errors import BadRequest
 
-Feeds = Mapping[str, np.ndarray]
+Feeds = Arrays
 
 HEAVY = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _QUANTISED = frozenset({"QuantizeLinear", "DequantizeLinear", "ConvInteger", "MatMulInteger"})

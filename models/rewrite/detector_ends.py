@@ -21,6 +21,7 @@ from onnx import helper, numpy_helper
 from models.graph.ending import ENTRIES, VALUES, Ending
 from models.graph.shapes import TensorInfo
 from models.rewrite.draft import attributes_of, joined_axis, op_of, slice_of
+from models.tensors.arrays import Arrays
 from models.tensors.boxes import Span
 
 # What only moves entries, or computes their positions.
@@ -41,7 +42,7 @@ def ending(
     model: onnx.ModelProto,
     nodes: Sequence[onnx.NodeProto],
     tensors: Mapping[str, TensorInfo],
-    constants: Mapping[str, np.ndarray],
+    constants: Arrays,
 ) -> tuple[list[onnx.NodeProto], Ending | None]:
     """The nodes before the ending, and the ending; all nodes and None if there is none like that.
     `nodes` are the model's in topological order.
@@ -111,7 +112,7 @@ class _Picked:
     """
 
     tensors: Mapping[str, TensorInfo]
-    constants: Mapping[str, np.ndarray]
+    constants: Arrays
     maker: Mapping[str, onnx.NodeProto]
     source: str
     first: onnx.NodeProto
@@ -123,7 +124,7 @@ class _Picked:
         cls,
         nodes: Sequence[onnx.NodeProto],
         tensors: Mapping[str, TensorInfo],
-        constants: Mapping[str, np.ndarray],
+        constants: Arrays,
         source: str,
     ) -> "_Picked | None":
         """What these nodes pick from the source; None if it is not that."""

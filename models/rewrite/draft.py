@@ -10,6 +10,7 @@ from onnx import helper
 
 from models.graph.shapes import TensorInfo
 from models.operators.declaration import Attribute, with_attributes
+from models.tensors.arrays import Arrays
 
 
 @dataclass
@@ -112,7 +113,7 @@ class Slice(NamedTuple):
 
 
 def slice_of(
-    node: onnx.NodeProto, tensors: Mapping[str, TensorInfo], constants: Mapping[str, np.ndarray]
+    node: onnx.NodeProto, tensors: Mapping[str, TensorInfo], constants: Arrays
 ) -> Slice | None:
     """What a Slice takes, if that is a range along one axis alone."""
     if node.op_type != "Slice" or node.input[0] not in tensors:
@@ -131,8 +132,6 @@ def slice_of(
     return Slice(axis, *ends)
 
 
-def _constant(
-    node: onnx.NodeProto, place: int, constants: Mapping[str, np.ndarray]
-) -> list[int] | None:
+def _constant(node: onnx.NodeProto, place: int, constants: Arrays) -> list[int] | None:
     name = node.input[place] if len(node.input) > place else ""
     return constants[name].reshape(-1).tolist() if name in constants else None

@@ -15,6 +15,7 @@ from models.graph.shapes import TensorInfo, infer_node, info_of
 from models.graph.soundness import outer_names, reads, rename, require_schema, without_unread
 from models.operators.fitting import fitting
 from models.operators.pointwise import BROADCASTING
+from models.tensors.arrays import Arrays
 
 # Folding must not blow up a model, nor take long: nodes stay that would make it larger by more than
 # this, or by more than all of them may, and when so much has been computed.
@@ -40,7 +41,7 @@ _NO = np.array(False)
 def fold_constants(
     model: onnx.ModelProto,
     tensors: Mapping[str, TensorInfo],
-    constants: Mapping[str, np.ndarray],
+    constants: Arrays,
     runtime: NodeShapes,
     grown: int = 0,
 ) -> tuple[list[onnx.NodeProto], dict[str, np.ndarray], dict[str, TensorInfo]]:
@@ -106,7 +107,7 @@ def fold_constants(
     return alive, {k: v for k, v in known.items() if k in needed}, told
 
 
-def _is_transparent(node: onnx.NodeProto, known: Mapping[str, np.ndarray]) -> bool:
+def _is_transparent(node: onnx.NodeProto, known: Arrays) -> bool:
     """Whether its first output is its first input: a Dropout's, unless it is trained."""
     trained = known.get(node.input[2]) if node.op_type == "Dropout" and node.input[2:] else _NO
     return node.op_type in _TRANSPARENT and trained is not None and not trained.any()
@@ -116,11 +117,7 @@ class _Budget:
     """What may still be folded. Constants that nothing reads any more make room."""
 
     def __init__(
-        self,
-        nodes: Iterable[onnx.NodeProto],
-        outputs: Iterable[str],
-        constants: Mapping[str, np.ndarray],
-        grown: int,
+        self, nodes: Iterable[onnx.NodeProto], outputs: Iterable[str], constants: Arrays, grown: int
     ) -> None:
         self._left, self._computed = _GROWN_BYTES_IN_ALL - grown, 0
         self._readers = Counter(name for node in nodes for name in reads(node))
@@ -139,7 +136,7 @@ class _Budget:
         most = min(_GROWN_BYTES, self._left)
         return grows <= most and self._computed + size_bytes <= _COMPUTED_BYTES
 
-    def spend(self, node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> list[str]:
+    def spend(self, node: onnx.NodeProto, values: Arrays) -> list[str]:
         """A node was folded: which constants nothing reads any more."""
         sizes = {name: value.nbytes for name, value in values.items()}
         unread = self._last_read(node)
@@ -159,7 +156,7 @@ class _Budget:
         ]
 
 
-def _type_of(name: str, tensors: Mapping[str, TensorInfo], known: Mapping[str, np.ndarray]) -> int:
+def _type_of(name: str, tensors: Mapping[str, TensorInfo], known: Arrays) -> int:
     """The element type of a tensor; 0 if it is not known."""
     if name in known:
         return info_of(known[name]).data_type
@@ -177,7 +174,7 @@ def _empty(node: onnx.NodeProto, tensors: Mapping[str, TensorInfo]) -> dict[str,
 def _evaluate(
     node: onnx.NodeProto,
     tensors: Mapping[str, TensorInfo],
-    known: Mapping[str, np.ndarray],
+    known: Arrays,
     opsets: list[onnx.OperatorSetIdProto],
     budget: _Budget,
 ) -> dict[str, np.ndarray] | None:
@@ -222,7 +219,7 @@ def _evaluate(
     return values if all(value.dtype.kind in "fiub" for value in values.values()) else None
 
 
-def _multiplied(node: onnx.NodeProto, feeds: Mapping[str, np.ndarray], size: int) -> int:
+def _multiplied(node: onnx.NodeProto, feeds: Arrays, size: int) -> int:
     """At most how many multiplications a product takes."""
     match node.op_type:
         case "MatMul":
@@ -236,7 +233,7 @@ def _multiplied(node: onnx.NodeProto, feeds: Mapping[str, np.ndarray], size: int
     return 0
 
 
-def _by_runtime(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
+def _by_runtime(model: onnx.ModelProto, feeds: Arrays) -> Sequence[np.ndarray]:
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 3
     session = ort.InferenceSession(

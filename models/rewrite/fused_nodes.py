@@ -13,6 +13,7 @@ from onnx import helper
 
 from models.graph.shapes import TensorInfo, info_of
 from models.rewrite.draft import Draft, attributes_of
+from models.tensors.arrays import Arrays
 from models.tensors.wire import RUNTIME
 
 # The settings of each activation that is fused with a convolution or a product.
@@ -169,9 +170,7 @@ _Nodes = list[onnx.NodeProto]
 
 
 def integer_products(
-    nodes: Iterable[onnx.NodeProto],
-    tensors: Mapping[str, TensorInfo],
-    constants: Mapping[str, np.ndarray],
+    nodes: Iterable[onnx.NodeProto], tensors: Mapping[str, TensorInfo], constants: Arrays
 ) -> tuple[_Nodes, dict[str, TensorInfo]]:
     """DynamicQuantizeMatMul and MatMulIntegerToFloat as the integer products that they are, and the
     tensors that are known then.

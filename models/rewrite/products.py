@@ -229,13 +229,7 @@ def _attend(draft: Draft, node: onnx.NodeProto, parts: list[_Part], mask: str) -
 
 
 def _mask(
-    draft: Draft,
-    mask: str,
-    made: str,
-    scores: tuple[int, ...],
-    dtype: np.dtype,
-    *,
-    causal: bool,
+    draft: Draft, mask: str, made: str, scores: tuple[int, ...], dtype: np.dtype, *, causal: bool
 ) -> str | None:
     """What is added to the scores, "" for nothing; None if it is not a constant that fits."""
     if not mask and not causal:

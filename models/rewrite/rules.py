@@ -19,6 +19,7 @@ from models.rewrite.narrow import narrow_between
 from models.rewrite.normalise import RULES as NORMALISATIONS
 from models.rewrite.products import attention, einsum, multi_head, self_attention
 from models.rewrite.rows import row_axes
+from models.tensors.arrays import Arrays
 from models.tensors.wire import RUNTIME
 
 Rule = Callable[[Draft, onnx.NodeProto], bool]
@@ -27,7 +28,7 @@ Rule = Callable[[Draft, onnx.NodeProto], bool]
 def simplified(
     nodes: Iterable[onnx.NodeProto],
     tensors: Mapping[str, TensorInfo],
-    constants: Mapping[str, np.ndarray],
+    constants: Arrays,
     outputs: Iterable[str],
     opset: int,
 ) -> tuple[list[onnx.NodeProto], dict[str, np.ndarray], frozenset[str]]:

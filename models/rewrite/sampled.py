@@ -14,10 +14,7 @@ from models.graph.shapes import TensorInfo
 
 # What lies between the product and the sampling: none of it mixes heads.
 _BETWEEN = frozenset(
-    {
-        *("Add", "Flatten", "Identity", "Reshape"),
-        *("Slice", "Squeeze", "Transpose", "Unsqueeze"),
-    }
+    {*("Add", "Flatten", "Identity", "Reshape"), *("Slice", "Squeeze", "Transpose", "Unsqueeze")}
 )
 
 

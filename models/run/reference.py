@@ -233,7 +233,7 @@ _ENDINGS: WeakKeyDictionary[Ending, WholeModel] = WeakKeyDictionary()
 def answer(
     outputs: Iterable[str],
     joined: Mapping[str, JoinedOutput],
-    arrays: Mapping[str, np.ndarray],
+    arrays: Arrays,
     ending: Ending | None = None,
 ) -> dict[str, np.ndarray]:
     """The outputs of a network from what was computed of them."""

@@ -52,12 +52,7 @@ def memory_for_bytes(weights: float) -> float:
 
 
 def needed_bytes(
-    programs: int,
-    weights: float,
-    relaid: float,
-    tensors: float,
-    activations: float,
-    kept: float,
+    programs: int, weights: float, relaid: float, tensors: float, activations: float, kept: float
 ) -> float:
     """The memory that a worker needs for `programs` programs with so many bytes of weights, of
     which the engine lays out at most `relaid` anew for one of them, when a task moves `tensors`

@@ -10,12 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    Field,
-    ModelWrapValidatorHandler,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import Field, ModelWrapValidatorHandler, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
 from models.tensors.precision import Precision, Wire

@@ -15,7 +15,7 @@ import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper, shape_inference
 
 from models.cut.program import Program
-from models.tensors.arrays import Shape
+from models.tensors.arrays import Arrays, Shape
 from worker.engines.ncnn_algorithms import choose_algorithms
 from worker.engines.ncnn_layer import CONVOLUTIONS, Layer, Unknown
 from worker.engines.ncnn_rewrites import rewritten
@@ -70,7 +70,7 @@ class NcnnGraph:
     outputs: Mapping[str, Sequence[Part]]
     tile: int
 
-    def entries(self, inputs: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, bool]]:
+    def entries(self, inputs: Arrays) -> dict[str, tuple[np.ndarray, bool]]:
         """Inputs by blob as ncnn takes them, without the batch, contiguous and in 32 bits, and
         whether they must be copied.
         """
@@ -117,7 +117,7 @@ class Translation:
     def __init__(
         self,
         model: onnx.ModelProto,
-        weights: Mapping[str, np.ndarray],
+        weights: Arrays,
         sizes: dict[str, Shape],
         inputs: MapShapes,
         threads: int,

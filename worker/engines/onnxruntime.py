@@ -17,13 +17,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import onnx
 import onnxruntime as ort
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
 from models.cut.program import Program, WeightRef, sha256_of
+from models.tensors.arrays import Arrays
 from models.tensors.memory import PEAK_OVER_WEIGHTS, megabytes
 from protos.daemon.extras import line_to_install
 from protos.daemon.files import write_atomically
@@ -184,7 +184,7 @@ class OnnxRuntime:
         give_back_memory()
         return Session(sha256, inference, read, values, blobs)
 
-    def trial(self, program: Program, weights: Mapping[str, np.ndarray], threads: int) -> Runnable:
+    def trial(self, program: Program, weights: Arrays, threads: int) -> Runnable:
         """Plain onnxruntime, which packs its own weights, so its kernels differ from those of
         tasks.
         """

@@ -15,11 +15,7 @@ from onnx import TensorProto, helper
 
 from protos.daemon.memory import free_bytes
 from worker.engines.ort_session import make_session, options
-from worker.programs.graphs import (
-    EMBED_BELOW_BYTES,
-    external_weights,
-    length_of,
-)
+from worker.programs.graphs import EMBED_BELOW_BYTES, external_weights, length_of
 from worker.programs.store import BlobStore, hash_file
 
 # Packing takes as much memory again, also when a session is made. Larger weights are read as they
@@ -106,10 +102,7 @@ def _pack_group(
     for key, value in (
         ("session.save_external_prepacked_constant_initializers", "1"),
         ("session.optimized_model_external_initializers_file_name", _SAVED_WEIGHTS),
-        (
-            "session.optimized_model_external_initializers_min_size_in_bytes",
-            str(EMBED_BELOW_BYTES),
-        ),
+        ("session.optimized_model_external_initializers_min_size_in_bytes", str(EMBED_BELOW_BYTES)),
     ):
         chosen.add_session_config_entry(key, value)
     make_session(alone.SerializeToString(), chosen)

@@ -78,10 +78,7 @@ def weight_bytes(ref: WeightRef) -> int:
 def declare_weight(model: onnx.ModelProto, ref: WeightRef, location: str) -> None:
     """Adds an initialiser whose bytes are the file `location` in the session's folder."""
     tensor = model.graph.initializer.add(
-        name=ref.name,
-        data_type=ref.data_type,
-        dims=ref.dims,
-        data_location=TensorProto.EXTERNAL,
+        name=ref.name, data_type=ref.data_type, dims=ref.dims, data_location=TensorProto.EXTERNAL
     )
     refer(tensor, location, weight_bytes(ref))
 

@@ -77,12 +77,7 @@ class WholeSweep:
         made = [k for k, node in enumerate(unit.nodes) if node.outputs[0] in reach.computed]
         for k, work in zip(made, worked.works, strict=True):
             n = unit.start + k
-            self.features[n] = (
-                work.flop,
-                work.input_bytes,
-                work.output_bytes,
-                work.weight_bytes,
-            )
+            self.features[n] = (work.flop, work.input_bytes, work.output_bytes, work.weight_bytes)
             self.node_works[n] = work
             self.computed[n] = reach.computed[unit.nodes[k].outputs[0]]
             self.reads[n] = reach.reads[k]

@@ -57,12 +57,7 @@ class Layers:
     """The units of a network with their layouts, and all costs between them."""
 
     def __init__(
-        self,
-        network: Network,
-        cluster: Cluster,
-        rates: Sequence[float],
-        *,
-        credit: bool = True,
+        self, network: Network, cluster: Cluster, rates: Sequence[float], *, credit: bool = True
     ) -> None:
         self.network = network
         self.cluster, self.devices = cluster, cluster.devices

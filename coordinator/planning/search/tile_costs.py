@@ -143,9 +143,7 @@ class Loads:
         return found
 
     def of_units(
-        self,
-        shares: Sequence[tuple[int, UnitTile]],
-        held: Sequence[tuple[int, int]] | None = None,
+        self, shares: Sequence[tuple[int, UnitTile]], held: Sequence[tuple[int, int]] | None = None
     ) -> BlockLoads:
         """The loads of tiles that know themselves what they read and compute; `held` are the bytes
         of their weights, if that is known for less than by asking each.

@@ -29,11 +29,7 @@ class Counts:
     devices: never text from a client.
     """
 
-    def __init__(
-        self,
-        registry: CollectorRegistry,
-        coordinator: Coordinator,
-    ) -> None:
+    def __init__(self, registry: CollectorRegistry, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
         self._known: dict[str, str] = {}
         self._requests = Counter(

@@ -273,6 +273,5 @@ async def ordered_unsupported(request: Request) -> Response:
 
 def _unsupported(request: Request) -> Unsupported:
     return Unsupported(
-        cause=f"imbrex does not support {request.url.path}",
-        cure="See the extensions in GET /v2",
+        cause=f"imbrex does not support {request.url.path}", cure="See the extensions in GET /v2"
     )

@@ -56,10 +56,7 @@ class RpcServer:
         self, service: InferenceService, access: Access, settings: CoordinatorSettings
     ) -> None:
         reading = Reading(
-            access,
-            settings.max_body_bytes,
-            settings.max_json_bytes,
-            settings.min_body_bytes_per_s,
+            access, settings.max_body_bytes, settings.max_json_bytes, settings.min_body_bytes_per_s
         )
         options = [
             *((key, value) for key, value in SERVER_OPTIONS if "message_length" not in key),

@@ -90,10 +90,7 @@ class InferenceService:
         one.
         """
         served = await self.model(name, version)
-        graph, number = (
-            served.network.graph,
-            int(self.coordinator.names.public(served.source)[1]),
-        )
+        graph, number = (served.network.graph, int(self.coordinator.names.public(served.source)[1]))
         return {
             "name": name,
             "platform": "onnxruntime_onnx",

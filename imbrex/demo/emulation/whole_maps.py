@@ -21,6 +21,7 @@ from models.graph.graph import Graph
 from models.onnx_file.importer import load_graph
 from models.operators import Kind, operator
 from models.operators.work import NodeWork, tile_works
+from models.tensors.arrays import Arrays
 from models.tensors.boxes import Box
 from protos.errors import BadRequest, ImbrexError
 from protos.wire.convert import dtype_of
@@ -42,7 +43,7 @@ class ProgramRun(Ready[T]):
 
     program: Program
     session: Runnable
-    inputs: Mapping[str, np.ndarray]
+    inputs: Arrays
     costs: EngineCosts
     others: "Sequence[Callable[[], ProgramRun[T]]]" = ()
 
