@@ -23,7 +23,7 @@ from worker.programs.store import BlobStore
 
 T = TypeVar("T")
 # The shapes of the outputs that a run is to compute; None: known only afterwards.
-OutputShapes: TypeAlias = Mapping[str, Shape | None]
+WantedShapes: TypeAlias = Mapping[str, Shape | None]
 
 Processor: TypeAlias = Literal["cpu", "gpu", "npu"]
 
@@ -102,7 +102,7 @@ class Runnable(ABC):
         self.outputs = dict(outputs)
         self.blobs = dict(blobs)
 
-    def bound(self, inputs: Arrays, shapes: OutputShapes) -> Ready[dict[str, np.ndarray]]:
+    def bound(self, inputs: Arrays, shapes: WantedShapes) -> Ready[dict[str, np.ndarray]]:
         """A run that computes the outputs named in `shapes` into fresh arrays; a shape of None is
         known only afterwards. If nothing is named, everything is computed.
 
@@ -131,7 +131,7 @@ class Runnable(ABC):
         return self._bind(inputs, shapes)
 
     @abstractmethod
-    def _bind(self, inputs: Arrays, shapes: OutputShapes) -> Ready[dict[str, np.ndarray]]:
+    def _bind(self, inputs: Arrays, shapes: WantedShapes) -> Ready[dict[str, np.ndarray]]:
         """Like `bound`, with inputs that fit. Everything but the kernels is done before this
         returns.
         """

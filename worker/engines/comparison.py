@@ -12,7 +12,7 @@ from models.cut.program import Program
 from models.run.reference import compare
 from models.tensors.arrays import Arrays
 from models.tensors.precision import read_precision
-from worker.engines.base import OutputShapes, Runnable
+from worker.engines.base import Runnable, WantedShapes
 
 # The fastest of so many runs of each, in turn: other programs disturb some of them.
 ROUNDS = 5
@@ -78,7 +78,7 @@ def compare_engines(
 
 
 def seconds_in_turn(
-    runnables: Sequence[Runnable], inputs: Arrays, shapes: OutputShapes
+    runnables: Sequence[Runnable], inputs: Arrays, shapes: WantedShapes
 ) -> list[float]:
     """Seconds of the fastest run of each.
 

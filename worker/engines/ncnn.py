@@ -24,12 +24,12 @@ from models.tensors.precision import read_precision
 from protos.failures import BadInput, OutOfMemory, RunError
 from worker.engines.base import (
     CompilingEngine,
-    OutputShapes,
     Place,
     Ready,
     Runnable,
     Signature,
     Traits,
+    WantedShapes,
 )
 from worker.engines.ncnn_graph import NcnnGraph
 from worker.engines.ncnn_layers import translate
@@ -213,7 +213,7 @@ class Translated(Runnable):
         self._options = options
         self._loaded: dict[tuple[Shape, ...], tuple[NcnnGraph, Net]] = {}
 
-    def _bind(self, inputs: Arrays, shapes: OutputShapes) -> Ready[dict[str, np.ndarray]]:
+    def _bind(self, inputs: Arrays, shapes: WantedShapes) -> Ready[dict[str, np.ndarray]]:
         key = tuple(inputs[name].shape for name in self.inputs)
         if None in shapes.values():
             raise BadInput(cause="the size of an output is not known", cure="Use onnxruntime")

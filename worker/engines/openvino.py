@@ -25,13 +25,13 @@ from protos.errors import BadConfiguration, ImbrexError
 from protos.failures import BadInput, OutOfMemory, RunError
 from worker.engines.base import (
     CompilingEngine,
-    OutputShapes,
     Place,
     Processor,
     Ready,
     Runnable,
     Signature,
     Traits,
+    WantedShapes,
 )
 from worker.engines.processor import cpu_fingerprint
 from worker.programs.graphs import (
@@ -145,7 +145,7 @@ class Compiled(Runnable):
         """The program for inputs of these shapes."""
         return self._engine.compile(self._read, shapes, self._wanted)
 
-    def _bind(self, inputs: Arrays, shapes: OutputShapes) -> Ready[dict[str, np.ndarray]]:
+    def _bind(self, inputs: Arrays, shapes: WantedShapes) -> Ready[dict[str, np.ndarray]]:
         key = tuple(inputs[name].shape for name in self.inputs)
         try:
             if key not in self._made:

@@ -17,7 +17,7 @@ import onnxruntime as ort
 from models.tensors.arrays import Arrays, aligned_empty
 from protos.errors import ImbrexError, Unavailable
 from protos.failures import BadInput, OutOfMemory, RunError
-from worker.engines.base import OutputShapes, Ready, Runnable, Signature
+from worker.engines.base import Ready, Runnable, Signature, WantedShapes
 
 _LEVELS = ort.GraphOptimizationLevel
 CPU = "CPUExecutionProvider"
@@ -149,7 +149,7 @@ class Session(Runnable):
         self._weights = tuple(weights)
         self._weight_bytes = weight_bytes
 
-    def _bind(self, inputs: Arrays, shapes: OutputShapes) -> Ready[dict[str, np.ndarray]]:
+    def _bind(self, inputs: Arrays, shapes: WantedShapes) -> Ready[dict[str, np.ndarray]]:
         try:
             binding = self._inference.io_binding()
             for name, array in inputs.items():

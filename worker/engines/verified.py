@@ -38,13 +38,13 @@ from protos.wire.facts import EngineShare, KeptPrograms
 from protos.wire.limits import ALL_TYPES, Limits
 from worker.engines.base import (
     Engine,
-    OutputShapes,
     Place,
     ProgramCache,
     Ready,
     Runnable,
     Traits,
     Trial,
+    WantedShapes,
 )
 from worker.engines.comparison import EngineComparison, ReferenceRun, compare_engines
 from worker.engines.processor import settle_thread
@@ -496,7 +496,7 @@ class _WithFallback(Runnable):
     """A program that an engine runs, and onnxruntime where that fails."""
 
     def _bound_by(
-        self, engine: Runnable, inputs: Arrays, shapes: OutputShapes
+        self, engine: Runnable, inputs: Arrays, shapes: WantedShapes
     ) -> Ready[dict[str, np.ndarray]]:
         try:
             ready = engine.bound(inputs, shapes)
@@ -539,7 +539,7 @@ class VerifiedProgram(_WithFallback):
     def _shapes(self, inputs: Arrays) -> _Shapes:
         return tuple(inputs[name].shape for name in self.inputs)
 
-    def _bind(self, inputs: Arrays, shapes: OutputShapes) -> Ready[dict[str, np.ndarray]]:
+    def _bind(self, inputs: Arrays, shapes: WantedShapes) -> Ready[dict[str, np.ndarray]]:
         if None in shapes.values():  # what depends on values stays with onnxruntime
             return self.plain.bound(inputs, shapes)
         engine = self._owner.wants(self._sha256)
@@ -584,7 +584,7 @@ class _Trial(_WithFallback):
         self._weights = weights
         self._threads = threads
 
-    def _bind(self, inputs: Arrays, shapes: OutputShapes) -> Ready[dict[str, np.ndarray]]:
+    def _bind(self, inputs: Arrays, shapes: WantedShapes) -> Ready[dict[str, np.ndarray]]:
         return self._bound_by(self._runnable, inputs, shapes)
 
     @cached_property
@@ -609,7 +609,7 @@ class _Tried(Runnable):
         self._threads = threads
         self._errors: dict[_Shapes, ImbrexError | None] = {}
 
-    def _bind(self, inputs: Arrays, shapes: OutputShapes) -> Ready[dict[str, np.ndarray]]:
+    def _bind(self, inputs: Arrays, shapes: WantedShapes) -> Ready[dict[str, np.ndarray]]:
         key = tuple(inputs[name].shape for name in self.inputs)
         if key not in self._errors:
             self._errors[key] = None
