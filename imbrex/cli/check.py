@@ -19,7 +19,7 @@ from models.check.effect import Differences, Effect, Encoded
 from models.check.tolerance import told
 from models.cut.units import Network
 from models.digits import MODEL
-from models.digits.sheets import held_out_sheets, truth_of
+from models.digits.examples import examples
 from models.run.reference import WholeModel, random_inputs
 from models.tensors.arrays import Arrays
 from models.tensors.precision import Wire
@@ -28,11 +28,13 @@ from models.vision.detection import DetectedBox
 from models.vision.image_input import Placement
 from models.vision.pixels import as_values
 from models.vision.predictions import predictions
-from models.vision.preprocess import image_to_pixels
+from models.vision.preprocess import decode_image, image_to_pixels
 from models.vision.quality import MIN_SCORE, EvaluatedPicture, GroundTruth, mean_average_precision
 from models.vision.sidecar import Sidecar
 
 PLANNED, EVERYWHERE = "planned_blocks", "every_boundary"
+# How much further each round of the example sheets moves what is on them.
+_MARGIN_PX = 3
 _MEANINGS = {PLANNED: "between planned blocks", EVERYWHERE: "between all units"}
 
 
@@ -146,15 +148,25 @@ def show(report: LossReport, console: Console) -> None:
 
 
 def _inputs(loaded: LoadedModel, network: Network, count: int) -> Iterator[_Asked]:
-    """Held-out sheets for `digits`, seeded noise for others."""
+    """Its example sheets for `digits`, each time with wider margins; seeded noise for others."""
     if loaded.sidecar is None or loaded.name != MODEL.stem:
         for seed in range(count):
             yield _Asked(random_inputs(network.graph, seed))
         return
     form = loaded.sidecar.picture
-    for made in held_out_sheets(count):
-        pixels, placement = image_to_pixels(Image.fromarray(made.pixels), form)
-        yield _Asked({form.name: np.asarray(pixels)}, placement, truth_of(made))
+    sheets = [(np.asarray(decode_image(e.path.read_bytes())), e.truth) for e in examples()]
+    for number in range(count):
+        around, number_there = divmod(number, len(sheets))
+        sheet, truth = sheets[number_there]
+        margin = around * _MARGIN_PX
+        wider = np.pad(sheet, ((margin, 0), (margin, 0), (0, 0)), mode="edge")
+        moved = [
+            GroundTruth(each.label, (x + margin, y + margin, x_max + margin, y_max + margin))
+            for each in truth
+            for x, y, x_max, y_max in (each.box,)
+        ]
+        pixels, placement = image_to_pixels(Image.fromarray(wider), form)
+        yield _Asked({form.name: np.asarray(pixels)}, placement, moved)
 
 
 def _detections(sidecar: Sidecar, outputs: Arrays, placement: Placement) -> list[DetectedBox]:
