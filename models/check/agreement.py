@@ -145,7 +145,7 @@ class Reference:
         return found
 
 
-def reference_of(model: onnx.ModelProto, graph: Graph, feeds: Arrays) -> Reference:
+def reference_of(model: ModelProto, graph: Graph, feeds: Arrays) -> Reference:
     """What onnxruntime answers with the whole model, with and without its optimisations."""
     return reference(both_answers(model, feeds), graph)
 
@@ -186,7 +186,7 @@ def _like(exact: Arrays, answer: Arrays) -> dict[str, np.ndarray]:
         }
 
 
-def both_answers(model: onnx.ModelProto, feeds: Arrays) -> tuple[Arrays, Arrays]:
+def both_answers(model: ModelProto, feeds: Arrays) -> tuple[Arrays, Arrays]:
     """The whole model's, with onnxruntime's optimisations and without."""
     whole = WholeModel(model).run(feeds)
     return whole, WholeModel(model, optimised=False).run(feeds)

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 import onnx
+from onnx import ModelProto
 
 from models.check.agreement import (
     Judgement,
@@ -110,7 +111,7 @@ class CheckReport:
 
 
 def check(  # noqa: PLR0913 - options of one command
-    model: onnx.ModelProto,
+    model: ModelProto,
     network: Network,
     grid_shape: tuple[int, int],
     planned: Blocking,
@@ -219,9 +220,7 @@ class _Judge:
     are the largest so far.
     """
 
-    def __init__(
-        self, model: onnx.ModelProto, graph: Graph, values: Arrays, total_flop: float
-    ) -> None:
+    def __init__(self, model: ModelProto, graph: Graph, values: Arrays, total_flop: float) -> None:
         self._model, self._graph, self._values = model, graph, values
         self._fits_double = total_flop <= _MOST_FLOP_IN_DOUBLE
         self._ranked = entering(model, graph)
@@ -251,7 +250,7 @@ class _Judge:
         return judgement
 
     def _in_double(
-        self, model: onnx.ModelProto, feeds: Arrays, ranked: Sequence[str]
+        self, model: ModelProto, feeds: Arrays, ranked: Sequence[str]
     ) -> dict[str, np.ndarray] | None:
         if not self._fits_double:
             return None
@@ -274,7 +273,7 @@ class _Judge:
             if name in made - public and array.dtype.kind == "f" and array.size
         ]
         names = names[:: max(1, len(names) // _MOST_INSIDE)][:_MOST_INSIDE]
-        model = onnx.ModelProto()
+        model = ModelProto()
         model.CopyFrom(self._model)
         model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
         whole, again = both_answers(model, self._values)

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import onnx
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from models.check.check import Blocking
 from models.cut.cutter import CutTile, cut
@@ -114,7 +113,7 @@ def _whole_block(network: Network, start: int, stop: int, blobs: BlobSource) -> 
     return cut(network.graph, network.nodes(start, stop), demand, blobs, static=True)
 
 
-def round_to_half(model: onnx.ModelProto, floats: Set[str]) -> None:
+def round_to_half(model: ModelProto, floats: Set[str]) -> None:
     """Has the model round its float32 weights, and those of its tensors that `floats` names;
     outputs that are encoded stay as they are.
 
@@ -138,6 +137,6 @@ def round_to_half(model: onnx.ModelProto, floats: Set[str]) -> None:
                 node.output[k] = exact
                 nodes.append(helper.make_node("Cast", [exact], [half], to=TensorProto.FLOAT16))
                 nodes.append(helper.make_node("Cast", [half], [name], to=TensorProto.FLOAT))
-    made = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    made = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(made)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import onnx
+from onnx import ModelProto
 
 from models.tensors.boxes import Span
 from models.tensors.selection import Selection, Selections
@@ -19,7 +19,7 @@ class Ending:
     row has such a value at `column`.
     """
 
-    model: onnx.ModelProto
+    model: ModelProto
     source: str
     outputs: tuple[str, ...]
     scores: Span

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import onnx
+from onnx import NodeProto
 
 from models.graph.ending import Ending
 from models.graph.shapes import TensorInfo
@@ -41,7 +41,7 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
-    proto: onnx.NodeProto = field(repr=False)
+    proto: NodeProto = field(repr=False)
     windows: tuple[Window, ...] = ()
     refusal: str = ""
     timed_flop: int = 0
@@ -63,7 +63,7 @@ class JoinedOutput(NamedTuple):
 
 
 def operators_behind(
-    outputs: Iterable[str], maker: Mapping[str, onnx.NodeProto], passes: Callable[[str], bool]
+    outputs: Iterable[str], maker: Mapping[str, NodeProto], passes: Callable[[str], bool]
 ) -> Iterator[str]:
     """The operators (of other domains with these before them) that make the outputs; behind those
     that `passes` lets through, those that make their inputs, too. `maker`: nodes by what they make.

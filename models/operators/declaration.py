@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import onnx
+from onnx import NodeProto
 
 from models.tensors.boxes import Box
 
@@ -41,7 +42,7 @@ class Emitter(Protocol):
     def emit(self, op: str, inputs: list[str], output: str, **attributes: Attribute) -> str:
         """Appends a node and returns the name of its output."""
 
-    def append(self, proto: onnx.NodeProto) -> None:
+    def append(self, proto: NodeProto) -> None:
         """Appends a node as it is."""
 
     def constant(self, label: str, array: np.ndarray) -> str:
@@ -70,7 +71,7 @@ class BoxPiece:
 
     def copy(self, program: Emitter, **changed: Attribute | None) -> None:
         """Writes the node unchanged except for these attributes (None: left out)."""
-        proto = onnx.NodeProto()
+        proto = NodeProto()
         proto.CopyFrom(self.node.proto)
         proto.input[:] = self.inputs
         kept = [each for each in proto.attribute if each.name not in changed]
@@ -80,7 +81,7 @@ class BoxPiece:
         program.append(with_attributes(proto, given))
 
 
-def with_attributes(proto: onnx.NodeProto, attributes: Mapping[str, Attribute]) -> onnx.NodeProto:
+def with_attributes(proto: NodeProto, attributes: Mapping[str, Attribute]) -> NodeProto:
     """The same node, with these attributes added."""
     for key, value in attributes.items():
         proto.attribute.append(onnx.helper.make_attribute(key, value))

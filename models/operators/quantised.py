@@ -5,7 +5,7 @@ channel.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import onnx
+from onnx import NodeProto
 
 from models.operators.declaration import Boxes, BoxPiece, Emitter, Kind, Operator
 from models.operators.layout import joined, of_joined
@@ -52,7 +52,7 @@ def _concat(graph: "Graph", node: "Node", box: Box) -> Boxes:
 def _build_concat(piece: BoxPiece, program: Emitter) -> None:
     """Joins what a tile reads, which may be of some operands only."""
     names = piece.inputs
-    proto = onnx.NodeProto()
+    proto = NodeProto()
     proto.CopyFrom(piece.node.proto)
     proto.input[:] = names[:_FIRST_OPERAND]
     for place in range(_FIRST_OPERAND, len(names), _PER_OPERAND):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from models.graph.ending import ENTRIES, VALUES, Ending
 from models.graph.shapes import TensorInfo
@@ -39,11 +39,11 @@ _REPEATING = _RESHAPING | {"Cast", "Expand", "Floor", "Tile"}
 
 
 def ending(
-    model: onnx.ModelProto,
-    nodes: Sequence[onnx.NodeProto],
+    model: ModelProto,
+    nodes: Sequence[NodeProto],
     tensors: Mapping[str, TensorInfo],
     constants: Arrays,
-) -> tuple[list[onnx.NodeProto], Ending | None]:
+) -> tuple[list[NodeProto], Ending | None]:
     """The nodes before the ending, and the ending; all nodes and None if there is none like that.
     `nodes` are the model's in topological order.
     """
@@ -78,7 +78,7 @@ def _described(name: str, tensors: Mapping[str, TensorInfo]) -> onnx.ValueInfoPr
     return helper.make_tensor_value_info(name, info.data_type, info.shape)
 
 
-def _picking(nodes: Sequence[onnx.NodeProto], outputs: frozenset[str]) -> list[bool]:
+def _picking(nodes: Sequence[NodeProto], outputs: frozenset[str]) -> list[bool]:
     """Which nodes follow the first TopK, or only prepare what these read. None of them if one does
     anything but move entries.
     """
@@ -101,7 +101,7 @@ def _picking(nodes: Sequence[onnx.NodeProto], outputs: frozenset[str]) -> list[b
     return behind
 
 
-def _chosen(nodes: Sequence[onnx.NodeProto], which: Sequence[bool]) -> Iterator[onnx.NodeProto]:
+def _chosen(nodes: Sequence[NodeProto], which: Sequence[bool]) -> Iterator[NodeProto]:
     return (node for node, is_one in zip(nodes, which, strict=True) if is_one)
 
 
@@ -113,16 +113,16 @@ class _Picked:
 
     tensors: Mapping[str, TensorInfo]
     constants: Arrays
-    maker: Mapping[str, onnx.NodeProto]
+    maker: Mapping[str, NodeProto]
     source: str
-    first: onnx.NodeProto
-    second: onnx.NodeProto
+    first: NodeProto
+    second: NodeProto
     scores: Span
 
     @classmethod
     def of(
         cls,
-        nodes: Sequence[onnx.NodeProto],
+        nodes: Sequence[NodeProto],
         tensors: Mapping[str, TensorInfo],
         constants: Arrays,
         source: str,
@@ -229,7 +229,7 @@ class _Picked:
         )
         return bool(np.all(self.constants.get(node.input[1], np.zeros(1)) == count))
 
-    def _gather(self, name: str) -> onnx.NodeProto | None:
+    def _gather(self, name: str) -> NodeProto | None:
         """The node that gathers entries into this tensor."""
         node = self.maker.get(self.plain(name))
         if node is None or op_of(node) != "GatherElements":

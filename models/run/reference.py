@@ -7,9 +7,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
+from onnx import ModelProto
 
 from models.cut.program import BlobSource, Program
 from models.graph.ending import Ending
@@ -27,7 +27,7 @@ class WholeModel:
         BadRequest: onnxruntime refuses the model, or its inputs.
     """
 
-    def __init__(self, model: onnx.ModelProto, threads: int = 0, *, optimised: bool = True) -> None:
+    def __init__(self, model: ModelProto, threads: int = 0, *, optimised: bool = True) -> None:
         options = _options(threads)
         if not optimised:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -55,7 +55,7 @@ class ProgramRunner:
         self,
         blobs: BlobSource,
         threads: int = 0,
-        altered: Callable[[onnx.ModelProto], None] = lambda model: None,
+        altered: Callable[[ModelProto], None] = lambda model: None,
     ) -> None:
         self._blobs = blobs
         self._threads = threads
@@ -86,7 +86,7 @@ class ProgramRunner:
         return session
 
     def _load(self, program: Program) -> ort.InferenceSession:
-        model = onnx.ModelProto.FromString(program.graph)
+        model = ModelProto.FromString(program.graph)
         for ref in program.weights:
             tensor = model.graph.initializer.add()
             tensor.name, tensor.data_type = ref.name, ref.data_type

@@ -17,8 +17,8 @@ from functools import cache
 from threading import Timer
 
 import numpy as np
-import onnx
 import onnxruntime as ort
+from onnx import NodeProto
 
 from models.cut.cutter import cut
 from models.cut.program import BlobSource
@@ -110,7 +110,7 @@ def _measured(graph: Graph, nodes: Iterable[Node]) -> dict[str, int]:
 
 def _key(graph: Graph, node: Node) -> bytes:
     """Equal for nodes that take the same time: those of equal layers of any network."""
-    proto = onnx.NodeProto()
+    proto = NodeProto()
     proto.CopyFrom(node.proto)
     del proto.input[:], proto.output[:]
     proto.name = proto.doc_string = ""

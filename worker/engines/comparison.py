@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import onnx
+from onnx import ModelProto
 
 from models.check.tolerance import of_engine, rounding_in, without_rounding
 from models.cut.program import Program
@@ -67,7 +67,7 @@ def compare_engines(
     """
     shapes = {name: array.shape for name, array in run.outputs.items()}
     outputs = engine.bound(run.inputs, shapes).compute()
-    model = onnx.ModelProto.FromString(program.graph)
+    model = ModelProto.FromString(program.graph)
     outputs = {
         name: without_rounding(array, run.outputs[name], rounding_in(model.graph, name))
         for name, array in outputs.items()

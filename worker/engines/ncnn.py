@@ -39,6 +39,7 @@ from worker.programs.graphs import checked_model
 # Before the import: its threads would otherwise spin between layers, and after a run.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import ncnn
+from onnx import GraphProto
 
 from models.tensors.arrays import Arrays
 
@@ -204,7 +205,7 @@ class Translated(Runnable):
         program: Program,
         weights: Arrays,
         options: NetOptions,
-        graph: onnx.GraphProto,
+        graph: GraphProto,
     ) -> None:
         super().__init__(_signatures(graph.input), _signatures(graph.output))
         self._engine = engine

@@ -11,8 +11,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import NodeProto, TensorProto, helper, numpy_helper, shape_inference
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape_inference
 
 from models.cut.program import Program
 from models.tensors.arrays import Arrays, Shape
@@ -83,9 +82,9 @@ class NcnnGraph:
         }
 
 
-def inferred(model: onnx.ModelProto, program: Program, shapes: MapShapes) -> dict[str, Shape]:
+def inferred(model: ModelProto, program: Program, shapes: MapShapes) -> dict[str, Shape]:
     """The shapes of all tensors that ONNX can infer."""
-    sized = onnx.ModelProto()
+    sized = ModelProto()
     sized.CopyFrom(model)
     for value in (*sized.graph.input, *sized.graph.output):
         dims = value.type.tensor_type.shape
@@ -116,7 +115,7 @@ class Translation:
 
     def __init__(
         self,
-        model: onnx.ModelProto,
+        model: ModelProto,
         weights: Arrays,
         sizes: dict[str, Shape],
         inputs: MapShapes,
