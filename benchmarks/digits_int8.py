@@ -17,9 +17,9 @@ from PIL import Image
 from benchmarks.report import command_line, emit
 from models.catalogue.installed import Store
 from models.digits import MODEL
-from models.digits.ink import InkPart
-from models.digits.sheets import FORMATS, SHEETS, sheet
 from training.digits.evaluate import measure
+from training.digits.ink import InkPart
+from training.digits.sheets import FORMATS, SHEETS, sheet
 
 NAME = "digits-int8"
 PICTURES = 100

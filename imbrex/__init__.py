@@ -4,8 +4,6 @@ machine.
 Every name is imported on first use: the package itself imports nothing.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -3,8 +3,6 @@
 `imbrex.client` turns them into methods of a synchronous and an asynchronous client.
 """
 
-from __future__ import annotations
-
 import mimetypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,17 +15,17 @@ from pydantic import BaseModel, TypeAdapter
 from coordinator.answers import IN_FORCE, Choice, DeviceStatus, Diagnosis, ModelStatus, PlanNow
 from coordinator.serving.common import names
 from coordinator.serving.v1 import answers
+from models.tensors.arrays import Arrays
 from protos.errors import BadRequest, NotFound
 
 if TYPE_CHECKING:
     import httpx
-    import numpy as np
 
     from coordinator.planning.plan_json import PlanFile
 
 Answered = TypeVar("Answered")
 # A picture's or an archive's path, its bytes, or arrays by name.
-Source: TypeAlias = "str | Path | bytes | Mapping[str, np.ndarray]"
+Source: TypeAlias = "str | Path | bytes | Arrays"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,7 @@ class Call(Generic[Answered]):
 
     method: str
     path: str
-    read: Callable[[httpx.Response], Answered]
+    read: "Callable[[httpx.Response], Answered]"
     body: bytes = field(default=b"", repr=False)
     media_type: str = ""
     accept: str = names.JSON
@@ -54,7 +52,7 @@ class Call(Generic[Answered]):
 class Outputs:
     """A model's raw outputs by name, and how they were computed."""
 
-    arrays: Mapping[str, np.ndarray]
+    arrays: "Arrays"
     origin: answers.Origin
 
 
@@ -92,7 +90,7 @@ def outputs(
         NotFound, BadRequest: no such file, or it cannot be read.
     """
 
-    def read(response: httpx.Response) -> Outputs:
+    def read(response: "httpx.Response") -> Outputs:
         from coordinator.serving.common.tensors import load_tensors
 
         told = response.headers[names.ANSWER_HEADER]
@@ -118,7 +116,7 @@ def baseline(model: str) -> Call[answers.Alone]:
     return Call("POST", f"/v1/models/{model}/baseline", _as(answers.Alone))
 
 
-def plan(model: str, choice: Choice = IN_FORCE) -> Call[PlanFile]:
+def plan(model: str, choice: Choice = IN_FORCE) -> "Call[PlanFile]":
     """The plan in force, or the chosen one; planned if necessary."""
     return Call("POST", f"/v1/models/{model}/plan{_query(choice)}", _as_plan)
 
@@ -134,7 +132,7 @@ def send_plan(model: str, plan: bytes) -> Call[Choice]:
     return Call("POST", path, lambda each: Choice(plan=each.json()["plan_id"]), plan, names.JSON)
 
 
-def hold_plan(model: str, plan: bytes) -> Call[PlanFile]:
+def hold_plan(model: str, plan: bytes) -> "Call[PlanFile]":
     """Puts a plan (JSON) in force until it is released."""
     return Call("PUT", f"/v1/plans/{model}", _as_plan, plan, names.JSON)
 
@@ -242,11 +240,11 @@ def _sent(source: Source, kind: str) -> tuple[bytes, str]:
     return read_file(Path(source)), kind or media_type(Path(source))
 
 
-def _as(kind: type[Answered]) -> Callable[[httpx.Response], Answered]:
+def _as(kind: type[Answered]) -> "Callable[[httpx.Response], Answered]":
     return lambda response: TypeAdapter(kind).validate_json(response.content)
 
 
-def _as_plan(response: httpx.Response) -> PlanFile:
+def _as_plan(response: "httpx.Response") -> "PlanFile":
     from coordinator.planning.plan_json import PlanFile
 
     return PlanFile.model_validate_json(response.content)

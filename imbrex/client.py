@@ -2,8 +2,6 @@
 Both have the calls in `imbrex.calls` as methods, with the same arguments and answers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os
@@ -212,19 +210,19 @@ class _Coordinator:
         )
 
 
-def _waits(build: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
+def _waits(build: Callable[P, Call[T]]) -> "Callable[Concatenate[Client, P], T]":
     """A method of `Client`."""
 
-    def method(client: Client, /, *args: P.args, **named: P.kwargs) -> T:
+    def method(client: "Client", /, *args: P.args, **named: P.kwargs) -> T:
         return client.ask(build(*args, **named))
 
     return update_wrapper(method, build)
 
 
-def _awaited(build: Callable[P, Call[T]]) -> Callable[Concatenate[AsyncClient, P], Awaitable[T]]:
+def _awaited(build: Callable[P, Call[T]]) -> "Callable[Concatenate[AsyncClient, P], Awaitable[T]]":
     """A method of `AsyncClient`."""
 
-    async def method(client: AsyncClient, /, *args: P.args, **named: P.kwargs) -> T:
+    async def method(client: "AsyncClient", /, *args: P.args, **named: P.kwargs) -> T:
         return await client.ask(build(*args, **named))
 
     return update_wrapper(method, build)

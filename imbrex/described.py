@@ -1,7 +1,5 @@
 """Shared by commands that plan locally: a network in memory, a cluster file, and output files."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping
@@ -16,14 +14,14 @@ if TYPE_CHECKING:
     from models.cut.units import Network
 
 
-def network_of(model: str) -> Network:
+def network_of(model: str) -> "Network":
     """The network of a catalogue name or an `.onnx` file."""
     from models.catalogue import catalogue, loading
 
     return loading.network_of(catalogue.load(model))
 
 
-def load_cluster(path: Path) -> Cluster:
+def load_cluster(path: Path) -> "Cluster":
     """The cluster that a file describes: TOML, whose profiles are looked up beside it, or the
     report of `imbrex bench --report`, a `.json` that has them in it.
 
@@ -46,7 +44,7 @@ def load_cluster(path: Path) -> Cluster:
     return parse_cluster(text, str(path), lambda name: (path.parent / name).read_bytes())
 
 
-def cluster_of(text: str, profiles: Mapping[str, str], name: str) -> Cluster:
+def cluster_of(text: str, profiles: Mapping[str, str], name: str) -> "Cluster":
     """The cluster of a file's text and of the profiles that it names; `name` is for errors.
 
     Raises:

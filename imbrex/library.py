@@ -4,8 +4,6 @@ A model is a name (`imbrex models list`) or the path of an `.onnx` file; a clust
 file (`imbrex status --save`), or created in Python.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Files of pictures, and annotated pictures of answers."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping, Sequence
 from io import BytesIO

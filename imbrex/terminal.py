@@ -3,39 +3,33 @@
 Rich omits colours if the output is a pipe or NO_COLOR is set.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
-
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TransferSpeedColumn,
-)
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from protos.wire.limits import Limits
+
+# Rich is imported by what prints: the flags of commands, whose modules import this one, need
+# nothing of it.
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.progress import Progress
+    from rich.table import Table
+    from rich.text import Text
 
 # A pipe has no width; tables must not be folded for programs that read them.
 PIPE_WIDTH = 160
 
 
-def out() -> Console:
+def out() -> "Console":
     """Results."""
     return _console(sys.stdout.isatty(), stderr=False)
 
 
-def err() -> Console:
+def err() -> "Console":
     """The console for progress, logs and errors."""
     return _console(sys.stderr.isatty(), stderr=True)
 
@@ -60,34 +54,47 @@ def _finite(value: Any) -> Any:
             return value
 
 
+def tell(document: Mapping[str, Any], told: "RenderableType", *, as_json: bool) -> None:
+    """Prints a command's result: the JSON object, or what people read in its place."""
+    if as_json:
+        print_json(document)
+    else:
+        out().print(told)
+
+
+def tell_alone(document: Mapping[str, Any], text: str, note: str, *, as_json: bool) -> None:
+    """The same with a text that is alone on standard output; what else there is to say of it, the
+    `note`, is no part of that.
+    """
+    if as_json:
+        print_json(document)
+    else:
+        print(text, end="")
+        err().print(note)
+
+
 @contextmanager
-def progress_bar() -> Iterator[Progress]:
+def progress_bar(*, of_bytes: bool = False) -> Iterator["Progress"]:
     """A bar on a terminal, nothing elsewhere."""
+    from rich import progress
+
     console = err()
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
+    transfer = (progress.DownloadColumn(), progress.TransferSpeedColumn())
+    with progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        *(transfer if of_bytes else (progress.TimeElapsedColumn(),)),
         console=console,
         transient=True,
         disable=not console.is_terminal,
-    ) as progress:
-        yield progress
+    ) as bar:
+        yield bar
 
 
 @contextmanager
 def transfer_bar(what: str, size_bytes: int) -> Iterator[Callable[[int], None]]:
-    """A bar of bytes on a terminal, nothing elsewhere; call it with the bytes so far."""
-    console = err()
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as progress:
+    """A bar of bytes; call it with the bytes so far."""
+    with progress_bar(of_bytes=True) as progress:
         task = progress.add_task(what, total=size_bytes)
         yield lambda there: progress.update(task, completed=there)
 
@@ -103,13 +110,17 @@ def waiting(what: str) -> Iterator[None]:
         yield
 
 
-def heading(text: str) -> Text:
+def heading(text: str) -> "Text":
     """Prints the title of a section of a report."""
+    from rich.text import Text
+
     return Text(text, style="bold")
 
 
-def table(*columns: str) -> Table:
+def table(*columns: str) -> "Table":
     """Prints a light table; a column whose name begins with > is right-aligned."""
+    from rich.table import Table
+
     made = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for column in columns:
         if column.startswith(">"):
@@ -119,7 +130,7 @@ def table(*columns: str) -> Table:
     return made
 
 
-def predictions_table(predictions: Sequence[Mapping[str, Any]]) -> Table:
+def predictions_table(predictions: Sequence[Mapping[str, Any]]) -> "Table":
     """Prints detections, classes, segments, tensors or a picture."""
     if predictions and "png" in predictions[0]:
         made = table("picture", "pixels")
@@ -145,8 +156,10 @@ def predictions_table(predictions: Sequence[Mapping[str, Any]]) -> Table:
     return made
 
 
-def devices_table(devices: Sequence[Mapping[str, Any]]) -> Table:
+def devices_table(devices: Sequence[Mapping[str, Any]]) -> "Table":
     """The devices of a coordinator."""
+    from rich.text import Text
+
     made = table(
         *("device", "address", "state", ">pace", ">cores", ">GFLOP/s", "engine", ">Mbit/s"),
         *("found by", "note"),
@@ -186,8 +199,10 @@ def engine_of(facts: Mapping[str, Any]) -> str:
     return f"{told}, {Limits(**limits)}" if limits else told
 
 
-def models_table(models: Sequence[Mapping[str, Any]]) -> Table:
+def models_table(models: Sequence[Mapping[str, Any]]) -> "Table":
     """The models that a coordinator serves."""
+    from rich.text import Text
+
     made = table("model", "task", "weights", ">MB", "state", ">plan")
     for each in models:
         made.add_row(
@@ -203,7 +218,7 @@ def models_table(models: Sequence[Mapping[str, Any]]) -> Table:
 
 def plan_table(
     plan: Mapping[str, Any], device_names: Mapping[str, str], *, verbose: bool = False
-) -> Table:
+) -> "Table":
     """A plan's blocks: layers, exchange, and each device's part; its tiles that adjoin are one line
     unless it is to be `verbose`. `plan` is the documented JSON.
     """
@@ -304,7 +319,9 @@ def _layers(layers: Sequence[str]) -> str:
     return f"{layers[0]} to {layers[-1]} ({len(layers)})"
 
 
-def _console(terminal: bool, *, stderr: bool) -> Console:
+def _console(terminal: bool, *, stderr: bool) -> "Console":
+    from rich.console import Console
+
     return Console(
         stderr=stderr,
         highlight=False,

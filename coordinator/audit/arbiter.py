@@ -1,7 +1,5 @@
 """Computes what a task should have yielded, with onnxruntime in a separate process."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -4,8 +4,6 @@ The sample is drawn when everything has been delivered. Until the evidence is co
 keep their results of the request; the answer does not wait for that.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

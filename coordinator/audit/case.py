@@ -5,8 +5,6 @@ the examined device claims to have received. Its outputs are judged as they arri
 and at the peers that read them. Only what nobody else received is taken from the device itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Requests tensors from devices, and fills them into cases."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@ computes for clients before it has passed. Later exams are tasks of the networks
 on the device; nothing waits for them.
 """
 
-from __future__ import annotations
-
 import random
 import uuid
 from collections.abc import Mapping
@@ -29,6 +27,7 @@ from models.cut.program import BlobSource, Program
 from models.onnx_file.builder import NetworkBuilder, square
 from models.onnx_file.importer import load_graph
 from models.run.reference import ProgramRunner, seeded
+from models.tensors.arrays import Arrays
 from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
 from protos.rpc.channels import HOST
@@ -55,7 +54,7 @@ class ExamQuestion:
     program: Program = field(repr=False)
     blobs: BlobSource = field(repr=False)
     boxes: Mapping[str, Box]
-    inputs: Mapping[str, np.ndarray] = field(repr=False)
+    inputs: Arrays = field(repr=False)
     yields: Mapping[str, tuple[Box, int]]
     tolerance: float
 
@@ -106,11 +105,7 @@ def tasks_to_try(graph: TaskGraph, device: DeviceId, most: int) -> list[int]:
 
 
 async def _answered(
-    question: ExamQuestion,
-    device: DeviceId,
-    pool: Pool,
-    collector: Collector,
-    most_s: float,
+    question: ExamQuestion, device: DeviceId, pool: Pool, collector: Collector, most_s: float
 ) -> Case:
     request = RequestId(f"exam-{uuid.uuid4().hex[:12]}")
     tolerance = tolerance_of(question.tolerance, device, pool)
@@ -200,7 +195,7 @@ def _of_task(graph: TaskGraph, task: int) -> ExamQuestion:
 
 
 @cache
-def _entrance() -> tuple[ExamQuestion, Mapping[str, np.ndarray]]:
+def _entrance() -> tuple[ExamQuestion, Arrays]:
     """The entrance exam and its correct results. Its few weights are embedded in the graph, and
     stay small where onnxruntime pads them to 16 channels (AVX-512), so that a device with a full
     disk can take it.

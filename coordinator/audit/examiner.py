@@ -1,7 +1,5 @@
 """Which devices have passed their exams: none computes before the first, and all repeat them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict
 from collections.abc import Coroutine, Iterable, Set

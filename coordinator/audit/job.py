@@ -1,16 +1,14 @@
 """What is sent to the process that computes tasks again, and what it returns."""
 
-from __future__ import annotations
-
 import pickle
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import IO
 
 import numpy as np
 
 from models.onnx_file.mapped import ArrayLocation
+from models.tensors.arrays import Arrays
 from models.tensors.boxes import Box
 from models.tensors.selection import Selection, as_read
 
@@ -52,7 +50,7 @@ class AuditJob:
 
     graph: bytes = field(repr=False)
     weights: tuple[Weight, ...] = field(repr=False)
-    inputs: Mapping[str, np.ndarray] = field(repr=False)
+    inputs: Arrays = field(repr=False)
     received: tuple[ReceivedOutput, ...] = field(repr=False)
     tolerance: float
 

@@ -5,8 +5,6 @@ It is the first process that the kernel kills when memory is short, runs at the 
 holds one program at a time. Its parent closes its input when there is no more work.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence
@@ -15,8 +13,8 @@ from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime as ort
+from onnx import ModelProto, TensorProto
 
 from coordinator.audit.job import (
     AuditJob,
@@ -40,7 +38,7 @@ def recompute(job: AuditJob) -> OutputDifference:
     """The worst difference among all that arrived."""
     names = list(dict.fromkeys(each.tensor for each in job.received))
     made = _run(job, names, exact=False)
-    program = onnx.ModelProto.FromString(job.graph).graph
+    program = ModelProto.FromString(job.graph).graph
     steps = {name: rounding_in(program, name) for name in names}
     decided = {name for name in names if decides_in(program, name)}
     found = [
@@ -72,7 +70,7 @@ def _difference(
 
 
 def _run(job: AuditJob, names: Sequence[str], *, exact: bool) -> dict[str, np.ndarray]:
-    model = onnx.ModelProto.FromString(job.graph)
+    model = ModelProto.FromString(job.graph)
     folder, size = Path(), 0
     for weight in job.weights:
         tensor = model.graph.initializer.add()
@@ -82,7 +80,7 @@ def _run(job: AuditJob, names: Sequence[str], *, exact: bool) -> dict[str, np.nd
         if isinstance(source, ArrayLocation) and (array := source.array()).flags.c_contiguous:
             folder, size = source.path.parent, size + array.nbytes
             # The tensor's bytes are named by their place in a file instead of being embedded.
-            tensor.data_location = onnx.TensorProto.EXTERNAL
+            tensor.data_location = TensorProto.EXTERNAL
             entries = {
                 "location": source.path.name,
                 "offset": str(source.offset),

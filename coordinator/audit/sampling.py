@@ -6,8 +6,6 @@ device computes twice `every` tasks unchecked. A device that is new, or was accu
 times as often for a while.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The verdict on a task that was computed again."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from coordinator.audit.case import Case
@@ -23,7 +21,7 @@ class Verdict:
     wrong: bool
 
     @classmethod
-    def of(cls, case: Case, found: OutputDifference) -> Verdict:
+    def of(cls, case: Case, found: OutputDifference) -> "Verdict":
         """The verdict on a case with this outcome."""
         return cls(
             case.request,

@@ -7,8 +7,6 @@ Planners use this to cost all ranges of rows at once [Eq. 1 and 3 over arrays]; 
 definition.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +36,7 @@ class LayerRates:
             + self.weight_byte_s * work.weight_bytes
         )
 
-    def scaled(self, factor: float) -> LayerRates:
+    def scaled(self, factor: float) -> "LayerRates":
         """The same rates on a device that takes `factor` times as long."""
         return LayerRates(
             self.fixed_s * factor,
@@ -58,10 +56,10 @@ class Costs(ABC):
 
     @property
     @abstractmethod
-    def engines(self) -> tuple[EngineCosts, ...]:
+    def engines(self) -> "tuple[EngineCosts, ...]":
         """The costs of each engine, at least one; the first is the one that computes everything."""
 
-    def fastest(self, works: Sequence[NodeWork]) -> EngineCosts:
+    def fastest(self, works: Sequence[NodeWork]) -> "EngineCosts":
         """The engine that runs these nodes as one program soonest; the first of equals."""
         return min(self.engines, key=lambda engine: engine.program_s(works))
 

@@ -1,7 +1,5 @@
 """Devices, links and clusters as planners see them: numbers without connections."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -34,7 +32,7 @@ class EndpointOverhead:
     peer_byte_s: float | None = None
 
     @property
-    def to_peers(self) -> EndpointOverhead:
+    def to_peers(self) -> "EndpointOverhead":
         """The same machine's costs for messages between devices."""
         return EndpointOverhead(
             self.message_s if self.peer_message_s is None else self.peer_message_s,

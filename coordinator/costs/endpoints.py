@@ -5,8 +5,6 @@ and how long messages took between devices. The mean is what matters, since a re
 of them; hiccups and waits behind other requests are clipped at a multiple of the median.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence
@@ -18,11 +16,7 @@ from coordinator.costs.cluster import EndpointOverhead
 # The host: 1.1 ms for 530 KB; and 40 us per task, whose boxes and peers it describes.
 HOST_ENDPOINT = EndpointOverhead(message_s=0.0004, byte_s=1 / 0.75e9, task_s=0.00004)
 DEVICE_ENDPOINT = EndpointOverhead(
-    message_s=0.0004,
-    byte_s=1 / 0.75e9,
-    task_s=0.0002,
-    peer_message_s=0.0001,
-    peer_byte_s=1 / 3e9,
+    message_s=0.0004, byte_s=1 / 0.75e9, task_s=0.0002, peer_message_s=0.0001, peer_byte_s=1 / 3e9
 )
 
 # What a byte costs between devices, as a multiple of what it costs with the host, where it is
@@ -46,22 +40,22 @@ class EndpointEstimate:
     observations: int = 0
     updated_s: float = 0.0
 
-    def probed(self, message_s: float) -> EndpointEstimate:
+    def probed(self, message_s: float) -> "EndpointEstimate":
         """The estimate after a probe of the host's cost per message, which requests do not show."""
         return replace(self, endpoint=replace(self.endpoint, message_s=min(_MOST_S, message_s)))
 
-    def of_bytes(self, byte_s: float) -> EndpointEstimate:
+    def of_bytes(self, byte_s: float) -> "EndpointEstimate":
         """The estimate after a probe of the cost per byte, which requests do not show."""
         return replace(self, endpoint=replace(self.endpoint, byte_s=byte_s))
 
-    def of_peer_bytes(self, byte_s: float) -> EndpointEstimate:
+    def of_peer_bytes(self, byte_s: float) -> "EndpointEstimate":
         """The estimate when a byte of the host's messages costs `byte_s` on this machine."""
         peer_byte_s = max(DEVICE_ENDPOINT.to_peers.byte_s, _PEER_BYTE * byte_s)
         return replace(self, endpoint=replace(self.endpoint, peer_byte_s=peer_byte_s))
 
     def observed(
         self, waits_s: Sequence[float], messages_s: Sequence[float], now: float
-    ) -> EndpointEstimate:
+    ) -> "EndpointEstimate":
         """The estimate after a request, in which tasks waited this long for the event loop, and
         messages with peers took it this long.
         """

@@ -10,8 +10,6 @@ waited behind others change nothing; a slope counts by how far apart its sizes a
 messages fit into buffers and tell nothing of a rate.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -60,14 +58,14 @@ class LinkEstimate:
     transfers: tuple[Transfer, ...] = ()
     probe: tuple[Transfer, ...] = ()
 
-    def observed(self, size_bytes: int, seconds: float) -> LinkEstimate:
+    def observed(self, size_bytes: int, seconds: float) -> "LinkEstimate":
         """The estimate after one more transfer; the oldest are dropped."""
         if size_bytes < 0 or seconds <= 0:
             return self
         kept = (*self.transfers, Transfer(size_bytes, seconds))[-MOST_OBSERVATIONS:]
         return replace(self, transfers=kept)
 
-    def probed(self, probe: Sequence[Transfer]) -> LinkEstimate:
+    def probed(self, probe: Sequence[Transfer]) -> "LinkEstimate":
         """The estimate after a probe, which replaces the previous one."""
         return replace(self, probe=tuple(each for each in probe if each.seconds > 0))
 

@@ -1,7 +1,5 @@
 """Profiles as JSON, saved between runs with the fingerprint of their device."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from typing import Literal
@@ -41,8 +39,7 @@ def parse_profile(text: str | bytes) -> DeviceProfile:
     except (UnicodeDecodeError, ValidationError) as error:
         told = first_problem(error) if isinstance(error, ValidationError) else str(error)
         raise BadRequest(
-            cause=f"this is not a device's profile: {told}",
-            cure="Make one with `imbrex profile`.",
+            cause=f"this is not a device's profile: {told}", cure="Make one with `imbrex profile`."
         ) from error
     return DeviceProfile.of(
         file.profile,

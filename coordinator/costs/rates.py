@@ -1,7 +1,5 @@
 """Costs from a few rates, given by a cluster file or reported by a new device."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from coordinator.costs.affine import Costs, EngineCosts, LayerRates
@@ -47,7 +45,7 @@ class RateCosts(Costs, EngineCosts):
     rate_product: float = 1.0
     map_byte_ns: float = 0.0
     engine: str = ONNXRUNTIME
-    others: tuple[RateCosts, ...] = ()
+    others: "tuple[RateCosts, ...]" = ()
 
     def __post_init__(self) -> None:
         assert self.gflops > 0, "a device computes"

@@ -8,8 +8,6 @@ A third one is measured on transformers' layers, and goes into the fits of what 
 docs/adr/0003-costs.md has the errors, and what else was tried.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -81,9 +79,7 @@ class EngineProfile:
     def scaled(self, factor: float) -> Self:
         """That of an engine that takes `factor` times as long."""
         return replace(
-            self,
-            compute_scale=self.compute_scale * factor,
-            light_scale=self.light_scale * factor,
+            self, compute_scale=self.compute_scale * factor, light_scale=self.light_scale * factor
         )
 
 

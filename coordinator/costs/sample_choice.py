@@ -11,8 +11,6 @@ have the size of real tiles, whose weights exceed any cache. So a slow device is
 long, and a fast one is not measured on noise.
 """
 
-from __future__ import annotations
-
 import random
 import statistics
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ channels, widths, and strips of a few rows. Their FLOPs are drawn between bounds
 raises as the device proves faster.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Tiny networks for measurements only: their weights have shapes but no values."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

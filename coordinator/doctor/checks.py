@@ -3,8 +3,6 @@
 A row is as bad as the worst finding of its codes; the causes and cures are the findings' alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 

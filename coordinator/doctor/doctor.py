@@ -1,7 +1,5 @@
 """The doctor of a running coordinator: examines its cluster, and judges the plan for Frigate."""
 
-from __future__ import annotations
-
 import asyncio
 
 from coordinator.answers import Diagnosis

@@ -1,7 +1,5 @@
 """The data of an examination, and its findings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 

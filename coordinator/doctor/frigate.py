@@ -1,7 +1,5 @@
 """Whether a cluster answers Frigate's `zmq` detectors in time. Pure."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Problems of a single machine: power, heat, memory, disk, clocks, cables, Wi-Fi. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from coordinator.answers import Finding, Severity

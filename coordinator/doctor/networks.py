@@ -1,7 +1,5 @@
 """Problems between machines: who hears, reaches and knows whom. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Takes devices out of use, and back: what follows from `devices.withheld`."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

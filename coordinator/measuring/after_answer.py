@@ -1,7 +1,5 @@
 """What is learnt after an answer was sent: costs, links, whether to plan again, the journal."""
 
-from __future__ import annotations
-
 import asyncio
 
 from coordinator.devices.devices import Devices

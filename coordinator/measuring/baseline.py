@@ -1,7 +1,5 @@
 """The baseline of all comparisons: the unsplit model on one device, by its fastest engine."""
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 from collections.abc import Sequence
@@ -50,11 +48,7 @@ async def alone(device: Connection, loaded: Loaded) -> Baseline:
         pb.MeasureRequest(
             program=program_message(whole.program),
             inputs=[
-                pb.TensorSpec(
-                    tensor=name,
-                    data_type=tensors[name].data_type,
-                    dims=box.shape,
-                )
+                pb.TensorSpec(tensor=name, data_type=tensors[name].data_type, dims=box.shape)
                 for name, box in whole.inputs.items()
             ],
             repeats=REPEATS,

@@ -1,7 +1,5 @@
 """What is measured of devices beside their work: links, profiles, whole networks."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

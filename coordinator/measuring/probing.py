@@ -1,7 +1,5 @@
 """Probes links one after the other, and asks devices which others they reach."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine, Iterable
 from pathlib import Path
@@ -26,11 +24,7 @@ class Probing:
     """Probes when no request is being computed; announces what is new."""
 
     def __init__(
-        self,
-        devices: Devices,
-        admission: Admission,
-        announcements: Announcements,
-        state_dir: Path,
+        self, devices: Devices, admission: Admission, announcements: Announcements, state_dir: Path
     ) -> None:
         self._pool, self._measured = devices.pool, devices.measured
         self._reach = devices.reach

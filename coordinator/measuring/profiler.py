@@ -1,7 +1,5 @@
 """Profiles: devices are measured one at a time, when idle; alike devices share one profile."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import asdict, dataclass, replace

@@ -1,7 +1,5 @@
 """The order of measurements: links one after the other, and one device of each kind. Pure."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 

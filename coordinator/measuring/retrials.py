@@ -5,8 +5,6 @@ nothing shows that it is fast again. So it gets a trial after a minute without w
 as long each time that it is left out again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Set
 from dataclasses import dataclass
 

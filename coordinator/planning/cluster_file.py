@@ -1,7 +1,5 @@
 """Cluster files: a cluster described in TOML, for `plan` and `simulate` [DESIGN, Cluster file]."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The keys of a cluster file; docs/site.py makes a page of their descriptions."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field

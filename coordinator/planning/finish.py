@@ -1,7 +1,5 @@
 """Completes plans: the one way from blocks to a plan, for all planners."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What is left of the devices' memory while weights are placed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

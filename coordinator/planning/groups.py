@@ -5,8 +5,6 @@ transfers, so that most images are answered per second. Groups of a few devices 
 is best depends on the number of images at a time: `Grouping.response_s` predicts a client's wait.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

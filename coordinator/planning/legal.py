@@ -2,8 +2,6 @@
 whether it comes from a built-in planner, a plug-in, or a file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from coordinator.costs.cluster import Cluster
@@ -35,7 +33,7 @@ class IllegalPlan(Infeasible):
         self.block = block
         self.tile = tile
 
-    def by(self, where: str) -> IllegalPlan:
+    def by(self, where: str) -> "IllegalPlan":
         """The same of a planner that is defined there."""
         found = IllegalPlan(cause="", block=self.block, tile=self.tile)
         found.cause = f"{self.cause} (its planner: {where})"
@@ -97,8 +95,7 @@ def _check_block(index: int, block: Block, network: Network, known: set[DeviceId
         parts = [tile.boxes[name] for tile in block.tiles if name in tile.boxes]
         if not covers_exactly(parts, whole):
             raise IllegalPlan(
-                cause=f"the tiles of block {index} do not cover {name!r} exactly once",
-                block=index,
+                cause=f"the tiles of block {index} do not cover {name!r} exactly once", block=index
             )
 
 

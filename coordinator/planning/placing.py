@@ -11,8 +11,6 @@ Devices hold about equal shares if they can, since requests that follow each oth
 busy.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 from collections.abc import Collection, Sequence

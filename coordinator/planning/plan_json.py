@@ -6,8 +6,6 @@ block's main output. `boxes` holds what it owns of every output, and is what is 
 `boxes`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """A plan's needs of a device's memory: weights, activations, sessions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

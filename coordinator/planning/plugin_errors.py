@@ -1,7 +1,5 @@
 """Planners that are somebody else's code: what they do wrong is an error with its file and line."""
 
-from __future__ import annotations
-
 import functools
 import traceback
 from types import CodeType

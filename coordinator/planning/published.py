@@ -1,7 +1,5 @@
 """AOFL's testbed, for which `imbrex check` cuts networks: Pi 3s of which one core computes."""
 
-from __future__ import annotations
-
 from coordinator.costs.cluster import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts
 from protos.wire.facts import DeviceId

@@ -1,7 +1,5 @@
 """The whole network on one device, with which every plan is compared."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

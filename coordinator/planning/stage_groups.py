@@ -6,8 +6,6 @@ groups of half the devices, of a quarter and so on lie between tiles on all of t
 everything, and stages on one device each (`placing`), which hold nothing twice.
 """
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -63,8 +61,7 @@ def _unnamed(group: Cluster) -> list[Device]:
 def _renamed(blocks: Sequence[Block], names: Mapping[DeviceId, DeviceId]) -> tuple[Block, ...]:
     return tuple(
         replace(
-            block,
-            tiles=tuple(replace(tile, device=names[tile.device]) for tile in block.tiles),
+            block, tiles=tuple(replace(tile, device=names[tile.device]) for tile in block.tiles)
         )
         for block in blocks
     )

@@ -4,8 +4,6 @@ Planners see the other devices alone. A device with limits can be the one that c
 and in the throughput mode it is a group of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

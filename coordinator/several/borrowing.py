@@ -2,8 +2,6 @@
 and nothing is kept of what has another hash.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import os

@@ -2,8 +2,6 @@
 removed elsewhere is removed, and what is missing is fetched from whoever has it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import time
@@ -48,12 +46,7 @@ class Follower(Sharing):
     """Announces that versions came or went. It gives files at `host:port`."""
 
     def __init__(
-        self,
-        store: SharedStore,
-        trust: Trust,
-        host: str,
-        port: int,
-        announcements: Announcements,
+        self, store: SharedStore, trust: Trust, host: str, port: int, announcements: Announcements
     ) -> None:
         certified = trust.certified
         assert certified is not None, "only a cluster with an authority shares its state"

@@ -1,7 +1,5 @@
 """Gives files of installed models to the other coordinators of the cluster, and to nobody else."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Iterable, Mapping

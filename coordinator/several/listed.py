@@ -3,8 +3,6 @@
 Numbers of versions only grow. One that is lower than the newest and not listed was removed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 chosen here is so in the cluster first, and only then here.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Compares the models' folder with what the cluster's state lists."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -2,8 +2,6 @@
 cluster's state.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from contextlib import suppress

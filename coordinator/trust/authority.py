@@ -4,8 +4,6 @@ Whoever can read its key can make members. One coordinator holds it; those that 
 authority's certificate only.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import os
@@ -101,8 +99,7 @@ class Authority:
         folder = state_dir / FOLDER
         if _ever_had_authority(state_dir):
             raise BadConfiguration(
-                cause=f"{state_dir} holds a cluster's authority, or did before",
-                cure=_RESTORE,
+                cause=f"{state_dir} holds a cluster's authority, or did before", cure=_RESTORE
             )
         key_pem = new_key()
         key = private_key(key_pem)

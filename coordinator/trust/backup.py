@@ -1,7 +1,5 @@
 """Backup of what a cluster cannot recreate: its authority, members, keys and measurements."""
 
-from __future__ import annotations
-
 import io
 import os
 import tarfile

@@ -4,8 +4,6 @@ One coordinator keeps them in files; several share them in a key-value store
 (`coordinator.trust.replicated`).
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """How devices and coordinators join: a gRPC service that needs no client certificate."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 

@@ -1,7 +1,5 @@
 """Open join tokens, hashed; each is good for one device and a limited time."""
 
-from __future__ import annotations
-
 import hmac
 import secrets
 from datetime import datetime, timedelta

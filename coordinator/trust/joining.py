@@ -1,7 +1,5 @@
 """How this coordinator joins a cluster that has one, and how a cluster's state moves."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 from pathlib import Path

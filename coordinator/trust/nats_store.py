@@ -3,8 +3,6 @@
 Consensus, replication and watching are the store's.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import secrets

@@ -1,7 +1,5 @@
 """Where the cluster's state is: in files of this coordinator, or in a store of several."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from coordinator.trust.cluster_state import FOLDER, STATE_FILE, ClusterState

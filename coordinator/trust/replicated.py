@@ -5,8 +5,6 @@ the value meanwhile. Every coordinator has a copy in files, the same files that 
 alone uses: it answers from them whatever happens to the store.
 """
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import json
@@ -24,11 +22,7 @@ from typing import Any, TypeVar
 import structlog
 from nats.errors import Error as NatsError
 from nats.errors import TimeoutError as NothingNew
-from nats.js.errors import (
-    KeyNotFoundError,
-    KeyWrongLastSequenceError,
-    ServiceUnavailableError,
-)
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, ServiceUnavailableError
 from nats.js.kv import KeyValue
 
 from coordinator.trust.cluster_state import (

@@ -1,7 +1,5 @@
 """The list of the cluster's members, which decides, whatever a certificate says."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime

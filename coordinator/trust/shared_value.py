@@ -1,7 +1,5 @@
 """The value that coordinators share: all documents of a cluster's state, as JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

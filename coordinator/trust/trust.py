@@ -2,8 +2,6 @@
 or, without an authority, by a secret that every daemon shares.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import uuid
@@ -49,7 +47,7 @@ class Trust:
     def __init__(
         self,
         secret: str = "",
-        certified: Certified | None = None,
+        certified: "Certified | None" = None,
         endpoint: Endpoint | None = None,
         name: str = "",
     ) -> None:

@@ -1,7 +1,5 @@
 """`imbrex models add`: adds an ONNX file; what it does not say is guessed or asked."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

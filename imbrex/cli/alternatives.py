@@ -1,7 +1,5 @@
 """Alternatives to a plan, and their predicted latencies: simulated, not executed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -58,11 +56,7 @@ class Situation:
         return self.scale * self.plan.predicted_latency_s
 
     def planned(
-        self,
-        what: str,
-        cluster: Cluster,
-        planner: Planner | None = None,
-        wire: Wire | None = None,
+        self, what: str, cluster: Cluster, planner: Planner | None = None, wire: Wire | None = None
     ) -> Alternative:
         """The result with another cluster, planner or wire."""
         try:

@@ -4,8 +4,6 @@ Commands import other packages lazily: `--help` stays fast, and `imbrex worker` 
 worker's libraries installed.
 """
 
-from __future__ import annotations
-
 import atexit
 import errno
 import gc
@@ -71,10 +69,7 @@ _OF_FILES = {
 }
 
 app = typer.Typer(
-    name="imbrex",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+    name="imbrex", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
 )
 
 
@@ -126,8 +121,7 @@ def demo(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
         bool, typer.Option("--native", help="Use this machine as it is instead.")
     ] = False,
     profile: Annotated[
-        bool,
-        typer.Option("--profile/--no-profile", help="Measure the workers before planning."),
+        bool, typer.Option("--profile/--no-profile", help="Measure the workers before planning.")
     ] = True,
     curve: Annotated[
         bool, typer.Option("--curve", help="Draw the time on 1, 2, ... devices.")
@@ -162,18 +156,7 @@ def demo(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     emulated = "" if native else like
     chosen = strategy or "auto"
     wanted = Demo(
-        image,
-        model,
-        workers,
-        chosen,
-        emulated,
-        profile,
-        keep,
-        save,
-        plan,
-        allowed,
-        curve,
-        explain,
+        image, model, workers, chosen, emulated, profile, keep, save, plan, allowed, curve, explain
     )
     raise typer.Exit(run(wanted, as_json=as_json))
 

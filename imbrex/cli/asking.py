@@ -1,14 +1,17 @@
-"""The commands that use a running coordinator. Nothing but typer is imported here: `--help` stays
-fast.
+"""The commands that use a running coordinator. Only what a command needs is imported: `--help`
+stays fast.
 """
 
-from __future__ import annotations
-
+import json
+import threading
+import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from imbrex import terminal
 from imbrex.cli.options import (
     URL,
     ChosenStrategy,
@@ -22,6 +25,15 @@ from imbrex.cli.options import (
     WireOption,
     known_wire,
 )
+from protos.errors import Unavailable
+
+if TYPE_CHECKING:
+    from coordinator.answers import DeviceStatus
+    from imbrex.client import Client
+
+POLL_S = 0.2
+# Time to prepare a plan, weights included, on other devices, and to end requests.
+DRAIN_TIMEOUT_S = 600.0
 
 
 def add_asking(app: typer.Typer) -> None:
@@ -68,10 +80,43 @@ def infer(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
         )
     allowed = known_wire(wire)
     from coordinator.answers import Choice
-    from imbrex.cli import infer as command
+    from coordinator.library.naming import public_name
+    from imbrex.calls import media_type, plain, read_file
+    from imbrex.client import Client
+    from imbrex.pictures import save_annotated
 
-    wish = command.Wish(Choice.of(strategy, devices, allowed), plan, min_score)
-    raise typer.Exit(command.infer(image, model, url, wish, save=save, as_json=as_json))
+    body, model, choice = (
+        read_file(image),
+        public_name(model),
+        Choice.of(strategy, devices, allowed),
+    )
+    with Client(url) as client, terminal.waiting(f"{image.name} through {model}"):
+        if plan is not None:
+            choice = client.send_plan(model, read_file(plan))
+        asked = client.infer(model, body, media_type(image), choice, min_score=min_score)
+        answer = plain(asked)
+    if save is not None:
+        save_annotated(body, answer["predictions"], save)
+    if as_json:
+        terminal.print_json(answer)
+        return
+    console, found = terminal.out(), answer["predictions"]
+    console.print(terminal.predictions_table(found) if found else "nothing found")
+    console.print(_phases(answer))
+    for what, why in answer.get("assumed", {}).items():
+        console.print(f"assumed {what}: {why} (imbrex models confirm {model})", soft_wrap=True)
+    if save is not None:
+        console.print(f"annotated picture: {save}")
+
+
+def _phases(answer: Mapping[str, Any]) -> str:
+    """Where an answer's time went, in one line."""
+    timing = dict(answer["timing_ms"])
+    total = timing.pop("total")
+    parts = ", ".join(f"{phase} {each:.1f}" for phase, each in timing.items())
+    count = len(answer["devices"])
+    devices = "1 device" if count == 1 else f"{count} devices"
+    return f"{total:.1f} ms on {devices} ({parts}); plan {answer['plan_version']}"
 
 
 def status(
@@ -124,8 +169,7 @@ def drain(
     device: DeviceArgument,
     url: Url = URL,
     wait: Annotated[
-        bool,
-        typer.Option("--wait/--no-wait", help="Wait until nothing is running on it any more."),
+        bool, typer.Option("--wait/--no-wait", help="Wait until nothing is running on it any more.")
     ] = True,
     as_json: Json = False,
 ) -> None:
@@ -138,9 +182,38 @@ def drain(
     imbrex drain pi-3 && ssh pi-3 sudo reboot
     imbrex resume pi-3
     """
-    from imbrex.cli import drain as command
+    from imbrex.calls import plain
+    from imbrex.client import Client
 
-    raise typer.Exit(command.drain(device, url, wait=wait, as_json=as_json))
+    with Client(url) as client:
+        found = client.drain(device)
+        if wait:
+            with terminal.waiting(f"{found.name} is finishing its work"):
+                found = _until_drained(client, found)
+        left = sum(each.state == "ready" for each in client.devices())
+    safe = ": it can be switched off" if found.state != "draining" else ""
+    rest = "requests cannot be answered: no other device is ready"
+    if left:
+        others = "the other device" if left == 1 else f"the other {left} devices"
+        rest = f"{others} {'computes' if left == 1 else 'compute'}"
+    told = f"{found.name} is {found.state}{safe}\nuntil `imbrex resume {found.name}`, {rest}"
+    terminal.tell(plain(found), told, as_json=as_json)
+
+
+def _until_drained(client: "Client", asked: "DeviceStatus") -> "DeviceStatus":
+    """Its state when its work has ended or it has gone away."""
+    pause, deadline = threading.Event(), time.monotonic() + DRAIN_TIMEOUT_S
+    found = asked
+    while found.state == "draining":
+        if time.monotonic() > deadline:
+            raise Unavailable(
+                cause=f"{asked.name} has not finished its work after {DRAIN_TIMEOUT_S:.0f} s",
+                cure="See `imbrex status`; it is safe to switch it off: other devices then "
+                "compute its part",
+            )
+        pause.wait(POLL_S)
+        found = next((d for d in client.devices() if d.id == asked.id), asked)
+    return found
 
 
 def resume(device: DeviceArgument, url: Url = URL, as_json: Json = False) -> None:
@@ -149,9 +222,12 @@ def resume(device: DeviceArgument, url: Url = URL, as_json: Json = False) -> Non
     \b
     imbrex resume pi-3
     """
-    from imbrex.cli import drain as command
+    from imbrex.calls import plain
+    from imbrex.client import Client
 
-    raise typer.Exit(command.resume(device, url, as_json=as_json))
+    with Client(url) as client:
+        found = client.resume(device)
+    terminal.tell(plain(found), f"{found.name} is {found.state}, and used again", as_json=as_json)
 
 
 def profile(
@@ -194,6 +270,18 @@ def trace(
     imbrex infer sheet.png --json | jq -r .request_id
     imbrex trace 3f9c2e81a7b4 -o trace.json
     """
-    from imbrex.cli import trace as command
+    from imbrex.calls import plain
+    from imbrex.client import Client
+    from imbrex.described import write
 
-    raise typer.Exit(command.trace(request, url, output, as_json=as_json))
+    with Client(url) as client:
+        found = plain(client.trace(request))
+    write(output, json.dumps(found), "--output")
+    events = [each for each in found["traceEvents"] if each["ph"] == "X"]
+    rows = {(each["pid"], each["tid"]) for each in events}
+    terminal.tell(
+        {"request": request, "file": str(output), "events": len(events), "rows": len(rows)},
+        f"{output}: {len(events)} events in {len(rows)} rows; open it at "
+        "https://ui.perfetto.dev or chrome://tracing",
+        as_json=as_json,
+    )

@@ -1,7 +1,5 @@
 """`imbrex bench`: strategies on a running cluster, measured and compared with the prediction."""
 
-from __future__ import annotations
-
 import csv
 import statistics
 import sys

@@ -1,7 +1,6 @@
 """`imbrex models list`: the models that imbrex knows by name, and those it can download."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable
 from typing import Any
 
 from coordinator.library.sharing import open_store
@@ -35,20 +34,30 @@ def list_models(*, as_json: bool) -> int:
     return 0
 
 
+def _row(
+    name: str,
+    description: str,
+    task: VisionTask = "tensor",
+    *,
+    trained: bool = True,
+    versions: Iterable[int] = (),
+    missing: Iterable[int] = (),
+    default: bool = False,
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "task": task,
+        "trained": trained,
+        "description": description,
+        "versions": list(versions),
+        "missing": list(missing),
+        "default": default,
+    }
+
+
 def _own() -> list[dict[str, Any]]:
     entries = [catalogue.entry(name) for name in catalogue.names()]
-    return [
-        {
-            "name": each.name,
-            "task": each.task,
-            "trained": each.trained,
-            "description": each.description,
-            "versions": [],
-            "missing": [],
-            "default": False,
-        }
-        for each in entries
-    ]
+    return [_row(each.name, each.description, each.task, trained=each.trained) for each in entries]
 
 
 def _installed() -> list[dict[str, Any]]:
@@ -68,29 +77,18 @@ def _installed() -> list[dict[str, Any]]:
             sidecar, told = None, error.cause
         task: VisionTask = sidecar.task if sidecar else "tensor"
         rows.append(
-            {
-                "name": name,
-                "task": task,
-                "trained": sidecar.trained if sidecar else True,
-                "description": told,
-                "versions": list(each.versions),
-                "missing": missing.pop(name, []),
-                "default": defaults.get(task) == name,
-            }
+            _row(
+                name,
+                told,
+                task,
+                trained=sidecar.trained if sidecar else True,
+                versions=each.versions,
+                missing=missing.pop(name, []),
+                default=defaults.get(task) == name,
+            )
         )
-    asked = ", ".join(store.others())
-    return rows + [
-        {
-            "name": name,
-            "task": "tensor",
-            "trained": True,
-            "description": f"not yet here; asked for it: {asked or 'nobody'}",
-            "versions": [],
-            "missing": versions,
-            "default": False,
-        }
-        for name, versions in missing.items()
-    ]
+    told = f"not yet here; asked for it: {', '.join(store.others()) or 'nobody'}"
+    return rows + [_row(name, told, missing=versions) for name, versions in missing.items()]
 
 
 def _offered(known: set[str]) -> list[dict[str, Any]]:

@@ -1,7 +1,5 @@
 """Lines over numbers of devices, as SVG without dependencies."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

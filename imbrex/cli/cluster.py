@@ -1,16 +1,22 @@
-"""`imbrex cluster ...`: manages the cluster's members in the coordinator's state directory. Nothing
-but typer is imported here: `--help` stays fast.
+"""`imbrex cluster ...`: manages the cluster's members in the coordinator's state directory, whose
+files a running coordinator reloads. Only what a command needs is imported: `--help` stays fast.
 """
 
-from __future__ import annotations
-
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from imbrex import terminal
 from imbrex.cli.options import ConfigOption, Json, StateDir
+from protos.errors import BadConfiguration
+
+if TYPE_CHECKING:
+    from coordinator.serving.common.keys import Keys
+    from coordinator.settings import CoordinatorSettings
+    from coordinator.trust.trust import Certified
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -36,8 +42,7 @@ def init(
     replace: Annotated[
         bool,
         typer.Option(
-            "--replace",
-            help="Replace a lost authority; every device must be enrolled again.",
+            "--replace", help="Replace a lost authority; every device must be enrolled again."
         ),
     ] = False,
     config: ConfigOption = None,
@@ -53,9 +58,24 @@ def init(
     imbrex cluster init --replace
     sudo /opt/imbrex/venv/bin/imbrex cluster init --state-dir /var/lib/imbrex/coordinator
     """
-    from imbrex.cli import cluster_trust as command
+    from coordinator.trust.authority import Authority
+    from protos.trust.identity import now_utc
 
-    raise typer.Exit(command.init(config, state_dir, replace=replace, as_json=as_json))
+    folder = _settings(config, state_dir).state_dir
+    aside: Path | None = None
+    found = None if replace else Authority.load(folder)
+    if replace:
+        authority, aside = Authority.replace(folder, now_utc())
+    else:
+        authority = found or Authority.make(folder, now_utc())
+    said = "The cluster already has an authority." if found else "The cluster has an authority now."
+    terminal.tell(
+        {"fingerprint": authority.fingerprint, "changed": found is None},
+        (f"The old one is in {aside}.\n" if aside is not None else "")
+        + f"{said}\nfingerprint: {authority.fingerprint}\n"
+        "Start the coordinator (again), then invite devices with `imbrex cluster invite`.",
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -68,8 +88,7 @@ def invite(
         int, typer.Option(min=1, max=10080, help="How long the token is valid.")
     ] = 60,
     coordinator: Annotated[
-        bool,
-        typer.Option("--coordinator", help="Invite another coordinator instead of a device."),
+        bool, typer.Option("--coordinator", help="Invite another coordinator instead of a device.")
     ] = False,
     config: ConfigOption = None,
     state_dir: StateDir = None,
@@ -83,12 +102,22 @@ def invite(
     imbrex worker --join TOKEN                 (on the device that joins)
     imbrex cluster invite --address 192.168.1.20 --minutes 10
     """
-    from imbrex.cli import cluster_trust as command
-
-    raise typer.Exit(
-        command.invite(
-            config, state_dir, address, minutes, coordinator=coordinator, as_json=as_json
+    settings = _settings(config, state_dir)
+    where = _with_port(address or _own_address(), settings.enrol_port)
+    certified = _certified(settings)
+    if coordinator and not certified.state.url:
+        raise BadConfiguration(
+            cause="the cluster's state is in this coordinator's files, which another coordinator "
+            "cannot follow",
+            cure="Move it to a store first (`imbrex cluster move-state nats://HOST:4222`)",
         )
+    invitation = certified.invite(where, timedelta(minutes=minutes), coordinator=coordinator)
+    kind, daemon = ("coordinator", "coordinator") if coordinator else ("device", "worker")
+    terminal.tell_alone(
+        {"token": invitation.token, "minutes": minutes},
+        f"{invitation.token}\n",
+        f"valid for one {kind}, for {minutes} minutes: imbrex {daemon} --join TOKEN",
+        as_json=as_json,
     )
 
 
@@ -102,8 +131,7 @@ def move_state(
         ),
     ],
     replace: Annotated[
-        bool,
-        typer.Option("--replace", help="Replace what is there with this coordinator's copy."),
+        bool, typer.Option("--replace", help="Replace what is there with this coordinator's copy.")
     ] = False,
     config: ConfigOption = None,
     state_dir: StateDir = None,
@@ -118,9 +146,18 @@ def move_state(
     imbrex cluster move-state nats://pi-1.local:4222,pi-2.local:4222,pi-3.local:4222
     imbrex cluster move-state files
     """
-    from imbrex.cli import cluster_trust as command
+    from coordinator.trust.joining import move
+    from coordinator.trust.nats_store import StoreAddress
+    from protos.daemon.files import alone_in
 
-    raise typer.Exit(command.move_state(config, state_dir, url, replace=replace, as_json=as_json))
+    settings = _settings(config, state_dir)
+    _certified(settings).state.close()
+    # A running coordinator would go on with the old place.
+    with alone_in(settings.state_dir, "coordinator"):
+        move(settings.state_dir, url, replace=replace)
+    shown = url if url == "files" else StoreAddress(url).without_password
+    where = "in the files of this coordinator" if url == "files" else f"at {shown}"
+    terminal.tell({"state": shown}, f"The cluster's state is {where} now.", as_json=as_json)
 
 
 @app.command()
@@ -134,16 +171,20 @@ def authority(
     IMBREX_CA=home.pem imbrex status --url https://pi-1.local:8460
     curl --cacert home.pem https://pi-1.local:8460/healthz
     """
-    from imbrex.cli import cluster_trust as command
-
-    raise typer.Exit(command.authority(config, state_dir, as_json=as_json))
+    found = _certified(_settings(config, state_dir)).authority
+    pem = found.certificate_pem.decode()
+    terminal.tell_alone(
+        {"fingerprint": found.fingerprint, "certificate": pem},
+        pem,
+        f"fingerprint: {found.fingerprint}",
+        as_json=as_json,
+    )
 
 
 @app.command()
 def certificate(
     names: Annotated[
-        list[str],
-        typer.Argument(metavar="NAME...", help="The server's host names and addresses."),
+        list[str], typer.Argument(metavar="NAME...", help="The server's host names and addresses.")
     ],
     file: Annotated[
         Path,
@@ -158,17 +199,49 @@ def certificate(
     \b
     imbrex cluster certificate pi-1.local 192.168.1.20 --file nats.pem
     """
-    from imbrex.cli import cluster_trust as command
+    from protos.trust.identity import keep_identity, now_utc
 
-    raise typer.Exit(command.certificate(config, state_dir, names, file, as_json=as_json))
+    identity = _certified(_settings(config, state_dir)).authority.for_store(names, now_utc())
+    try:
+        keep_identity(file, identity)
+    except OSError as error:
+        raise BadConfiguration(
+            cause=f"{file} cannot be written: {error.strerror}",
+            cure="Name a file in a folder that you may write to",
+        ) from error
+    terminal.tell(
+        {"file": str(file), "expires": identity.expires.isoformat()},
+        f"{file} is valid until {identity.expires:%Y-%m-%d}",
+        as_json=as_json,
+    )
 
 
 @app.command("list")
 def members(config: ConfigOption = None, state_dir: StateDir = None, as_json: Json = False) -> None:
     """List the cluster's devices and coordinators, and when their certificates expire."""
-    from imbrex.cli import cluster_trust as command
-
-    raise typer.Exit(command.members(config, state_dir, as_json=as_json))
+    roster = _certified(_settings(config, state_dir)).roster
+    kinds = {"device": roster.members(), "coordinator": roster.coordinators()}
+    if as_json:
+        listed = {
+            f"{kind}s": [
+                {
+                    "id": each.id,
+                    "name": each.name,
+                    "since": each.since.isoformat(),
+                    "expires": each.expires.isoformat(),
+                }
+                for each in found.values()
+            ]
+            for kind, found in kinds.items()
+        }
+        terminal.print_json(listed)
+        return
+    for kind, found in kinds.items():
+        table = terminal.table(kind, "id", "since", "certificate until")
+        for each in found.values():
+            table.add_row(each.name, each.id, f"{each.since:%Y-%m-%d}", f"{each.expires:%Y-%m-%d}")
+        if found or kind == "device":
+            terminal.out().print(table)
 
 
 @app.command()
@@ -186,9 +259,11 @@ def backup(
     imbrex cluster backup home.tgz
     imbrex cluster restore home.tgz            (on a new coordinator, before it starts)
     """
-    from imbrex.cli import cluster_trust as command
+    from coordinator.trust import backup as files
 
-    raise typer.Exit(command.save(config, state_dir, file, as_json=as_json))
+    names = files.backup(_settings(config, state_dir).state_dir, file)
+    told = f"{len(names)} files are in {file}: keep it safe"
+    terminal.tell({"files": names}, told, as_json=as_json)
 
 
 @app.command()
@@ -201,9 +276,11 @@ def restore(
     as_json: Json = False,
 ) -> None:
     """Restore a backup into a state directory without a cluster."""
-    from imbrex.cli import cluster_trust as command
+    from coordinator.trust import backup as files
 
-    raise typer.Exit(command.put_back(config, state_dir, file, as_json=as_json))
+    names = files.restore(file, _settings(config, state_dir).state_dir)
+    told = f"{len(names)} files are restored; start the coordinator"
+    terminal.tell({"files": names}, told, as_json=as_json)
 
 
 @app.command()
@@ -225,17 +302,29 @@ def key(
     curl -H "X-API-Key: KEY" http://pi-1:8460/v1/devices
     IMBREX_API_KEY=KEY imbrex status
     """
-    from imbrex.cli import cluster_keys as command
+    from coordinator.serving.common.keys import Role
 
-    raise typer.Exit(command.add(config, state_dir, name, role.value, as_json=as_json))
+    secret = _keys(config, state_dir).add(name, Role(role.value))
+    terminal.tell_alone(
+        {"name": name, "role": role.value, "key": secret},
+        f"{secret}\n",
+        "It is not shown again.",
+        as_json=as_json,
+    )
 
 
 @app.command()
 def keys(config: ConfigOption = None, state_dir: StateDir = None, as_json: Json = False) -> None:
     """List the API keys, without their secrets."""
-    from imbrex.cli import cluster_keys as command
-
-    raise typer.Exit(command.show(config, state_dir, as_json=as_json))
+    found = _keys(config, state_dir).all()
+    table = terminal.table("name", "role")
+    for each in found:
+        table.add_row(each.name, each.role.value)
+    terminal.tell(
+        {"keys": [{"name": each.name, "role": each.role.value} for each in found]},
+        table if found else "no keys: anyone who can reach the coordinator may do everything",
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -246,9 +335,11 @@ def revoke(
     as_json: Json = False,
 ) -> None:
     """Revoke an API key at once. When the last key is revoked, anyone may do everything again."""
-    from imbrex.cli import cluster_keys as command
-
-    raise typer.Exit(command.revoke(config, state_dir, name, as_json=as_json))
+    known = _keys(config, state_dir)
+    known.remove(name)
+    left = len(known.all())
+    told = f"{left} keys are left" if left else "no key is left: anyone may do everything"
+    terminal.tell({"name": name, "keys_left": left}, f"{name} is revoked; {told}", as_json=as_json)
 
 
 @app.command()
@@ -265,9 +356,12 @@ def remove(
     \b
     imbrex cluster remove kitchen
     """
-    from imbrex.cli import cluster_trust as command
-
-    raise typer.Exit(command.remove(config, state_dir, device, as_json=as_json))
+    removed = _certified(_settings(config, state_dir)).roster.remove(device)
+    terminal.tell(
+        {"id": removed.id, "name": removed.name},
+        f"{removed.name} ({removed.id}) is no longer a member",
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -281,6 +375,61 @@ def confirm(config: ConfigOption = None, state_dir: StateDir = None, as_json: Js
     imbrex cluster list
     imbrex cluster confirm
     """
-    from imbrex.cli import cluster_trust as command
+    roster = _certified(_settings(config, state_dir)).roster
+    changed = roster.confirm()
+    terminal.tell(
+        {"generation": roster.generation, "changed": changed},
+        "Every device now accepts this list of members."
+        if changed
+        else "No device knows a newer list of members.",
+        as_json=as_json,
+    )
 
-    raise typer.Exit(command.confirm(config, state_dir, as_json=as_json))
+
+def _settings(config: Path | None, state_dir: Path | None) -> "CoordinatorSettings":
+    from coordinator.settings import CoordinatorSettings
+
+    return CoordinatorSettings.load(config, {"state_dir": state_dir})
+
+
+def _certified(settings: "CoordinatorSettings") -> "Certified":
+    from coordinator.trust.trust import Trust
+
+    certified = Trust.load(settings.state_dir).certified
+    if certified is None:
+        raise BadConfiguration(
+            cause=f"there is no cluster authority in {settings.state_dir}",
+            cure="Create one with `imbrex cluster init`, or name the coordinator's state "
+            "directory with --state-dir",
+        )
+    return certified
+
+
+def _keys(config: Path | None, state_dir: Path | None) -> "Keys":
+    """The API keys, whose file a running coordinator reloads."""
+    from coordinator.serving.common.keys import Keys
+    from coordinator.trust.open_state import open_state
+
+    folder = _settings(config, state_dir).state_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    return Keys(open_state(folder))
+
+
+def _own_address() -> str:
+    from protos.rpc.channels import ELSEWHERE, address_towards
+
+    try:
+        return address_towards(*ELSEWHERE)
+    except OSError as error:
+        raise BadConfiguration(
+            cause="this device has no address that others can reach",
+            cure="Give the coordinator's address with --address",
+        ) from error
+
+
+def _with_port(address: str, port: int) -> str:
+    """`host:port` of an address with or without a port; an IPv6 address in brackets."""
+    if address.count(":") > 1 and not address.startswith("["):
+        return f"[{address}]:{port}"
+    has_port = address.rpartition("]")[2].count(":") == 1
+    return address if has_port else f"{address}:{port}"

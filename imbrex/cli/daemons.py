@@ -2,8 +2,6 @@
 settings of the same names, which are only imported where a daemon's flags are read.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,7 +31,7 @@ def add_daemons(front: typer.Typer) -> None:
 class _Daemon(TyperCommand):
     """A command whose flags say of themselves what the settings say."""
 
-    def settings(self) -> type[DaemonSettings]:
+    def settings(self) -> "type[DaemonSettings]":
         """The daemon's settings."""
         raise NotImplementedError
 
@@ -48,14 +46,14 @@ class _Daemon(TyperCommand):
 
 
 class _Worker(_Daemon):
-    def settings(self) -> type[DaemonSettings]:
+    def settings(self) -> "type[DaemonSettings]":
         from worker.settings import WorkerSettings
 
         return WorkerSettings
 
 
 class _Coordinator(_Daemon):
-    def settings(self) -> type[DaemonSettings]:
+    def settings(self) -> "type[DaemonSettings]":
         from coordinator.settings import CoordinatorSettings
 
         return CoordinatorSettings
@@ -169,9 +167,26 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
     flags = said(locals()) | {"wire": known_wire(wire) or None}
     flags.pop("join", None)
     token = _token(join, join_only=join_only)
-    from imbrex.cli import serve as command
+    import asyncio
 
-    raise typer.Exit(command.serve(config, flags, token or "", join_only=join_only))
+    import uvloop
+
+    from coordinator.serving.daemon import run
+    from coordinator.settings import CoordinatorSettings
+    from imbrex.described import find_planners_here
+    from protos.daemon.files import alone_in
+    from protos.daemon.logs import log_to_stderr
+
+    find_planners_here()
+    settings = CoordinatorSettings.load(config, flags)
+    log_to_stderr(as_json=settings.log == "json", level=settings.log_level)
+    if token:
+        from coordinator.trust.joining import join as join_cluster
+
+        with alone_in(settings.state_dir, "coordinator"):
+            asyncio.run(join_cluster(settings.state_dir, token))
+    if not join_only:
+        uvloop.run(run(settings))
 
 
 def said(parameters: Mapping[str, Any]) -> dict[str, Any]:

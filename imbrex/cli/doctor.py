@@ -1,7 +1,5 @@
 """`imbrex doctor`: a check list of every device, and what is wrong, with cause and cure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import groupby
 

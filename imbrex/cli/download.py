@@ -4,8 +4,6 @@ A partial download is kept beside the target as `.part`. It is hashed again befo
 so a part of another file ends with a wrong hash and never as a model.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import time
@@ -144,8 +142,7 @@ def _require_ok(response: httpx.Response, wanted: RemoteFile) -> None:
     status = response.status_code
     if status in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
         raise NotFound(
-            cause=f"there is nothing at {wanted.shown}",
-            cure="Name another server with --base-url",
+            cause=f"there is nothing at {wanted.shown}", cure="Name another server with --base-url"
         )
     if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         raise _Broken(f"the server says {status}")

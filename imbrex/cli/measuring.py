@@ -1,7 +1,5 @@
 """Strategies measured on a running cluster, in turns with the whole model on one device."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

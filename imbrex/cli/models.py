@@ -1,13 +1,17 @@
-"""The commands about models. Nothing but typer is imported here: `--help` stays fast."""
-
-from __future__ import annotations
+"""The commands about models. Only what a command needs is imported: `--help` stays fast."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from imbrex import terminal
 from imbrex.cli.options import URL, Default, Json, ModelArgument, Name, PrecisionOption, Url
+from protos.errors import BadRequest, NotFound
+
+if TYPE_CHECKING:
+    from models.catalogue.installed import Store
+    from models.downloads import Download
 
 _models = typer.Typer(help="List, inspect, add and remove models.", no_args_is_help=True)
 
@@ -139,8 +143,7 @@ def confirm(name: Name, as_json: Json = False) -> None:
 def pull(
     name: Name,
     base_url: Annotated[
-        str,
-        typer.Option(envvar="IMBREX_MODELS_URL", help="The server of the manifest's files."),
+        str, typer.Option(envvar="IMBREX_MODELS_URL", help="The server of the manifest's files.")
     ] = "https://huggingface.co",
     manifest: Annotated[
         Path | None,
@@ -159,9 +162,57 @@ def pull(
     imbrex models pull tinyyolov2-8 --default
     imbrex models pull mobilenetv2-12 --base-url http://mirror.home/models
     """
-    from imbrex.cli import pulling as command
+    from coordinator.library.sharing import open_store
+    from imbrex.cli.download import is_right
+    from models import downloads
 
-    raise typer.Exit(command.pull(name, base_url, manifest, default=default, as_json=as_json))
+    wanted = downloads.find(name, manifest or downloads.MANIFEST)
+    store = open_store()
+    there = store.find(wanted.name)
+    versions = there.versions if there is not None else {}
+    # An installed version with the same content, if any.
+    version = next((n for n, path in versions.items() if is_right(path, wanted.sha256)), None)
+    fetched = version is None
+    if version is None:
+        version = _fetch(store, wanted, base_url)
+    if default:
+        store.choose(wanted.sidecar.task, name)
+    terminal.tell(
+        {"name": name, "version": version, "task": wanted.sidecar.task, "fetched": fetched},
+        f"{name}, version {version}" + ("" if fetched else ": already installed") + "\n"
+        f"{wanted.sidecar.description}; licence {wanted.sidecar.licence}\n"
+        f"try it: imbrex infer PICTURE --model {name}",
+        as_json=as_json,
+    )
+
+
+def _fetch(store: "Store", wanted: "Download", base_url: str) -> int:
+    """Downloads a model, checks it, and adds it to the store; its version."""
+    from imbrex.cli.download import RemoteFile, download
+    from models.catalogue import catalogue
+    from models.catalogue.installed import MODEL_FILE
+    from models.onnx_file.importer import graph_of
+    from models.vision.predictions import check_outputs
+    from models.vision.sidecar import dump, sidecar_path
+
+    # Named by content, so that a file of the same name from another manifest is not continued.
+    file = store.incoming() / f"{wanted.sha256[:16]}.onnx"
+    if not file.exists():
+        there = RemoteFile(
+            f"{base_url.rstrip('/')}/{wanted.file}", wanted.size_bytes, wanted.sha256
+        )
+        with terminal.transfer_bar(wanted.name, wanted.size_bytes) as told:
+            download(there, file, told)
+    sidecar_path(file).write_text(dump(wanted.sidecar), encoding="utf-8")
+    with terminal.waiting(f"checking {wanted.name}"):
+        graph = graph_of(catalogue.load(file).stored, wanted.name)
+        check_outputs(wanted.sidecar, {each: graph.shape(each) for each in graph.outputs})
+
+    def write(folder: Path) -> None:
+        file.replace(folder / MODEL_FILE)
+        sidecar_path(file).replace(sidecar_path(folder / MODEL_FILE))
+
+    return store.put(wanted.name, write)
 
 
 def quantise(
@@ -213,9 +264,16 @@ def remove(
     imbrex models remove tinyyolov2-8
     imbrex models remove yard --version 1
     """
-    from imbrex.cli import pulling as command
+    from coordinator.library.sharing import open_store
+    from models.catalogue import catalogue
 
-    raise typer.Exit(command.remove(name, version, as_json=as_json))
+    if name in catalogue.names():
+        raise BadRequest(
+            cause=f"{name!r} is a built-in model", cure="Built-in models cannot be removed"
+        )
+    gone = open_store().remove(name, version)
+    told = f"removed {name}, version {', '.join(map(str, gone))}"
+    terminal.tell({"name": name, "removed": list(gone)}, told, as_json=as_json)
 
 
 def default(
@@ -231,6 +289,20 @@ def default(
     imbrex models default
     imbrex models default tinyyolov2-8
     """
-    from imbrex.cli import pulling as command
+    from coordinator.library.sharing import open_store
+    from models.catalogue import catalogue
 
-    raise typer.Exit(command.choose(name, as_json=as_json))
+    store = open_store(to_change=name is not None)
+    if name is not None:
+        if store.find(name) is None:
+            raise NotFound(
+                cause=f"no model {name!r} was added or downloaded",
+                cure="See `imbrex models list`; get one with `imbrex models pull` or `add`",
+            )
+        sidecar = catalogue.load(name).sidecar
+        store.choose(sidecar.task if sidecar else "tensor", name)
+    chosen = store.defaults()
+    made = terminal.table("task", "model")
+    for task, model in chosen.items():
+        made.add_row(task, model)
+    terminal.tell({"defaults": chosen}, made if chosen else "no defaults yet", as_json=as_json)

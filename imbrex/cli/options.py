@@ -2,8 +2,6 @@
 stays fast.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -67,8 +65,7 @@ DeviceCounts = Annotated[
     ),
 ]
 PlanFileOption = Annotated[
-    Path | None,
-    typer.Option("--plan", metavar="PLAN.json", help="Execute exactly this plan."),
+    Path | None, typer.Option("--plan", metavar="PLAN.json", help="Execute exactly this plan.")
 ]
 WireOption = Annotated[
     str | None,
@@ -84,7 +81,7 @@ PrecisionOption = Annotated[
     Literal["exact", "fp16", "int8"] | None,
     typer.Option(
         help="What answers promise. exact: float32 throughout. fp16: maps may travel and devices "
-        "may compute in half precision. int8: maps may travel in 8 bits. [default: exact]",
+        "may compute in half precision. int8: maps may travel in 8 bits. [default: exact]"
     ),
 ]
 Save = Annotated[

@@ -1,7 +1,5 @@
 """`imbrex plan`: the plan for a described cluster, or one of a running coordinator."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

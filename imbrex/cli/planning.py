@@ -2,8 +2,6 @@
 fast.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -115,8 +113,7 @@ def simulate(
     _require_svg(plot)
     from imbrex.cli import simulate as command
 
-    asked = command.SimulateOptions(cluster, strategies, counts, plot)
-    raise typer.Exit(command.simulate(model, asked, as_json=as_json))
+    raise typer.Exit(command.simulate(model, cluster, strategies, counts, plot, as_json=as_json))
 
 
 def bench(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
@@ -248,9 +245,8 @@ def check(
         )
     from coordinator.answers import Choice
     from imbrex.cli import check as command
-    from imbrex.cli.effect import Loss
 
-    loss = Loss(Choice.of(None, None, chosen).wire or "exact", in_half=bool(precision))
+    loss = command.Loss(Choice.of(None, None, chosen).wire or "exact", in_half=bool(precision))
     tiles = (int(rows), int(cols))
     raise typer.Exit(command.check(model, tiles, loss, inputs, as_json=as_json))
 

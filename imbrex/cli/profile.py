@@ -1,7 +1,5 @@
 """`imbrex profile`: measures devices again and shows how well the profiles predict."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Mapping, Sequence

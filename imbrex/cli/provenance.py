@@ -1,7 +1,5 @@
 """The provenance of a measurement: versions, machine, command, commit."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

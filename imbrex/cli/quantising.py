@@ -2,8 +2,6 @@
 float one.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import statistics
@@ -28,6 +26,7 @@ from models.check.effect import Differences
 from models.quantise.labelled import truth_of
 from models.quantise.quantise import Quantiser, sensitive
 from models.run.reference import WholeModel
+from models.tensors.arrays import Arrays
 from models.vision.detection import DetectedBox
 from models.vision.image_input import ImageInput, Placement
 from models.vision.predictions import predictions
@@ -271,9 +270,7 @@ def _map_50(sidecar: Sidecar, model: WholeModel, pictures: Sequence[_Picture]) -
     return round(mean_average_precision(seen)[0], 4)
 
 
-def _detections(
-    sidecar: Sidecar, outputs: Mapping[str, np.ndarray], picture: _Picture
-) -> list[DetectedBox]:
+def _detections(sidecar: Sidecar, outputs: Arrays, picture: _Picture) -> list[DetectedBox]:
     found = predictions(sidecar, dict(outputs), picture.placement)
     return [each for each in found if isinstance(each, DetectedBox)]
 

@@ -1,7 +1,5 @@
 """Lists and ranges on the command line: `1..4`, `1,2,4`, `lw,aofl`. Imports nothing heavy."""
 
-from __future__ import annotations
-
 MOST = 256
 
 

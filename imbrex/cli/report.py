@@ -5,8 +5,6 @@ Nothing in a report tells whose it is: devices are numbered, and of what they sa
 what decides how fast they are is kept.
 """
 
-from __future__ import annotations
-
 import json
 import platform
 import statistics

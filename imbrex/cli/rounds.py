@@ -1,7 +1,5 @@
 """Interleaved measurements on a running cluster, over HTTP."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

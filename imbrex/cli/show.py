@@ -1,7 +1,5 @@
 """`imbrex models show`: a summary of a model with its gain, then its units, split or not."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

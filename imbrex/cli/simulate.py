@@ -1,10 +1,7 @@
 """`imbrex simulate`: predictions of all strategies for a cluster file, side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,42 +19,40 @@ from protos.errors import Infeasible
 BAR = 24
 
 
-@dataclass(frozen=True, slots=True)
-class SimulateOptions:
-    """What to simulate: strategies (`all`: every named one) over numbers of devices (None: all of
-    the cluster); the file of the plot.
+def simulate(
+    model: str,
+    file: Path,
+    strategies: Sequence[str],
+    counts: Sequence[int] | None,
+    plot: Path | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Predicts strategies (`all`: every named one) over numbers of devices (None: all of the
+    cluster) and prints, or draws; returns 1 if no strategy has a plan.
     """
-
-    cluster: Path
-    strategies: Sequence[str]
-    counts: Sequence[int] | None
-    plot: Path | None
-
-
-def simulate(model: str, asked: SimulateOptions, *, as_json: bool) -> int:
-    """Predicts and prints; returns 1 if no strategy has a plan."""
     find_planners_here()
-    planners = library.planners(asked.strategies)
-    cluster = load_cluster(asked.cluster)
-    clusters = [fastest(cluster, count) for count in asked.counts or [len(cluster.devices)]]
+    planners = library.planners(strategies)
+    cluster = load_cluster(file)
+    clusters = [fastest(cluster, count) for count in counts or [len(cluster.devices)]]
     with terminal.waiting(f"reading {model}"):
         network = network_of(model)
     outcomes = _outcomes(network, clusters, planners)
-    if asked.plot is not None:
+    if plot is not None:
         everything = clusters
-        if asked.counts is None:
+        if counts is None:
             everything = [fastest(cluster, n) for n in range(1, len(cluster.devices))]
             more = _outcomes(network, everything, planners)
             drawn = {name: [*more[name], *outcomes[name]] for name in planners}
         else:
             drawn = outcomes
-        write(asked.plot, _plot(network.name, drawn), "--plot")
+        write(plot, _plot(network.name, drawn), "--plot")
     if as_json:
-        terminal.print_json(_json(network.name, outcomes, asked.counts))
+        terminal.print_json(_json(network.name, outcomes, counts))
     else:
         _show(network.name, len(cluster.devices), outcomes)
-        if asked.plot is not None:
-            terminal.out().print(f"drawn: {asked.plot}")
+        if plot is not None:
+            terminal.out().print(f"drawn: {plot}")
     feasible = any(isinstance(each[-1], Predicted) for each in outcomes.values())
     return 0 if feasible else 1
 
@@ -110,8 +105,7 @@ def _show(model: str, there: int, outcomes: Mapping[str, Sequence[Outcome]]) -> 
     best_s = min((each.latency_s for each in known), default=0.0)
     console.print(f"{model} on a cluster of {there}, predicted by the simulator")
     made = terminal.table(
-        *("strategy", ">of", ">latency, ms", "", ">speed-up", ">used", ">moved, MB"),
-        ">search, ms",
+        *("strategy", ">of", ">latency, ms", "", ">speed-up", ">used", ">moved, MB"), ">search, ms"
     )
     for name, each in outcomes.items():
         for one in each:

@@ -1,7 +1,5 @@
 """`imbrex status`: devices and models of a running coordinator."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The flags of `imbrex watch`. Nothing but typer is imported here: `--help` stays fast."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """The demo's processes: N workers, one coordinator, found over mDNS on loopback."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """How long a demo takes: decided before it starts, two minutes at most."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 MOST_S = 120.0

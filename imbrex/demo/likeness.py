@@ -6,8 +6,6 @@ the devices, so that what this machine itself needs for a message hardly counts;
 on the devices. Delays of the wire (its latency) are not emulated.
 """
 
-from __future__ import annotations
-
 import math
 import shutil
 from collections.abc import Sequence

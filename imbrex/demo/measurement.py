@@ -1,7 +1,5 @@
 """The demo's measurements on its running cluster."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The demo's progress: a bar on a terminal that says what is being done, lines elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """The demo's request, and the whole model's answer to compare with."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

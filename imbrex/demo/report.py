@@ -1,7 +1,5 @@
 """The demo's report as text or as a JSON object."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`imbrex demo`: prepare, start, measure, report, clean up."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading
@@ -111,11 +109,7 @@ def _emulating(
 
 
 def _outcome(
-    demo: Demo,
-    cluster: DemoCluster,
-    question: Question,
-    given: bytes | None,
-    progress: Progress,
+    demo: Demo, cluster: DemoCluster, question: Question, given: bytes | None, progress: Progress
 ) -> DemoResult:
     """Measures, by the given plan or by one that is made for all devices."""
     if given is not None:

@@ -1,7 +1,5 @@
 """Clusters of devices as their presets describe them, for planners and the simulator."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from coordinator.costs.cluster import Cluster

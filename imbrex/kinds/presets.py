@@ -5,8 +5,6 @@ At scale s everything happens s times as fast: rates and bandwidths are multipli
 messages divided. Ratios stay, and a request takes 1/s of the time it would take on the devices.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Collection
@@ -78,7 +76,7 @@ class DeviceRates(EngineRates):
         return self.model_copy(update={"engine": engines})
 
     @property
-    def computing(self) -> DeviceRates:
+    def computing(self) -> "DeviceRates":
         """Only what is about computing."""
         return DeviceRates(**self.rates, engine=self.engine)
 

@@ -1,7 +1,5 @@
 """What Python, gRPC and sockets need of a server's core, as measured: presets charge multiples."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 
@@ -42,9 +40,5 @@ SERVER = Software(
 )
 # The same under mutual TLS.
 SERVER_TLS = replace(
-    SERVER,
-    message_ms=0.09612,
-    byte_ns=0.63944,
-    peer_message_ms=0.10084,
-    peer_byte_ns=0.62796,
+    SERVER, message_ms=0.09612, byte_ns=0.63944, peer_message_ms=0.10084, peer_byte_ns=0.62796
 )

@@ -1,7 +1,5 @@
 """Pictures that cameras and scanners write to a folder."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable

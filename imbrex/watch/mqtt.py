@@ -8,8 +8,6 @@ Topics, with the base `imbrex` and a watch called `yard`:
     homeassistant/binary_sensor/imbrex_yard/LABEL/config
 """
 
-from __future__ import annotations
-
 import json
 import os
 import threading

@@ -4,8 +4,6 @@ Standard output has one object per frame, in the order of the answers; rate and 
 standard error.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

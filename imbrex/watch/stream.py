@@ -4,8 +4,6 @@ MJPEG's frames are JPEG files already and are passed on unchanged; others are de
 frames that are sent are encoded as JPEG.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time
@@ -121,7 +119,9 @@ def _frames(container: InputContainer, name: str) -> Iterator[Callable[[], bytes
             yield from _decoded(stream, packet)
 
 
-def _decoded(stream: VideoStream, packet: av.Packet[VideoStream]) -> Iterator[Callable[[], bytes]]:
+def _decoded(
+    stream: VideoStream, packet: "av.Packet[VideoStream]"
+) -> Iterator[Callable[[], bytes]]:
     """The frames of a packet; none if it is damaged: Wi-Fi loses some, and the next key frame
     recovers.
     """

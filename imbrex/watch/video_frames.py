@@ -1,7 +1,5 @@
 """Frames from a source: the newest is sent first, and old ones are dropped."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable

@@ -5,8 +5,6 @@ A model is given by its catalogue name, the name of an added model (`installed`)
 how its output becomes an answer; a model without a sidecar takes and returns tensors.
 """
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import os

@@ -4,8 +4,6 @@ It guesses only if the shapes allow one interpretation or the exporter's metadat
 user has to supply what is None.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ The layout is that of a model repository, so other servers can read the folder t
 either complete or absent: it is written to a temporary folder and renamed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

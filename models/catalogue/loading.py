@@ -2,12 +2,9 @@
 wire.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
 from PIL import Image
 
 from models.catalogue.catalogue import LoadedModel
@@ -22,6 +19,7 @@ from models.run.calibration import ranges_of
 from models.run.quantised_inputs import as_they_travel, with_quantised_inputs
 from models.run.reference import random_inputs
 from models.run.timed import timed
+from models.tensors.arrays import Arrays
 from models.vision.image_input import ImageInput
 from models.vision.pixels import with_pixels
 from models.vision.preprocess import image_to_pixels
@@ -33,11 +31,7 @@ SEEDS = range(1000, 1008)
 _EXPECTED_SHARE = 1 / 64
 
 
-def network_of(
-    loaded: LoadedModel,
-    shown: str = "",
-    room: Allocate = in_memory,
-) -> Network:
+def network_of(loaded: LoadedModel, shown: str = "", room: Allocate = in_memory) -> Network:
     """The network of a model, named `shown`, with its weights in `room`. Ranges for 8-bit maps are
     found on first use.
     """
@@ -77,7 +71,7 @@ def _loaded(loaded: LoadedModel, name: str, room: Allocate) -> Graph:
     return graph_of(loaded.stored, name, room)
 
 
-def _samples(graph: Graph, form: ImageInput | None) -> Iterator[Mapping[str, np.ndarray]]:
+def _samples(graph: Graph, form: ImageInput | None) -> Iterator[Arrays]:
     """Inputs in wire form: the example sheets in the `form` of `digits`, else seeded noise."""
     if form is not None:
         for each in examples():

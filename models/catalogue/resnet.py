@@ -2,8 +2,6 @@
 convolution.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square

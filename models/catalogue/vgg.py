@@ -1,7 +1,5 @@
 """VGG-16 (Simonyan and Zisserman, configuration D), whole or its convolutions and pools only."""
 
-from __future__ import annotations
-
 from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 

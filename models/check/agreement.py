@@ -18,8 +18,6 @@ differs although both are right. So what enters each ranking is judged by itself
 is judged by what the whole model makes of the same scores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
@@ -86,7 +84,7 @@ class Judgement:
     excess: float = 0.0
     worst: ChannelRange | None = None
 
-    def worse(self, other: Judgement) -> Judgement:
+    def worse(self, other: "Judgement") -> "Judgement":
         """The errors of the worse of two, and the kind that exceeds more."""
         farther = max((self, other), key=lambda each: each.excess)
         return Judgement(self.comparison.worse(other.comparison), farther.excess, farther.worst)
@@ -147,7 +145,7 @@ class Reference:
         return found
 
 
-def reference_of(model: onnx.ModelProto, graph: Graph, feeds: Arrays) -> Reference:
+def reference_of(model: ModelProto, graph: Graph, feeds: Arrays) -> Reference:
     """What onnxruntime answers with the whole model, with and without its optimisations."""
     return reference(both_answers(model, feeds), graph)
 
@@ -188,7 +186,7 @@ def _like(exact: Arrays, answer: Arrays) -> dict[str, np.ndarray]:
         }
 
 
-def both_answers(model: onnx.ModelProto, feeds: Arrays, threads: int = 1) -> tuple[Arrays, Arrays]:
+def both_answers(model: ModelProto, feeds: Arrays, threads: int = 1) -> tuple[Arrays, Arrays]:
     """The whole model's, with onnxruntime's optimisations and without."""
     whole = WholeModel(model, threads).run(feeds)
     return whole, WholeModel(model, threads, optimised=False).run(feeds)

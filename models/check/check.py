@@ -1,14 +1,13 @@
 """`imbrex check`: cut a model, run all tiles here, compare with the whole model."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Literal
 
 import numpy as np
 import onnx
+from onnx import ModelProto
 
 from models.check.agreement import (
     Judgement,
@@ -114,12 +113,12 @@ class CheckReport:
 
 
 def check(  # noqa: PLR0913 - options of one command
-    model: onnx.ModelProto,
+    model: ModelProto,
     network: Network,
     grid_shape: tuple[int, int],
     planned: Blocking,
     *,
-    feeds: Mapping[str, np.ndarray] | None = None,
+    feeds: Arrays | None = None,
     fault: TileFault = lambda feeds: feeds,
     plants: bool = False,
     progress: Callable[[str, float], None] = lambda what, share: None,
@@ -198,7 +197,7 @@ class _Split:
     def __init__(
         self,
         network: Network,
-        feeds: Mapping[str, np.ndarray],
+        feeds: Arrays,
         fault: TileFault,
         grid_shape: tuple[int, int],
         threads: int,
@@ -231,12 +230,7 @@ class _Judge:
     """
 
     def __init__(
-        self,
-        model: onnx.ModelProto,
-        graph: Graph,
-        values: Arrays,
-        threads: int,
-        fits_double: bool,
+        self, model: ModelProto, graph: Graph, values: Arrays, threads: int, fits_double: bool
     ) -> None:
         self._model, self._graph, self._values = model, graph, values
         self._threads, self._fits_double = threads, fits_double
@@ -267,7 +261,7 @@ class _Judge:
         return judgement
 
     def _in_double(
-        self, model: onnx.ModelProto, feeds: Arrays, ranked: Sequence[str]
+        self, model: ModelProto, feeds: Arrays, ranked: Sequence[str]
     ) -> dict[str, np.ndarray] | None:
         if not self._fits_double:
             return None
@@ -290,7 +284,7 @@ class _Judge:
             if name in made - public and array.dtype.kind == "f" and array.size
         ]
         names = names[:: max(1, len(names) // _MOST_INSIDE)][:_MOST_INSIDE]
-        model = onnx.ModelProto()
+        model = ModelProto()
         model.CopyFrom(self._model)
         model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
         whole, again = both_answers(model, self._values, self._threads)

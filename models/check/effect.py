@@ -3,16 +3,13 @@
 Half precision is shown as far as onnxruntime can: what nodes make, and the weights, are rounded to
 float16; sums are in float32. A processor that also adds in half precision loses more."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Set
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import onnx
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from models.check.check import Blocking
 from models.cut.cutter import CutTile, cut
@@ -116,7 +113,7 @@ def _whole_block(network: Network, start: int, stop: int, blobs: BlobSource) -> 
     return cut(network.graph, network.nodes(start, stop), demand, blobs, static=True)
 
 
-def round_to_half(model: onnx.ModelProto, floats: Set[str]) -> None:
+def round_to_half(model: ModelProto, floats: Set[str]) -> None:
     """Has the model round its float32 weights, and those of its tensors that `floats` names;
     outputs that are encoded stay as they are.
 
@@ -140,6 +137,6 @@ def round_to_half(model: onnx.ModelProto, floats: Set[str]) -> None:
                 node.output[k] = exact
                 nodes.append(helper.make_node("Cast", [exact], [half], to=TensorProto.FLOAT16))
                 nodes.append(helper.make_node("Cast", [half], [name], to=TensorProto.FLOAT))
-    made = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    made = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(made)

@@ -1,7 +1,5 @@
 """A summary of a network: its units, the boundaries between them, and their costs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -14,8 +14,6 @@ A mean of floats is summed in an order that depends on the neighbouring nodes, t
 quantised further on, its last bit may decide to which of two steps a value is rounded.
 """
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Iterable, Mapping
 

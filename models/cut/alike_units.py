@@ -3,8 +3,6 @@
 Networks repeat themselves: of the 294 units of a YOLOv9t, only 109 differ from all before them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 

@@ -5,15 +5,13 @@ crop wherever a node reads less than what was computed, and constants sliced to 
 needs, so that a device which computes some channels holds only their weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from models.cut.program import BlobSource, Program, WeightRef, write_file
 from models.graph.graph import ROWS, Graph, Node
@@ -84,7 +82,7 @@ class TileBuilder:
         self.blobs = blobs
         # The shape inference of opset 10 lets a Slice keep the names of sizes that it changes.
         self.static = static or graph.opset == 10
-        self.nodes: list[onnx.NodeProto] = []
+        self.nodes: list[NodeProto] = []
         self.inline: dict[str, np.ndarray] = {}
         self.weights: list[WeightRef] = []
         self._constants: dict[tuple[str, Box], str] = {}
@@ -125,13 +123,13 @@ class TileBuilder:
         self.nodes.append(with_attributes(proto, attributes))
         return output
 
-    def append(self, proto: onnx.NodeProto) -> None:
+    def append(self, proto: NodeProto) -> None:
         """Appends a node."""
         self.nodes.append(proto)
 
     def copy(self, node: Node, inputs: Sequence[str] | None = None) -> None:
         """Appends a node as it is, or with other inputs."""
-        proto = onnx.NodeProto()
+        proto = NodeProto()
         proto.CopyFrom(node.proto)
         proto.input[:] = [self.source(name) for name in inputs or node.inputs]
         self.nodes.append(proto)

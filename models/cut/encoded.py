@@ -5,8 +5,6 @@ and outputs to it are not, and neither are partial sums and vectors, which are s
 at which maps are sampled, where a step of 8 bits may be a pixel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -34,7 +32,7 @@ class Range:
     least: NDArray[np.float32]
     most: NDArray[np.float32]
 
-    def hull(self, other: Range) -> Range:
+    def hull(self, other: "Range") -> "Range":
         """The range that covers both."""
         return Range(np.minimum(self.least, other.least), np.maximum(self.most, other.most))
 

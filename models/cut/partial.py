@@ -5,8 +5,6 @@ the sums of all devices add up to the layer's output, bias included once. The pa
 the map that a Flatten turns into a vector: a device then needs only its own tile.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -9,8 +9,6 @@ networks compiled beforehand finds its file by the SHA-256 of the ONNX file that
 from.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +17,7 @@ from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
-import onnx
-from onnx import helper
+from onnx import ModelProto, helper
 
 from models.graph.graph import Graph
 from models.tensors.boxes import Box
@@ -198,7 +195,7 @@ class NetworkKey(NamedTuple):
     dtypes: frozenset[str]
 
     @classmethod
-    def of(cls, graph: Graph) -> NetworkKey:
+    def of(cls, graph: Graph) -> "NetworkKey":
         """The same of a graph."""
         shapes = ("x".join(map(str, graph.shape(name))) for name in graph.inputs)
         ends = (*graph.inputs, *graph.results)
@@ -206,7 +203,7 @@ class NetworkKey(NamedTuple):
         return cls(graph.file, frozenset(shapes), frozenset(dtypes))
 
 
-def write_file(model: onnx.ModelProto, file: str) -> None:
+def write_file(model: ModelProto, file: str) -> None:
     """Notes in a program that it is all of a network; `file` is the SHA-256 of its ONNX file, empty
     if it has none.
     """
@@ -217,5 +214,5 @@ def whole_network(program: Program) -> str | None:
     """The SHA-256 of the ONNX file that the program computes all of; empty if that network comes
     from no file. None: the program is a part of a network.
     """
-    told = onnx.ModelProto.FromString(program.graph).metadata_props
+    told = ModelProto.FromString(program.graph).metadata_props
     return {each.key: each.value for each in told}.get(_KEY)

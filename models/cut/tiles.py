@@ -4,8 +4,6 @@ A tile is given by the rows and columns of the block's *main* output; other tens
 block yields are cut at the same relative places.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

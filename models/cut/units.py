@@ -10,8 +10,6 @@ unit to them [AOFL, section 5.6], so they search over `Network.marks`; halo exch
 every boundary.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from bisect import bisect_right
@@ -131,7 +129,7 @@ class Network:
         """A cache for values that other modules derive from this network."""
         return {}
 
-    def wired(self, wire: Wire) -> Network:
+    def wired(self, wire: Wire) -> "Network":
         """The same network with its maps in this encoding; cached.
 
         Raises:
@@ -146,7 +144,7 @@ class Network:
         return self._variants[wire]
 
     @cached_property
-    def _variants(self) -> dict[Wire, Network]:
+    def _variants(self) -> "dict[Wire, Network]":
         return {self.wire: self}
 
     def _found(self) -> ValueRanges:

@@ -4,8 +4,6 @@ Blocks with the same end demand the same of their last units, whatever unit they
 searches return to earlier divisions, so a unit's result for a demand is cached.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast

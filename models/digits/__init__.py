@@ -1,7 +1,5 @@
 """The default model: finds and reads handwritten digits on a sheet."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 FOLDER = Path(__file__).parent

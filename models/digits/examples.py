@@ -1,7 +1,5 @@
 """The committed example sheets: pictures of held-out digits, and what is really on them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

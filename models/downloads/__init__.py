@@ -5,8 +5,6 @@ base URL. `labels` names a list beside this file that replaces the sidecar's; a 
 is assumed to have been trained on one of these lists.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 from dataclasses import dataclass as plain

@@ -1,11 +1,9 @@
 """The end of a network that picks entries of a list, set apart from what devices compute."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import onnx
+from onnx import ModelProto
 
 from models.tensors.boxes import Span
 from models.tensors.selection import Selection, Selections
@@ -21,7 +19,7 @@ class Ending:
     row has such a value at `column`.
     """
 
-    model: onnx.ModelProto
+    model: ModelProto
     source: str
     outputs: tuple[str, ...]
     scores: Span

@@ -7,19 +7,17 @@ same rows elsewhere: as tokens (N, H x W, C), as windows, or as heads of an atte
 where a tensor's rows lie, so that a device keeps its part of them all the way.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
-import onnx
+from onnx import NodeProto
 
 from models.graph.ending import Ending
 from models.graph.shapes import TensorInfo
+from models.tensors.arrays import Arrays
 from models.tensors.precision import Precision
 from models.tensors.windows import Window
 
@@ -43,7 +41,7 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
-    proto: onnx.NodeProto = field(repr=False)
+    proto: NodeProto = field(repr=False)
     windows: tuple[Window, ...] = ()
     refusal: str = ""
     timed_flop: int = 0
@@ -65,7 +63,7 @@ class JoinedOutput(NamedTuple):
 
 
 def operators_behind(
-    outputs: Iterable[str], maker: Mapping[str, onnx.NodeProto], passes: Callable[[str], bool]
+    outputs: Iterable[str], maker: Mapping[str, NodeProto], passes: Callable[[str], bool]
 ) -> Iterator[str]:
     """The operators (of other domains with these before them) that make the outputs; behind those
     that `passes` lets through, those that make their inputs, too. `maker`: nodes by what they make.
@@ -111,7 +109,7 @@ class Graph:
     outputs: tuple[str, ...]
     nodes: tuple[Node, ...]
     tensors: Mapping[str, TensorInfo]
-    constants: Mapping[str, np.ndarray]
+    constants: Arrays
     written: frozenset[str] = frozenset()
     rows: Mapping[str, int] = field(default_factory=dict)
     joined: Mapping[str, JoinedOutput] = field(default_factory=dict)

@@ -2,16 +2,15 @@
 onnxruntime, and shapes that a file declares, confirmed by a run of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from models.graph.shapes import STEERING_ELEMENTS, TensorInfo, forget_declared, info_of, static_info
+from models.tensors.arrays import Arrays
 from protos.errors import BadRequest
 
 # onnxruntime's messages begin with a place in its source and end with the reason.
@@ -21,7 +20,7 @@ _MOST_ASKED = 2_000
 
 
 def told_shapes(
-    model: onnx.ModelProto,
+    model: ModelProto,
     inputs: Sequence[onnx.ValueInfoProto],
     known: Mapping[str, TensorInfo],
     names: Collection[str],
@@ -49,9 +48,7 @@ def told_shapes(
 
 
 def confirmed_shapes(
-    model: onnx.ModelProto,
-    inputs: Sequence[onnx.ValueInfoProto],
-    declared: Mapping[str, TensorInfo],
+    model: ModelProto, inputs: Sequence[onnx.ValueInfoProto], declared: Mapping[str, TensorInfo]
 ) -> dict[str, TensorInfo]:
     """Those of the shapes that a file declares of its tensors which they have in one run."""
     made = {name for node in model.graph.node for name in node.output}
@@ -76,9 +73,9 @@ def confirmed_shapes(
     return {name: info for name, info in shapes.items() if info == declared[name]}
 
 
-def _bound(model: onnx.ModelProto, inputs: Sequence[onnx.ValueInfoProto]) -> onnx.ModelProto:
+def _bound(model: ModelProto, inputs: Sequence[onnx.ValueInfoProto]) -> ModelProto:
     """A copy of the model with these inputs, and no shapes declared inside."""
-    copied = onnx.ModelProto()
+    copied = ModelProto()
     copied.CopyFrom(model)
     # What a file declares is repeated unseen.
     forget_declared(copied.graph)
@@ -99,10 +96,7 @@ class NodeShapes:
         self._found: dict[bytes, list[TensorInfo | None]] = {}
 
     def of(
-        self,
-        node: onnx.NodeProto,
-        known: Mapping[str, TensorInfo],
-        constants: Mapping[str, np.ndarray],
+        self, node: NodeProto, known: Mapping[str, TensorInfo], constants: Arrays
     ) -> dict[str, TensorInfo]:
         """Shapes of its outputs, from those of its inputs; none if one of these is not `known`, or
         onnxruntime does not know them.
@@ -113,7 +107,7 @@ class NodeShapes:
             return {}
         # The same node has the same bytes, whatever its tensors are called.
         plain = {name: f"t{k}" for k, name in enumerate([*read, *made])}
-        asking = onnx.ModelProto(ir_version=self._ir_version, opset_import=self._opsets)
+        asking = ModelProto(ir_version=self._ir_version, opset_import=self._opsets)
         asking.graph.name = "node"
         only = asking.graph.node.add()
         only.CopyFrom(node)
@@ -143,7 +137,7 @@ class NodeShapes:
         return {name: info for name, info in found if info is not None}
 
 
-def _session(model: onnx.ModelProto) -> ort.InferenceSession:
+def _session(model: ModelProto) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
@@ -153,7 +147,7 @@ def _session(model: onnx.ModelProto) -> ort.InferenceSession:
     )
 
 
-def _inferred(model: onnx.ModelProto) -> Iterator[tuple[str, TensorInfo]]:
+def _inferred(model: ModelProto) -> Iterator[tuple[str, TensorInfo]]:
     for entry in _session(model).get_outputs():
         # The ONNX type of a "tensor(...)"; 0 if it is not a tensor.
         name = entry.type.removeprefix("tensor(").removesuffix(")").upper()

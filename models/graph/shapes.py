@@ -1,7 +1,5 @@
 """Static shapes of all tensors, by ONNX's inference, without the bytes of the weights."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
 from models.graph.soundness import is_numeric, nested
+from models.tensors.arrays import Arrays
 from models.tensors.wire import Encoding, Pixels, Quantised
 from protos.errors import BadRequest
 
@@ -59,12 +58,12 @@ class TensorInfo:
         return (-1,) if self.is_dynamic else self.shape
 
     @property
-    def on_wire(self) -> TensorInfo:
+    def on_wire(self) -> "TensorInfo":
         """Its form on the wire."""
         return self if self.wire is None else TensorInfo(self.shape, self.wire.data_type)
 
     @property
-    def accepted(self) -> tuple[TensorInfo, ...]:
+    def accepted(self) -> "tuple[TensorInfo, ...]":
         """The forms accepted in requests: itself, and for a picture its pixels."""
         return (self, self.on_wire) if isinstance(self.wire, Pixels) else (self,)
 
@@ -86,16 +85,16 @@ def _numpy_type(data_type: int) -> np.dtype[Any]:
 
 
 def light_model(
-    model: onnx.ModelProto,
-    nodes: Sequence[onnx.NodeProto],
+    model: ModelProto,
+    nodes: Sequence[NodeProto],
     inputs: Sequence[onnx.ValueInfoProto],
-    constants: Mapping[str, np.ndarray],
-) -> onnx.ModelProto:
+    constants: Arrays,
+) -> ModelProto:
     """The model with these nodes and inputs, and without the bytes of large weights: inference
     needs only their shapes. Shapes of outputs are removed, to be inferred again; outputs that none
     of these nodes makes are left out.
     """
-    light = onnx.ModelProto()
+    light = ModelProto()
     # Before version 4 initialisers had to be inputs too; many files leave them out of these, which
     # onnxruntime takes and ONNX's inference does not.
     light.ir_version = max(_FREE_INITIALISERS, model.ir_version)
@@ -120,7 +119,7 @@ def light_model(
     return light
 
 
-def forget_declared(graph: onnx.GraphProto) -> None:
+def forget_declared(graph: GraphProto) -> None:
     """Removes the shapes that a file declares of what a graph, and graphs inside it, make."""
     del graph.value_info[:]
     for output in graph.output:
@@ -132,8 +131,8 @@ def forget_declared(graph: onnx.GraphProto) -> None:
 
 
 def infer(
-    light: onnx.ModelProto,
-    constants: Mapping[str, np.ndarray],
+    light: ModelProto,
+    constants: Arrays,
     told: Mapping[str, TensorInfo] = MappingProxyType({}),
     *,
     asks: bool = False,
@@ -166,9 +165,9 @@ def infer(
 
 
 def infer_node(
-    node: onnx.NodeProto,
+    node: NodeProto,
     known: Mapping[str, TensorInfo],
-    constants: Mapping[str, np.ndarray],
+    constants: Arrays,
     opsets: Sequence[onnx.OperatorSetIdProto],
 ) -> dict[str, TensorInfo]:
     """The shapes of one node's outputs, from those of its inputs, as far as ONNX can infer them."""
@@ -196,7 +195,7 @@ def infer_node(
     return {name: info for name, info in tensors.items() if info is not None}
 
 
-def is_undeclared(node: onnx.NodeProto) -> bool:
+def is_undeclared(node: NodeProto) -> bool:
     """Whether ONNX cannot infer the shapes of the node's outputs."""
     if node.domain not in ("", "ai.onnx"):
         return True
@@ -206,9 +205,7 @@ def is_undeclared(node: onnx.NodeProto) -> bool:
         return True
 
 
-def _inferred(
-    light: onnx.ModelProto, constants: Mapping[str, np.ndarray], *, strict: bool
-) -> dict[str, TensorInfo]:
+def _inferred(light: ModelProto, constants: Arrays, *, strict: bool) -> dict[str, TensorInfo]:
     """The shapes that ONNX infers; `strict`: a mismatch raises an exception."""
     inferred = onnx.shape_inference.infer_shapes(
         light, check_type=strict, strict_mode=strict, data_prop=True
@@ -224,7 +221,7 @@ def _inferred(
 
 
 def _believed(
-    light: onnx.ModelProto, told: Mapping[str, TensorInfo], found: Mapping[str, TensorInfo]
+    light: ModelProto, told: Mapping[str, TensorInfo], found: Mapping[str, TensorInfo]
 ) -> dict[str, TensorInfo]:
     """The shapes found that are told or derive from known tensors: ONNX takes all others for
     scalars.
@@ -238,7 +235,7 @@ def _believed(
     return {name: info for name, info in found.items() if name in known}
 
 
-def _say_defaults(light: onnx.ModelProto) -> None:
+def _say_defaults(light: ModelProto) -> None:
     """Writes out attributes whose defaults ONNX's inference does not know: without axes, it refuses
     a MeanVarianceNormalization of opset 13 and later in strict mode; and it takes an STFT for one
     of both sides.

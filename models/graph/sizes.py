@@ -5,8 +5,6 @@ model's sidecar, or are given with its name: `net.onnx@480x640` is `net.onnx` fo
 and 640 columns, a *size class* of its own with its own plan.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

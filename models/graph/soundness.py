@@ -4,8 +4,6 @@ ONNX's own inference and onnxruntime answer a damaged graph with anything from a
 crash, so errors are looked for here first.
 """
 
-from __future__ import annotations
-
 import heapq
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

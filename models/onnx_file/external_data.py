@@ -4,8 +4,6 @@ A model may come from an untrusted source: it must not name files outside its fo
 memory by naming one file many times, so every file is checked before any is read.
 """
 
-from __future__ import annotations
-
 import errno
 import math
 import os

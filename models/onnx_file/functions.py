@@ -1,12 +1,11 @@
 """Inlining of a model's local functions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import onnx
 import onnx.inliner
+from onnx import ModelProto, NodeProto
 
 from models.tensors.memory import megabytes
 from protos.errors import BadRequest
@@ -18,7 +17,7 @@ _DEEPEST = 100
 _MOST_BYTES = 64_000_000
 
 
-def without_functions(model: onnx.ModelProto, most: int) -> onnx.ModelProto:
+def without_functions(model: ModelProto, most: int) -> ModelProto:
     """The model with its local functions inlined; the model itself if it has none.
 
     Raises:
@@ -69,12 +68,12 @@ class _Written:
         self._sizes: dict[_Key, _Size] = {}
         self._within: list[_Key] = []
 
-    def of_all(self, nodes: Iterable[onnx.NodeProto]) -> _Size:
+    def of_all(self, nodes: Iterable[NodeProto]) -> _Size:
         """The size of several nodes."""
         found = [self._of_call(node) for node in nodes]
         return _Size(sum(each.nodes for each in found), sum(each.size for each in found))
 
-    def _of_call(self, node: onnx.NodeProto) -> _Size:
+    def _of_call(self, node: NodeProto) -> _Size:
         """The size of one node, with its function if it calls one."""
         key = (node.domain, node.op_type)
         function = self._functions.get(key)

@@ -2,8 +2,6 @@
 padding made explicit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -11,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from models.graph.graph import OPSETS, Graph, Node, results_of
 from models.graph.runtime_shapes import NodeShapes, confirmed_shapes, told_shapes
@@ -35,6 +33,7 @@ from models.rewrite import (
 from models.rewrite.draft import Draft, op_of
 from models.rewrite.fold import fold_constants
 from models.rewrite.unplannable import VALUE_SHAPED, part
+from models.tensors.arrays import Arrays
 from models.tensors.windows import (
     Window,
     explicit_windows,
@@ -54,9 +53,9 @@ _MOST_ASKED = 8
 
 
 def load_graph(
-    model: onnx.ModelProto,
+    model: ModelProto,
     name: str | None = None,
-    weights: Mapping[str, np.ndarray] = MappingProxyType({}),
+    weights: Arrays = MappingProxyType({}),
     *,
     ends: bool = False,
 ) -> Graph:
@@ -70,7 +69,7 @@ def load_graph(
     model, names = apart(model)
     if names:
         weights = {names.get(name, name): array for name, array in weights.items()}
-    nodes: Sequence[onnx.NodeProto] = sound_nodes(model.graph)
+    nodes: Sequence[NodeProto] = sound_nodes(model.graph)
     for node in nodes:
         require_schema(node, opset)
     nodes = [_with_first_output(node) for node in nodes]
@@ -133,7 +132,7 @@ class _Settled(NamedTuple):
     that ONNX does not infer.
     """
 
-    nodes: list[onnx.NodeProto]
+    nodes: list[NodeProto]
     constants: dict[str, np.ndarray]
     tensors: dict[str, TensorInfo]
     told: dict[str, TensorInfo]
@@ -141,10 +140,10 @@ class _Settled(NamedTuple):
 
 
 def _settled(
-    model: onnx.ModelProto,
-    weights: Mapping[str, np.ndarray],
-    nodes: Sequence[onnx.NodeProto],
-    constants: Mapping[str, np.ndarray],
+    model: ModelProto,
+    weights: Arrays,
+    nodes: Sequence[NodeProto],
+    constants: Arrays,
     inputs: Sequence[onnx.ValueInfoProto],
 ) -> _Settled:
     """Infers shapes and folds what they make constant, in turn, until nothing changes."""
@@ -174,7 +173,7 @@ def _settled(
 
 
 def _declared(
-    model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], unknown: Collection[str]
+    model: ModelProto, nodes: Sequence[NodeProto], unknown: Collection[str]
 ) -> dict[str, TensorInfo]:
     """What the file says of tensors whose shapes cannot be inferred, but for those that depend on
     values whatever the file says.
@@ -196,7 +195,7 @@ def graph_of(
     return load_graph(stored.proto, name, stored.read(room), ends=ends)
 
 
-def _opset(model: onnx.ModelProto) -> int:
+def _opset(model: ModelProto) -> int:
     for entry in model.opset_import:
         if entry.domain in ("", "ai.onnx"):
             if entry.version not in OPSETS:
@@ -211,7 +210,7 @@ def _opset(model: onnx.ModelProto) -> int:
     )
 
 
-def _array(tensor: onnx.TensorProto) -> np.ndarray:
+def _array(tensor: TensorProto) -> np.ndarray:
     if not is_numeric(tensor.data_type):
         raise BadRequest(
             cause=f"the constant {tensor.name!r} is of ONNX type {tensor.data_type}, no number of "
@@ -229,29 +228,27 @@ def _array(tensor: onnx.TensorProto) -> np.ndarray:
         ) from error
 
 
-def _bound_inputs(
-    model: onnx.ModelProto, constants: Mapping[str, np.ndarray]
-) -> list[onnx.ValueInfoProto]:
+def _bound_inputs(model: ModelProto, constants: Arrays) -> list[onnx.ValueInfoProto]:
     """Copies of the graph's inputs, with an open batch size bound to 1."""
-    copied = onnx.GraphProto()
+    copied = GraphProto()
     copied.input.extend(value for value in model.graph.input if value.name not in constants)
     bind(copied.input)
     return list(copied.input)
 
 
-def _with_first_output(node: onnx.NodeProto) -> onnx.NodeProto:
+def _with_first_output(node: NodeProto) -> NodeProto:
     """The node with a name for its first output, which a recurrent layer may leave out: from it
     follows how a node is divided.
     """
     if node.output[0]:
         return node
-    named = onnx.NodeProto()
+    named = NodeProto()
     named.CopyFrom(node)
     named.output[0] = f"{next(filter(None, node.output))}__first"
     return named
 
 
-def _computed(outputs: Sequence[str], constants: dict[str, np.ndarray]) -> Iterator[onnx.NodeProto]:
+def _computed(outputs: Sequence[str], constants: dict[str, np.ndarray]) -> Iterator[NodeProto]:
     """A node for each output that is one of the constants, so that somebody computes it."""
     for name in outputs:
         if name in constants:
@@ -259,11 +256,11 @@ def _computed(outputs: Sequence[str], constants: dict[str, np.ndarray]) -> Itera
             yield helper.make_node("Identity", [label], [name], name=name)
 
 
-def _made(nodes: Sequence[onnx.NodeProto]) -> list[str]:
+def _made(nodes: Sequence[NodeProto]) -> list[str]:
     return [name for node in nodes for name in node.output if name]
 
 
-def _node(proto: onnx.NodeProto, index: int, tensors: Mapping[str, TensorInfo]) -> Node:
+def _node(proto: NodeProto, index: int, tensors: Mapping[str, TensorInfo]) -> Node:
     name = proto.name or f"{proto.op_type}_{index}"
     op = op_of(proto)
     with fitting(name, op):

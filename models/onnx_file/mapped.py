@@ -6,8 +6,6 @@ would not do: if the model is exported again over it and the file gets shorter, 
 ends the process.
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 import os

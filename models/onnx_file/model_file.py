@@ -5,8 +5,6 @@ name to its score (ZipMap), and with the name of the best one (LabelEncoder). Ne
 numbers. The scores are an output in place of the map; the names become metadata, as Ultralytics
 writes them, from which labels are read; the best one is left out, as scores and names say it."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from pathlib import Path
@@ -16,12 +14,7 @@ from google.protobuf.message import DecodeError, Message
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, defs, helper
 
 from models.graph.graph import OPSETS
-from models.onnx_file.external_data import (
-    FileExtent,
-    load_external_data,
-    read_extents,
-    too_large,
-)
+from models.onnx_file.external_data import FileExtent, load_external_data, read_extents, too_large
 from models.onnx_file.functions import without_functions
 from models.onnx_file.stored import StoredModel
 from models.onnx_file.wire_scan import BufferedFile, Field, TooMuch, merge, require_small

@@ -1,13 +1,13 @@
 """A stored network: an ONNX model whose large weights are read later, into memory chosen then."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from onnx import ModelProto
+
+from models.tensors.arrays import Arrays
 
 Allocate = Callable[[np.dtype[Any], Sequence[int]], np.ndarray]
 """Allocates an uninitialised, writable array of a type and shape."""
@@ -35,7 +35,7 @@ class StoredModel:
         return filled(self.proto, self.read(in_memory))
 
 
-def filled(model: ModelProto, weights: Mapping[str, np.ndarray]) -> ModelProto:
+def filled(model: ModelProto, weights: Arrays) -> ModelProto:
     """A copy of the model, with the bytes of these weights."""
     whole = ModelProto()
     whole.CopyFrom(model)

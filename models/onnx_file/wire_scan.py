@@ -6,8 +6,6 @@ eight. So a file is first walked along ONNX's declarations, up to the permitted 
 weights are skipped, whatever their size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, cast

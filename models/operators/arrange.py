@@ -5,8 +5,6 @@ does the same steps with its own sizes if that is equivalent; otherwise (a reorg
 around) a constant lists where each element goes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,7 +38,7 @@ def rearranged(shape: Sequence[int], steps: Sequence[Step]) -> Ints:
     return index
 
 
-def _steps(node: Node) -> list[Step]:
+def _steps(node: "Node") -> list[Step]:
     found: list[Step] = []
     while f"step{len(found)}" in node.attributes:
         moves, *axes = node.attributes[f"step{len(found)}"]
@@ -48,11 +46,11 @@ def _steps(node: Node) -> list[Step]:
     return found
 
 
-def _surviving(node: Node) -> list[int]:
+def _surviving(node: "Node") -> list[int]:
     return [axis for axis in (2, 3) if f"first{axis}" in node.attributes]
 
 
-def _reads(graph: Graph, node: Node, box: Box) -> Boxes:
+def _reads(graph: "Graph", node: "Node", box: Box) -> Boxes:
     read = Box.whole(graph.shape(node.inputs[0]))
     for axis in _surviving(node):
         span = slice(box[axis].start, box[axis].stop)
@@ -61,7 +59,7 @@ def _reads(graph: Graph, node: Node, box: Box) -> Boxes:
     return (read,)
 
 
-def _yields(graph: Graph, node: Node, box: Box) -> Box:
+def _yields(graph: "Graph", node: "Node", box: Box) -> Box:
     whole = Box.whole(graph.shape(node.outputs[0]))
     for axis in _surviving(node):
         whole = whole.replace(axis, box[axis])

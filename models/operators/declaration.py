@@ -2,8 +2,6 @@
 written into the program of one tile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import onnx
+from onnx import NodeProto
 
 from models.tensors.boxes import Box
 
@@ -43,7 +42,7 @@ class Emitter(Protocol):
     def emit(self, op: str, inputs: list[str], output: str, **attributes: Attribute) -> str:
         """Appends a node and returns the name of its output."""
 
-    def append(self, proto: onnx.NodeProto) -> None:
+    def append(self, proto: NodeProto) -> None:
         """Appends a node as it is."""
 
     def constant(self, label: str, array: np.ndarray) -> str:
@@ -59,8 +58,8 @@ class BoxPiece:
     the node writes `output` to a tensor of its own name.
     """
 
-    graph: Graph
-    node: Node
+    graph: "Graph"
+    node: "Node"
     output: Box
     reads: Boxes
     inputs: tuple[str, ...]
@@ -72,7 +71,7 @@ class BoxPiece:
 
     def copy(self, program: Emitter, **changed: Attribute | None) -> None:
         """Writes the node unchanged except for these attributes (None: left out)."""
-        proto = onnx.NodeProto()
+        proto = NodeProto()
         proto.CopyFrom(self.node.proto)
         proto.input[:] = self.inputs
         kept = [each for each in proto.attribute if each.name not in changed]
@@ -82,7 +81,7 @@ class BoxPiece:
         program.append(with_attributes(proto, given))
 
 
-def with_attributes(proto: onnx.NodeProto, attributes: Mapping[str, Attribute]) -> onnx.NodeProto:
+def with_attributes(proto: NodeProto, attributes: Mapping[str, Attribute]) -> NodeProto:
     """The same node, with these attributes added."""
     for key, value in attributes.items():
         proto.attribute.append(onnx.helper.make_attribute(key, value))
@@ -94,7 +93,7 @@ def as_it_is(piece: BoxPiece, program: Emitter) -> None:
     piece.copy(program)
 
 
-def one_per_element(graph: Graph, node: Node, output: Box) -> int:
+def one_per_element(graph: "Graph", node: "Node", output: Box) -> int:
     """FLOPs of an operator that touches every element of its output once."""
     return output.volume
 
@@ -116,11 +115,11 @@ class Operator:
 
     kind: Kind
     layer_type: str
-    reads: Callable[[Graph, Node, Box], Boxes]
-    yields: Callable[[Graph, Node, Box], Box] = lambda graph, node, box: box
+    reads: "Callable[[Graph, Node, Box], Boxes]"
+    yields: "Callable[[Graph, Node, Box], Box]" = lambda graph, node, box: box
     build: Callable[[BoxPiece, Emitter], None] = as_it_is
-    flop: Callable[[Graph, Node, Box], int] = one_per_element
-    refuses: Callable[[Graph, Node], str] = lambda graph, node: ""
+    flop: "Callable[[Graph, Node, Box], int]" = one_per_element
+    refuses: "Callable[[Graph, Node], str]" = lambda graph, node: ""
     heavy: bool = False
     aligned: bool = False
-    in_parts: Callable[[Graph, Node], tuple[int, int] | None] | None = None
+    in_parts: "Callable[[Graph, Node], tuple[int, int] | None] | None" = None

@@ -4,8 +4,6 @@ Shape inference accepts many damaged attributes: no groups, a stride of zero, a 
 differs from its map's. Applying each declaration once to the whole output finds them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -33,7 +31,7 @@ def fitting(name: str, op: str) -> Iterator[None]:
         ) from error
 
 
-def require_fitting(graph: Graph, node: Node) -> None:
+def require_fitting(graph: "Graph", node: "Node") -> None:
     """Applies the node's declaration to its whole output.
 
     Raises:

@@ -4,8 +4,6 @@ Demands of branches are combined into their hull; each branch's part of a larger
 when the program is cut. Ranges are exact for any DAG; pads remain only on the map's own edges.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -2,8 +2,6 @@
 batch on its own. A product of two matrices with constant B is a Gemm.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -24,16 +22,16 @@ def factors(a: Sequence[int], b: Sequence[int], box: Box) -> tuple[Box, Box]:
     )
 
 
-def _reads(graph: Graph, node: Node, box: Box) -> Boxes:
+def _reads(graph: "Graph", node: "Node", box: Box) -> Boxes:
     a, b = (graph.shape(name) for name in node.inputs)
     return factors(a, b, box)
 
 
-def _flop(graph: Graph, node: Node, output: Box) -> int:
+def _flop(graph: "Graph", node: "Node", output: Box) -> int:
     return 2 * graph.shape(node.inputs[0])[-1] * output.volume
 
 
-def _refuses(graph: Graph, node: Node) -> str:
+def _refuses(graph: "Graph", node: "Node") -> str:
     vectors = any(len(graph.shape(name)) < 2 for name in node.inputs)
     return f"{node.op} multiplies by a vector" if vectors else ""
 

@@ -5,8 +5,6 @@ are in the same order, and the rows fall into as many parts as their numbers hav
 tokens (1, H x W, C), each W are a row of the map.
 """
 
-from __future__ import annotations
-
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,7 +30,7 @@ class Same(NamedTuple):
     made: int
 
 
-def same_rows(graph: Graph, node: Node) -> Same | None:
+def same_rows(graph: "Graph", node: "Node") -> Same | None:
     """How a Reshape keeps rows; None if it does not."""
     name, made = node.inputs[0], node.outputs[0]
     source, target = graph.axis(name, ROWS), graph.axis(made, ROWS)
@@ -45,7 +43,7 @@ def same_rows(graph: Graph, node: Node) -> Same | None:
     return Same(source, target, shape[source] // parts, out[target] // parts)
 
 
-def _reads(graph: Graph, node: Node, box: Box) -> Boxes:
+def _reads(graph: "Graph", node: "Node", box: Box) -> Boxes:
     whole, same = Box.whole(graph.shape(node.inputs[0])), same_rows(graph, node)
     if same is not None:
         rows = box[same.target]
@@ -54,7 +52,7 @@ def _reads(graph: Graph, node: Node, box: Box) -> Boxes:
     return first_only(node, whole)
 
 
-def _yields(graph: Graph, node: Node, box: Box) -> Box:
+def _yields(graph: "Graph", node: "Node", box: Box) -> Box:
     """All of the parts that hold a demanded row."""
     whole, same = Box.whole(graph.shape(node.outputs[0])), same_rows(graph, node)
     if same is None:
@@ -73,13 +71,13 @@ def _build(piece: BoxPiece, program: Emitter) -> None:
     program.emit("Reshape", [piece.inputs[0], label], piece.name)
 
 
-def _transposed(graph: Graph, node: Node, box: Box) -> Boxes:
+def _transposed(graph: "Graph", node: "Node", box: Box) -> Boxes:
     order = node.ints("perm", reversed(range(len(graph.shape(node.inputs[0])))))
     spans = sorted(zip(order, box, strict=True))
     return (Box([span for _, span in spans]),)
 
 
-def _in_parts(graph: Graph, node: Node) -> tuple[int, int] | None:
+def _in_parts(graph: "Graph", node: "Node") -> tuple[int, int] | None:
     same = same_rows(graph, node)
     return None if same is None else (same.made, same.read)
 

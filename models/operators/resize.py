@@ -5,8 +5,6 @@ the elements picked from the whole map, and their weights, become constants of t
 Positions are computed in float32, as onnxruntime does.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,18 +40,18 @@ class AxisResize:
     factor: int
 
 
-def _mode(node: Node) -> str:
+def _mode(node: "Node") -> str:
     return str(node.attributes.get("mode", b"nearest").decode())
 
 
-def _coordinates(node: Node, opset: int) -> str:
+def _coordinates(node: "Node", opset: int) -> str:
     if node.op == "Upsample" or opset < 11:
         return "asymmetric"
     mode = node.attributes.get("coordinate_transformation_mode", b"half_pixel")
     return str(mode.decode())
 
 
-def _axis_scales(graph: Graph, node: Node) -> dict[int, float]:
+def _axis_scales(graph: "Graph", node: "Node") -> dict[int, float]:
     """The scale of every axis that changes."""
     before, after = graph.shape(node.inputs[0]), graph.shape(node.outputs[0])
     place = 1 if node.op == "Upsample" or graph.opset < 11 else 2
@@ -69,7 +67,7 @@ def _axis_scales(graph: Graph, node: Node) -> dict[int, float]:
     return {axis: scale for axis, scale in found.items() if scale != 1.0}
 
 
-def _axis(graph: Graph, node: Node, axis: int, scale: float) -> AxisResize:
+def _axis(graph: "Graph", node: "Node", axis: int, scale: float) -> AxisResize:
     size, out = graph.shape(node.inputs[0])[axis], graph.shape(node.outputs[0])[axis]
     coordinates = _coordinates(node, graph.opset)
     where = positions(coordinates, size, out, np.float32(scale))
@@ -87,13 +85,13 @@ def _axis(graph: Graph, node: Node, axis: int, scale: float) -> AxisResize:
     return AxisResize(near, far, share, factor)
 
 
-def _resized(graph: Graph, node: Node) -> dict[int, AxisResize]:
+def _resized(graph: "Graph", node: "Node") -> dict[int, AxisResize]:
     return {
         axis: _axis(graph, node, axis, scale) for axis, scale in _axis_scales(graph, node).items()
     }
 
 
-def _reads(graph: Graph, node: Node, box: Box) -> Boxes:
+def _reads(graph: "Graph", node: "Node", box: Box) -> Boxes:
     for axis, resize in _resized(graph, node).items():
         span = slice(box[axis].start, box[axis].stop)
         start, stop = int(resize.near[span].min()), int(resize.far[span].max()) + 1
@@ -181,7 +179,7 @@ def _emit_resize(piece: BoxPiece, program: Emitter, source: str, scales: str, na
     program.emit("Resize", inputs, name, coordinate_transformation_mode=coordinates, **how)
 
 
-def _refuses(graph: Graph, node: Node) -> str:
+def _refuses(graph: "Graph", node: "Node") -> str:
     if _mode(node) not in ("nearest", "linear", "bilinear"):
         return f"{node.op} with mode {_mode(node)} is not divided"
     if _coordinates(node, graph.opset) == "tf_crop_and_resize":
@@ -196,7 +194,7 @@ def _refuses(graph: Graph, node: Node) -> str:
     return computed or _rounds_weights(graph, node)
 
 
-def _rounds_weights(graph: Graph, node: Node) -> str:
+def _rounds_weights(graph: "Graph", node: "Node") -> str:
     """Why a Resize of integers cannot be divided: its neighbours' weights are none."""
     if _mode(node) == "nearest" or graph.tensors[node.inputs[0]].dtype.kind == "f":
         return ""
@@ -204,7 +202,7 @@ def _rounds_weights(graph: Graph, node: Node) -> str:
     return "" if grows else f"{node.op} between integers is not divided"
 
 
-def _rounds_either_way(graph: Graph, node: Node) -> bool:
+def _rounds_either_way(graph: "Graph", node: "Node") -> bool:
     """Whether the nearest element depends on how the position is computed."""
     coordinates = _coordinates(node, graph.opset)
     if coordinates == "half_pixel_symmetric":
@@ -220,7 +218,7 @@ def _rounds_either_way(graph: Graph, node: Node) -> bool:
     return False
 
 
-def _flop(graph: Graph, node: Node, output: Box) -> int:
+def _flop(graph: "Graph", node: "Node", output: Box) -> int:
     return output.volume * (1 if _mode(node) == "nearest" else 7)
 
 
@@ -250,7 +248,7 @@ def positions(coordinates: str, size: int, out: int, scale: np.float32) -> Singl
             return (o + half) / scale - half
 
 
-def nearest(node: Node, opset: int, where: Singles, scale: float) -> Singles:
+def nearest(node: "Node", opset: int, where: Singles, scale: float) -> Singles:
     """The element for each position, before clipping to the input."""
     if node.op == "Upsample" or opset < 11:
         rounded = np.ceil(where) if scale < 1 else np.trunc(where)

@@ -5,8 +5,6 @@ cannot hold without all between: so the node reads the first rows from a copy of
 of its own.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from models.operators.arrange import DOMAIN
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 OP = "Roll"
 
 
-def _reads(graph: Graph, node: Node, box: Box) -> Boxes:
+def _reads(graph: "Graph", node: "Node", box: Box) -> Boxes:
     """Of the input and of its copy; None where nothing is read."""
     axis, shift = node.int("axis", 0), node.int("shift", 0)
     size = graph.shape(node.inputs[0])[axis]

@@ -2,8 +2,6 @@
 non-maximum suppression, and all that follows them. It runs whole, on one device.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from onnx import NodeProto
@@ -21,11 +19,11 @@ OP = "Tail"
 BODY = "body"
 
 
-def _reads(graph: Graph, node: Node, box: Box) -> Boxes:
+def _reads(graph: "Graph", node: "Node", box: Box) -> Boxes:
     return tuple(Box.whole(graph.shape(name)) for name in node.inputs)
 
 
-def _yields(graph: Graph, node: Node, box: Box) -> Box:
+def _yields(graph: "Graph", node: "Node", box: Box) -> Box:
     return Box.whole(graph.shape(node.outputs[0]))
 
 
@@ -39,7 +37,7 @@ def _build(piece: BoxPiece, program: Emitter) -> None:
         program.append(proto)
 
 
-def _flop(graph: Graph, node: Node, box: Box) -> int:
+def _flop(graph: "Graph", node: "Node", box: Box) -> int:
     return node.timed_flop or box.volume
 
 

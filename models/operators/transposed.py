@@ -4,18 +4,11 @@ A tile reads the inputs that add to it. Its program computes everything that the
 the part outside the tile is cut off by pads.
 """
 
-from __future__ import annotations
-
 import math
 from typing import TYPE_CHECKING
 
 from models.operators.declaration import Boxes, BoxPiece, Emitter, Kind, Operator
-from models.operators.windowed import (
-    groups_of,
-    input_channels,
-    per_output_channel,
-    whole_groups,
-)
+from models.operators.windowed import groups_of, input_channels, per_output_channel, whole_groups
 from models.tensors.boxes import Box, Span
 from models.tensors.windows import Window
 
@@ -34,7 +27,7 @@ def _input_span(window: Window, output: Span, size: int) -> Span:
     return Span(start, min(max(last, start), size - 1) + 1)
 
 
-def _spans(graph: Graph, node: Node, box: Box) -> tuple[Span, ...]:
+def _spans(graph: "Graph", node: "Node", box: Box) -> tuple[Span, ...]:
     sizes = graph.shape(node.inputs[0])[2:]
     return tuple(
         _input_span(window, span, size)
@@ -42,7 +35,7 @@ def _spans(graph: Graph, node: Node, box: Box) -> tuple[Span, ...]:
     )
 
 
-def _reads(graph: Graph, node: Node, box: Box) -> Boxes:
+def _reads(graph: "Graph", node: "Node", box: Box) -> Boxes:
     channels = input_channels(graph, node, box[1])
     weights = graph.shape(node.inputs[1])
     outputs = Span(0, weights[1]) if node.int("group", 1) > 1 else box[1]
@@ -75,7 +68,7 @@ def _build(piece: BoxPiece, program: Emitter) -> None:
     )
 
 
-def _flop(graph: Graph, node: Node, output: Box) -> int:
+def _flop(graph: "Graph", node: "Node", output: Box) -> int:
     """Every input element meets every tap: the map's area over the strides."""
     taps = math.prod(window.kernel for window in node.windows)
     steps = math.prod(window.stride for window in node.windows)

@@ -2,8 +2,6 @@
 to the map. Pads remain only on the map's own edges.
 """
 
-from __future__ import annotations
-
 import math
 from typing import TYPE_CHECKING
 
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
     from models.graph.graph import Graph, Node
 
 
-def input_channels(graph: Graph, node: Node, outputs: Span) -> Span:
+def input_channels(graph: "Graph", node: "Node", outputs: Span) -> Span:
     """Channels that a convolution reads for these channels of its output."""
     groups, channels = node.int("group", 1), graph.shape(node.inputs[0])[1]
     if groups == 1:
@@ -24,7 +22,7 @@ def input_channels(graph: Graph, node: Node, outputs: Span) -> Span:
     return Span(outputs.start // per_output * per_input, -(-outputs.stop // per_output) * per_input)
 
 
-def whole_groups(graph: Graph, node: Node, box: Box) -> Box:
+def whole_groups(graph: "Graph", node: "Node", box: Box) -> Box:
     """A grouped convolution yields whole groups of output channels."""
     groups = node.int("group", 1)
     if groups == 1:
@@ -33,14 +31,14 @@ def whole_groups(graph: Graph, node: Node, box: Box) -> Box:
     return box.replace(1, Span(box[1].start // size * size, -(-box[1].stop // size) * size))
 
 
-def groups_of(graph: Graph, node: Node, output: Box) -> int | None:
+def groups_of(graph: "Graph", node: "Node", output: Box) -> int | None:
     """How many groups a box of whole groups holds; None for one group of which any part may be."""
     if node.int("group", 1) == 1:
         return None
     return node.int("group", 1) * len(output[1]) // graph.shape(node.outputs[0])[1]
 
 
-def per_output_channel(graph: Graph, name: str, channels: Span) -> Box | None:
+def per_output_channel(graph: "Graph", name: str, channels: Span) -> Box | None:
     """The box read of a bias, scale or zero point: one value per output channel, or one for all."""
     if not name:
         return None
@@ -48,7 +46,7 @@ def per_output_channel(graph: Graph, name: str, channels: Span) -> Box | None:
     return Box((channels,)) if len(shape) == 1 and shape[0] > 1 else Box.whole(shape)
 
 
-def _window_spans(graph: Graph, node: Node, box: Box) -> tuple[Span, ...]:
+def _window_spans(graph: "Graph", node: "Node", box: Box) -> tuple[Span, ...]:
     sizes = graph.shape(node.inputs[0])[2:]
     return tuple(
         window.input_span(span, size)
@@ -56,12 +54,12 @@ def _window_spans(graph: Graph, node: Node, box: Box) -> tuple[Span, ...]:
     )
 
 
-def _pool(graph: Graph, node: Node, box: Box) -> Boxes:
+def _pool(graph: "Graph", node: "Node", box: Box) -> Boxes:
     data = Box((box[0], box[1], *_window_spans(graph, node, box)))
     return (data, *(per_output_channel(graph, name, box[1]) for name in node.inputs[1:]))
 
 
-def _conv(graph: Graph, node: Node, box: Box) -> Boxes:
+def _conv(graph: "Graph", node: "Node", box: Box) -> Boxes:
     channels = input_channels(graph, node, box[1])
     data = Box((box[0], channels, *_window_spans(graph, node, box)))
     place = weights_position(node.op)
@@ -73,7 +71,7 @@ def _conv(graph: Graph, node: Node, box: Box) -> Boxes:
     )
 
 
-def _reading_something(graph: Graph, node: Node, box: Box) -> Box:
+def _reading_something(graph: "Graph", node: "Node", box: Box) -> Box:
     """Windows entirely in the padding can only be computed together with one that is not."""
     before, after = graph.shape(node.inputs[0]), graph.shape(node.outputs[0])
     for axis, window in enumerate(node.windows, start=2):
@@ -82,7 +80,7 @@ def _reading_something(graph: Graph, node: Node, box: Box) -> Box:
     return box
 
 
-def _conv_yields(graph: Graph, node: Node, box: Box) -> Box:
+def _conv_yields(graph: "Graph", node: "Node", box: Box) -> Box:
     return whole_groups(graph, node, _reading_something(graph, node, box))
 
 
@@ -102,20 +100,20 @@ def _build(piece: BoxPiece, program: Emitter) -> None:
     )
 
 
-def _taps(node: Node) -> int:
+def _taps(node: "Node") -> int:
     return math.prod(window.kernel for window in node.windows)
 
 
-def _conv_flop(graph: Graph, node: Node, output: Box) -> int:
+def _conv_flop(graph: "Graph", node: "Node", output: Box) -> int:
     per_group = graph.shape(node.inputs[0])[1] // node.int("group", 1)
     return 2 * _taps(node) * per_group * output.volume
 
 
-def _pool_flop(graph: Graph, node: Node, output: Box) -> int:
+def _pool_flop(graph: "Graph", node: "Node", output: Box) -> int:
     return _taps(node) * output.volume
 
 
-def _pool_refuses(graph: Graph, node: Node) -> str:
+def _pool_refuses(graph: "Graph", node: "Node") -> str:
     """onnxruntime, unlike ONNX, uses negative pads for such pools."""
     if node.int("channels_last", 0):
         return f"{node.op} with channels last is not divided"

@@ -1,7 +1,5 @@
 """The work of a node for a tile: FLOPs and sizes, the inputs of every cost model."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -3,8 +3,6 @@ its class and its box as shares of the picture (centre x, centre y, width, heigh
 as its picture, and lies beside it, or in the folder `labels` beside the pictures' folder.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

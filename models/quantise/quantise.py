@@ -5,11 +5,9 @@ Layers that lose most are left in float: the network is made again with each of 
 float (those that make its outputs, and the first), and the error of the outputs tells.
 """
 
-from __future__ import annotations
-
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -17,17 +15,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnxruntime.quantization import (
-    CalibrationDataReader,
-    QuantFormat,
-    QuantType,
-    quantize_static,
-)
+from onnx import ModelProto, TensorProto
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from models.run.reference import WholeModel
+from models.tensors.arrays import Arrays
 from protos.errors import BadRequest
 
-Feeds = Mapping[str, np.ndarray]
+Feeds = Arrays
 
 HEAVY = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _QUANTISED = frozenset({"QuantizeLinear", "DequantizeLinear", "ConvInteger", "MatMulInteger"})
@@ -51,7 +46,7 @@ class Quantiser:
             calibrate it.
     """
 
-    def __init__(self, model: onnx.ModelProto, feeds: Iterable[Feeds], folder: Path) -> None:
+    def __init__(self, model: ModelProto, feeds: Iterable[Feeds], folder: Path) -> None:
         _check(model)
         self._ranges, self._out = folder / "ranges.json", folder / "int8.onnx"
         self._model = _folded(model, folder)
@@ -68,7 +63,7 @@ class Quantiser:
         # The first network calibrates.
         self.made(())
 
-    def made(self, in_float: Collection[str]) -> onnx.ModelProto:
+    def made(self, in_float: Collection[str]) -> ModelProto:
         """The network in eight bits, but for the nodes named and what only follows heavy ones."""
         try:
             with _quietly():
@@ -141,14 +136,14 @@ def _error(actual: Feeds, expected: Feeds) -> float:
     return float(np.mean([each.mean() for each in found]))
 
 
-def _check(model: onnx.ModelProto) -> None:
+def _check(model: ModelProto) -> None:
     kinds = {node.op_type for node in model.graph.node}
     if kinds & _QUANTISED or any(kind.startswith("QLinear") for kind in kinds):
         raise NotQuantised(
             cause="the network is quantised already", cure="Give the float network it was made of"
         )
     inputs = {value.type.tensor_type.elem_type for value in model.graph.input}
-    if onnx.TensorProto.FLOAT16 in inputs:
+    if TensorProto.FLOAT16 in inputs:
         raise NotQuantised(
             cause="the network takes half precision", cure="Give its export in float32"
         )
@@ -159,7 +154,7 @@ def _check(model: onnx.ModelProto) -> None:
         )
 
 
-def _folded(model: onnx.ModelProto, where: Path) -> onnx.ModelProto:
+def _folded(model: ModelProto, where: Path) -> ModelProto:
     """The network with its normalisations folded into convolutions, by onnxruntime."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
@@ -175,7 +170,7 @@ def _folded(model: onnx.ModelProto, where: Path) -> onnx.ModelProto:
         ) from error
 
 
-def _tail(model: onnx.ModelProto) -> list[str]:
+def _tail(model: ModelProto) -> list[str]:
     """Light nodes that no heavy one follows: a head's boxes and scores, of different magnitudes."""
     leads = _leading_to_heavy(model)
     return [
@@ -185,7 +180,7 @@ def _tail(model: onnx.ModelProto) -> list[str]:
     ]
 
 
-def _last(model: onnx.ModelProto) -> set[str]:
+def _last(model: ModelProto) -> set[str]:
     """Heavy nodes that no other heavy one follows."""
     leads = _leading_to_heavy(model)
     return {
@@ -195,7 +190,7 @@ def _last(model: onnx.ModelProto) -> set[str]:
     }
 
 
-def _leading_to_heavy(model: onnx.ModelProto) -> set[str]:
+def _leading_to_heavy(model: ModelProto) -> set[str]:
     """Tensors that a heavy node depends on."""
     found: set[str] = set()
     for node in reversed(model.graph.node):

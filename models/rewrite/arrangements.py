@@ -5,13 +5,10 @@ map apart and put it together again, with no rows in between. The effect of such
 applying it to the indices of the elements.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
-import onnx
-from onnx import helper
+from onnx import NodeProto, helper
 
 from models.graph.shapes import TensorInfo
 from models.operators.arrange import DOMAIN, OP, Step, rearranged
@@ -27,11 +24,11 @@ _MOST_READ = 3
 
 
 def arranged(
-    nodes: Sequence[onnx.NodeProto],
+    nodes: Sequence[NodeProto],
     tensors: Mapping[str, TensorInfo],
     outputs: Iterable[str],
     rows: Container[str] = (),
-) -> list[onnx.NodeProto]:
+) -> list[NodeProto]:
     """The nodes, with each chain that keeps rows along axis 2 as one; `rows` are the tensors whose
     rows lie elsewhere.
     """
@@ -41,7 +38,7 @@ def arranged(
             readers.setdefault(name, []).append(index)
     ends = frozenset(outputs)
     gone: set[int] = set()
-    whole: dict[int, onnx.NodeProto] = {}
+    whole: dict[int, NodeProto] = {}
     for index in range(len(nodes)):
         if index in gone:
             continue
@@ -59,7 +56,7 @@ def arranged(
 
 
 def _chain(
-    nodes: Sequence[onnx.NodeProto],
+    nodes: Sequence[NodeProto],
     index: int,
     readers: Mapping[str, Sequence[int]],
     ends: frozenset[str],
@@ -74,9 +71,7 @@ def _chain(
         index = after[0]
 
 
-def _as_one(
-    chain: Sequence[onnx.NodeProto], tensors: Mapping[str, TensorInfo]
-) -> onnx.NodeProto | None:
+def _as_one(chain: Sequence[NodeProto], tensors: Mapping[str, TensorInfo]) -> NodeProto | None:
     """One node for a chain; None where rows don't survive."""
     source, made = chain[0].input[0], chain[-1].output[0]
     if source not in tensors:
@@ -102,7 +97,7 @@ def _as_one(
     return proto
 
 
-def _step(node: onnx.NodeProto, tensors: Mapping[str, TensorInfo]) -> Step:
+def _step(node: NodeProto, tensors: Mapping[str, TensorInfo]) -> Step:
     shape = tensors[node.output[0]].shape
     if node.op_type in _RESHAPING:
         return Step(False, shape)

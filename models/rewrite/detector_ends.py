@@ -11,18 +11,17 @@ and what follows from its position. Entries below the threshold rank behind all 
 their values are, and so do their scores; of equal ones the first comes first, as before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from models.graph.ending import ENTRIES, VALUES, Ending
 from models.graph.shapes import TensorInfo
 from models.rewrite.draft import attributes_of, joined_axis, op_of, slice_of
+from models.tensors.arrays import Arrays
 from models.tensors.boxes import Span
 
 # What only moves entries, or computes their positions.
@@ -40,11 +39,11 @@ _REPEATING = _RESHAPING | {"Cast", "Expand", "Floor", "Tile"}
 
 
 def ending(
-    model: onnx.ModelProto,
-    nodes: Sequence[onnx.NodeProto],
+    model: ModelProto,
+    nodes: Sequence[NodeProto],
     tensors: Mapping[str, TensorInfo],
-    constants: Mapping[str, np.ndarray],
-) -> tuple[list[onnx.NodeProto], Ending | None]:
+    constants: Arrays,
+) -> tuple[list[NodeProto], Ending | None]:
     """The nodes before the ending, and the ending; all nodes and None if there is none like that.
     `nodes` are the model's in topological order.
     """
@@ -79,7 +78,7 @@ def _described(name: str, tensors: Mapping[str, TensorInfo]) -> onnx.ValueInfoPr
     return helper.make_tensor_value_info(name, info.data_type, info.shape)
 
 
-def _picking(nodes: Sequence[onnx.NodeProto], outputs: frozenset[str]) -> list[bool]:
+def _picking(nodes: Sequence[NodeProto], outputs: frozenset[str]) -> list[bool]:
     """Which nodes follow the first TopK, or only prepare what these read. None of them if one does
     anything but move entries.
     """
@@ -102,7 +101,7 @@ def _picking(nodes: Sequence[onnx.NodeProto], outputs: frozenset[str]) -> list[b
     return behind
 
 
-def _chosen(nodes: Sequence[onnx.NodeProto], which: Sequence[bool]) -> Iterator[onnx.NodeProto]:
+def _chosen(nodes: Sequence[NodeProto], which: Sequence[bool]) -> Iterator[NodeProto]:
     return (node for node, is_one in zip(nodes, which, strict=True) if is_one)
 
 
@@ -113,21 +112,21 @@ class _Picked:
     """
 
     tensors: Mapping[str, TensorInfo]
-    constants: Mapping[str, np.ndarray]
-    maker: Mapping[str, onnx.NodeProto]
+    constants: Arrays
+    maker: Mapping[str, NodeProto]
     source: str
-    first: onnx.NodeProto
-    second: onnx.NodeProto
+    first: NodeProto
+    second: NodeProto
     scores: Span
 
     @classmethod
     def of(
         cls,
-        nodes: Sequence[onnx.NodeProto],
+        nodes: Sequence[NodeProto],
         tensors: Mapping[str, TensorInfo],
-        constants: Mapping[str, np.ndarray],
+        constants: Arrays,
         source: str,
-    ) -> _Picked | None:
+    ) -> "_Picked | None":
         """What these nodes pick from the source; None if it is not that."""
         shape = tensors[source].shape
         rankings = [node for node in nodes if op_of(node) == "TopK"]
@@ -230,7 +229,7 @@ class _Picked:
         )
         return bool(np.all(self.constants.get(node.input[1], np.zeros(1)) == count))
 
-    def _gather(self, name: str) -> onnx.NodeProto | None:
+    def _gather(self, name: str) -> NodeProto | None:
         """The node that gathers entries into this tensor."""
         node = self.maker.get(self.plain(name))
         if node is None or op_of(node) != "GatherElements":

@@ -1,17 +1,15 @@
 """A graph that is being rewritten."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx
-from onnx import helper
+from onnx import NodeProto, helper
 
 from models.graph.shapes import TensorInfo
 from models.operators.declaration import Attribute, with_attributes
+from models.tensors.arrays import Arrays
 
 
 @dataclass
@@ -26,9 +24,9 @@ class Draft:
     tensors: dict[str, TensorInfo]
     constants: dict[str, np.ndarray]
     outputs: frozenset[str]
-    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    nodes: list[NodeProto] = field(default_factory=list)
     gathered: set[str] = field(default_factory=set)
-    dequantised: dict[str, onnx.NodeProto] = field(default_factory=dict)
+    dequantised: dict[str, NodeProto] = field(default_factory=dict)
     rows: Mapping[str, int] = field(default_factory=dict)
     reshaped: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
 
@@ -90,17 +88,17 @@ class Draft:
         return self.reduce(op, source, output, [2])
 
 
-def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+def attributes_of(node: NodeProto) -> dict[str, Any]:
     """The attributes of a node by name."""
     return {each.name: helper.get_attribute_value(each) for each in node.attribute}
 
 
-def op_of(node: onnx.NodeProto) -> str:
+def op_of(node: NodeProto) -> str:
     """The operator, with its domain in front unless it is ONNX's."""
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
 
 
-def joined_axis(node: onnx.NodeProto, rank: int) -> int:
+def joined_axis(node: NodeProto, rank: int) -> int:
     """The axis along which a Concat joins tensors of so many dimensions."""
     return int(attributes_of(node).get("axis", 1)) % rank
 
@@ -113,9 +111,7 @@ class Slice(NamedTuple):
     stop: int
 
 
-def slice_of(
-    node: onnx.NodeProto, tensors: Mapping[str, TensorInfo], constants: Mapping[str, np.ndarray]
-) -> Slice | None:
+def slice_of(node: NodeProto, tensors: Mapping[str, TensorInfo], constants: Arrays) -> Slice | None:
     """What a Slice takes, if that is a range along one axis alone."""
     if node.op_type != "Slice" or node.input[0] not in tensors:
         return None
@@ -133,8 +129,6 @@ def slice_of(
     return Slice(axis, *ends)
 
 
-def _constant(
-    node: onnx.NodeProto, place: int, constants: Mapping[str, np.ndarray]
-) -> list[int] | None:
+def _constant(node: NodeProto, place: int, constants: Arrays) -> list[int] | None:
     name = node.input[place] if len(node.input) > place else ""
     return constants[name].reshape(-1).tolist() if name in constants else None

@@ -1,7 +1,5 @@
 """Constant folding: values that depend only on constants and static shapes are computed once."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from models.graph.runtime_shapes import NodeShapes
@@ -17,6 +15,7 @@ from models.graph.shapes import TensorInfo, infer_node, info_of
 from models.graph.soundness import outer_names, reads, rename, require_schema, without_unread
 from models.operators.fitting import fitting
 from models.operators.pointwise import BROADCASTING
+from models.tensors.arrays import Arrays
 
 # Folding must not blow up a model, nor take long: nodes stay that would make it larger by more than
 # this, or by more than all of them may, and when so much has been computed.
@@ -40,12 +39,12 @@ _NO = np.array(False)
 
 
 def fold_constants(
-    model: onnx.ModelProto,
+    model: ModelProto,
     tensors: Mapping[str, TensorInfo],
-    constants: Mapping[str, np.ndarray],
+    constants: Arrays,
     runtime: NodeShapes,
     grown: int = 0,
-) -> tuple[list[onnx.NodeProto], dict[str, np.ndarray], dict[str, TensorInfo]]:
+) -> tuple[list[NodeProto], dict[str, np.ndarray], dict[str, TensorInfo]]:
     """The remaining nodes, the constants they use, and shapes that only `runtime` knew; `model`'s
     nodes are in topological order. `grown`: bytes folded so far.
 
@@ -61,11 +60,11 @@ def fold_constants(
     outputs = {value.name for value in model.graph.output}
     inside = {name for node in model.graph.node for name in outer_names(node)}
     read = {name for node in model.graph.node for name in node.input} | outputs | inside
-    kept: list[onnx.NodeProto] = []
+    kept: list[NodeProto] = []
     budget = _Budget(model.graph.node, outputs, constants, grown)
     left = deque(model.graph.node)
     while left:
-        node = onnx.NodeProto()
+        node = NodeProto()
         node.CopyFrom(left.popleft())
         node.input[:] = [renamed.get(name, name) for name in node.input]
         if node.op_type == "If" and node.input[0] in known:
@@ -108,7 +107,7 @@ def fold_constants(
     return alive, {k: v for k, v in known.items() if k in needed}, told
 
 
-def _is_transparent(node: onnx.NodeProto, known: Mapping[str, np.ndarray]) -> bool:
+def _is_transparent(node: NodeProto, known: Arrays) -> bool:
     """Whether its first output is its first input: a Dropout's, unless it is trained."""
     trained = known.get(node.input[2]) if node.op_type == "Dropout" and node.input[2:] else _NO
     return node.op_type in _TRANSPARENT and trained is not None and not trained.any()
@@ -118,11 +117,7 @@ class _Budget:
     """What may still be folded. Constants that nothing reads any more make room."""
 
     def __init__(
-        self,
-        nodes: Iterable[onnx.NodeProto],
-        outputs: Iterable[str],
-        constants: Mapping[str, np.ndarray],
-        grown: int,
+        self, nodes: Iterable[NodeProto], outputs: Iterable[str], constants: Arrays, grown: int
     ) -> None:
         self._left, self._computed = _GROWN_BYTES_IN_ALL - grown, 0
         self._readers = Counter(name for node in nodes for name in reads(node))
@@ -133,7 +128,7 @@ class _Budget:
         """What read `name` will read `source`."""
         self._readers[source] += self._readers[name] - 1
 
-    def allows(self, node: onnx.NodeProto, size_bytes: int) -> bool:
+    def allows(self, node: NodeProto, size_bytes: int) -> bool:
         """Whether a node may be folded that makes so much."""
         if node.op_type == "Constant":  # its values are in the file
             return True
@@ -141,7 +136,7 @@ class _Budget:
         most = min(_GROWN_BYTES, self._left)
         return grows <= most and self._computed + size_bytes <= _COMPUTED_BYTES
 
-    def spend(self, node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> list[str]:
+    def spend(self, node: NodeProto, values: Arrays) -> list[str]:
         """A node was folded: which constants nothing reads any more."""
         sizes = {name: value.nbytes for name, value in values.items()}
         unread = self._last_read(node)
@@ -153,7 +148,7 @@ class _Budget:
         self._sizes |= sizes
         return unread
 
-    def _last_read(self, node: onnx.NodeProto) -> list[str]:
+    def _last_read(self, node: NodeProto) -> list[str]:
         """The constants that only this node still reads."""
         times = Counter(node.input)
         return [
@@ -161,14 +156,14 @@ class _Budget:
         ]
 
 
-def _type_of(name: str, tensors: Mapping[str, TensorInfo], known: Mapping[str, np.ndarray]) -> int:
+def _type_of(name: str, tensors: Mapping[str, TensorInfo], known: Arrays) -> int:
     """The element type of a tensor; 0 if it is not known."""
     if name in known:
         return info_of(known[name]).data_type
-    return tensors[name].data_type if name in tensors else onnx.TensorProto.UNDEFINED
+    return tensors[name].data_type if name in tensors else TensorProto.UNDEFINED
 
 
-def _empty(node: onnx.NodeProto, tensors: Mapping[str, TensorInfo]) -> dict[str, np.ndarray]:
+def _empty(node: NodeProto, tensors: Mapping[str, TensorInfo]) -> dict[str, np.ndarray]:
     """The node's outputs, if none of them has elements."""
     made = [name for name in node.output if name]
     if not all(name in tensors and 0 in tensors[name].shape for name in made):
@@ -177,9 +172,9 @@ def _empty(node: onnx.NodeProto, tensors: Mapping[str, TensorInfo]) -> dict[str,
 
 
 def _evaluate(
-    node: onnx.NodeProto,
+    node: NodeProto,
     tensors: Mapping[str, TensorInfo],
-    known: Mapping[str, np.ndarray],
+    known: Arrays,
     opsets: list[onnx.OperatorSetIdProto],
     budget: _Budget,
 ) -> dict[str, np.ndarray] | None:
@@ -224,7 +219,7 @@ def _evaluate(
     return values if all(value.dtype.kind in "fiub" for value in values.values()) else None
 
 
-def _multiplied(node: onnx.NodeProto, feeds: Mapping[str, np.ndarray], size: int) -> int:
+def _multiplied(node: NodeProto, feeds: Arrays, size: int) -> int:
     """At most how many multiplications a product takes."""
     match node.op_type:
         case "MatMul":
@@ -238,7 +233,7 @@ def _multiplied(node: onnx.NodeProto, feeds: Mapping[str, np.ndarray], size: int
     return 0
 
 
-def _by_runtime(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
+def _by_runtime(model: ModelProto, feeds: Arrays) -> Sequence[np.ndarray]:
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 3
     session = ort.InferenceSession(
@@ -248,7 +243,7 @@ def _by_runtime(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> Sequ
     return results
 
 
-def _foldable(node: onnx.NodeProto) -> bool:
+def _foldable(node: NodeProto) -> bool:
     """Whether the node is deterministic and takes bounded time. Dequantised weights are not folded:
     quantised ones have special kernels and a quarter of the bytes.
     """
@@ -260,8 +255,8 @@ def _foldable(node: onnx.NodeProto) -> bool:
 
 
 def taken_branch(
-    node: onnx.NodeProto, condition: np.ndarray, opsets: Iterable[onnx.OperatorSetIdProto]
-) -> list[onnx.NodeProto]:
+    node: NodeProto, condition: np.ndarray, opsets: Iterable[onnx.OperatorSetIdProto]
+) -> list[NodeProto]:
     """The nodes of the branch, which make the outputs of the If. What else they make has names that
     begin with its first output: both branches may use the same.
 
@@ -277,7 +272,7 @@ def taken_branch(
         return _nodes(node, branch)
 
 
-def _nodes(node: onnx.NodeProto, branch: onnx.GraphProto) -> list[onnx.NodeProto]:
+def _nodes(node: NodeProto, branch: GraphProto) -> list[NodeProto]:
     own = [*(each.name for each in branch.initializer)]
     own += [name for inner in branch.node for name in inner.output if name]
     made = next(filter(None, node.output))
@@ -287,7 +282,7 @@ def _nodes(node: onnx.NodeProto, branch: onnx.GraphProto) -> list[onnx.NodeProto
         for each in branch.initializer
     ]
     for inner in branch.node:
-        copied = onnx.NodeProto()
+        copied = NodeProto()
         copied.CopyFrom(inner)
         rename(copied, renamed)
         nodes.append(copied)

@@ -4,17 +4,15 @@ worker's onnxruntime fuses its part again.
 Its definitions are in its ContribOperators.md; what is not written out here runs whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import onnx
-from onnx import helper
+from onnx import NodeProto, TensorProto, helper
 
 from models.graph.shapes import TensorInfo, info_of
 from models.rewrite.draft import Draft, attributes_of
+from models.tensors.arrays import Arrays
 from models.tensors.wire import RUNTIME
 
 # The settings of each activation that is fused with a convolution or a product.
@@ -42,7 +40,7 @@ class _Activation(NamedTuple):
     settings: dict[str, float]
 
 
-def _activation(draft: Draft, node: onnx.NodeProto) -> _Activation | None:
+def _activation(draft: Draft, node: NodeProto) -> _Activation | None:
     """None if it is unknown or a setting is missing; the operator is empty if there is none."""
     given = attributes_of(node)
     op = given.get("activation", b"").decode()
@@ -61,7 +59,7 @@ def _activation(draft: Draft, node: onnx.NodeProto) -> _Activation | None:
 
 def _write(
     draft: Draft,
-    node: onnx.NodeProto,
+    node: NodeProto,
     op: str,
     inputs: Sequence[str],
     output: str,
@@ -70,13 +68,13 @@ def _write(
     without: Container[str] = (),
 ) -> str:
     """Writes an operator with the attributes of a node."""
-    one = onnx.NodeProto(op_type=op, input=inputs, output=[output], name=output, domain=domain)
+    one = NodeProto(op_type=op, input=inputs, output=[output], name=output, domain=domain)
     one.attribute.extend(each for each in node.attribute if each.name not in without)
     draft.nodes.append(one)
     return output
 
 
-def _finished(draft: Draft, node: onnx.NodeProto, source: str, activation: _Activation) -> bool:
+def _finished(draft: Draft, node: NodeProto, source: str, activation: _Activation) -> bool:
     """Writes what follows, up to the node's output, and names the last step after the node."""
     made, (op, settings) = node.output[0], activation
     if op == "Clip" and draft.opset >= _CLIP_BY_INPUTS_SINCE:
@@ -92,7 +90,7 @@ def _finished(draft: Draft, node: onnx.NodeProto, source: str, activation: _Acti
     return True
 
 
-def _conv(draft: Draft, node: onnx.NodeProto) -> bool:
+def _conv(draft: Draft, node: NodeProto) -> bool:
     """FusedConv: activation(Conv(X, W, B) + Z)."""
     activation = _activation(draft, node)
     if activation is None:
@@ -104,7 +102,7 @@ def _conv(draft: Draft, node: onnx.NodeProto) -> bool:
     return _finished(draft, node, found, activation)
 
 
-def _gemm(draft: Draft, node: onnx.NodeProto) -> bool:
+def _gemm(draft: Draft, node: NodeProto) -> bool:
     """FusedGemm: activation(Gemm(A, B, C))."""
     activation = _activation(draft, node)
     bias = len(node.input) > 2 and bool(node.input[2])
@@ -115,7 +113,7 @@ def _gemm(draft: Draft, node: onnx.NodeProto) -> bool:
     return _finished(draft, node, product, activation)
 
 
-def _matmul(draft: Draft, node: onnx.NodeProto) -> bool:
+def _matmul(draft: Draft, node: NodeProto) -> bool:
     """FusedMatMul: alpha times the product of A and B, the last two axes of which are exchanged
     first if transA, transB say so.
     """
@@ -137,7 +135,7 @@ def _matmul(draft: Draft, node: onnx.NodeProto) -> bool:
     return True
 
 
-def _gelu(draft: Draft, node: onnx.NodeProto) -> bool:
+def _gelu(draft: Draft, node: NodeProto) -> bool:
     """BiasGelu, and FastGelu with a bias."""
     if len(node.input) < 2 or not node.input[1]:
         return False
@@ -148,7 +146,7 @@ def _gelu(draft: Draft, node: onnx.NodeProto) -> bool:
     return True
 
 
-def _skip_norm(draft: Draft, node: onnx.NodeProto) -> bool:
+def _skip_norm(draft: Draft, node: NodeProto) -> bool:
     """(Skip)LayerNormalization of a sum of the input, the skipped tensor and a bias."""
     op, made = node.op_type.removeprefix("Skip"), node.output[0]
     _, mean, spread, total = [*node.output, *[""] * 3][:4]
@@ -167,13 +165,11 @@ def _skip_norm(draft: Draft, node: onnx.NodeProto) -> bool:
     return True
 
 
-_Nodes = list[onnx.NodeProto]
+_Nodes = list[NodeProto]
 
 
 def integer_products(
-    nodes: Iterable[onnx.NodeProto],
-    tensors: Mapping[str, TensorInfo],
-    constants: Mapping[str, np.ndarray],
+    nodes: Iterable[NodeProto], tensors: Mapping[str, TensorInfo], constants: Arrays
 ) -> tuple[_Nodes, dict[str, TensorInfo]]:
     """DynamicQuantizeMatMul and MatMulIntegerToFloat as the integer products that they are, and the
     tensors that are known then.
@@ -196,7 +192,7 @@ def integer_products(
 _INTEGER = {"DynamicQuantizeMatMul": 5, "MatMulIntegerToFloat": 7}
 
 
-def _integer_product(node: onnx.NodeProto, known: dict[str, TensorInfo]) -> _Nodes:
+def _integer_product(node: NodeProto, known: dict[str, TensorInfo]) -> _Nodes:
     """scale_A scale_B (A - zero_A)(B - zero_B) + bias."""
     made, written = node.output[0], _Nodes()
     result = known[made]
@@ -215,16 +211,16 @@ def _integer_product(node: onnx.NodeProto, known: dict[str, TensorInfo]) -> _Nod
         write(
             "DynamicQuantizeLinear",
             [source],
-            (first, TensorInfo(known[source].shape, onnx.TensorProto.UINT8)),
-            (scale, TensorInfo((), onnx.TensorProto.FLOAT)),
-            (point, TensorInfo((), onnx.TensorProto.UINT8)),
+            (first, TensorInfo(known[source].shape, TensorProto.UINT8)),
+            (scale, TensorInfo((), TensorProto.FLOAT)),
+            (point, TensorInfo((), TensorProto.UINT8)),
         )
     else:
         first, second, scale, second_scale, point, second_point, bias = names
     factors = [first, second, point, second_point]
     while not factors[-1]:
         factors.pop()
-    integers = (f"{made}__integers", TensorInfo(result.shape, onnx.TensorProto.INT32))
+    integers = (f"{made}__integers", TensorInfo(result.shape, TensorProto.INT32))
     found = write("MatMulInteger", factors, integers)
     found = write("Cast", [found], (f"{made}__wide", result))
     written[-1].attribute.append(helper.make_attribute("to", result.data_type))

@@ -9,14 +9,12 @@ in which a large mean causes no cancellation. The result is one value per channe
 devices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import onnx
+from onnx import NodeProto, TensorProto
 
 from models.rewrite.draft import Draft, attributes_of
 
@@ -65,7 +63,7 @@ def _of_map(draft: Draft, x: str, made: str, *, channels: bool) -> Moments:
     return _of_parts(draft, rows, f"{made}__map", average)
 
 
-def _spread(draft: Draft, node: onnx.NodeProto, variance: str, epsilon: float) -> str:
+def _spread(draft: Draft, node: NodeProto, variance: str, epsilon: float) -> str:
     """The square root of variance + epsilon."""
     made = node.output[0]
     dtype = draft.tensors[node.input[0]].dtype
@@ -75,7 +73,7 @@ def _spread(draft: Draft, node: onnx.NodeProto, variance: str, epsilon: float) -
 
 
 def _scaled(
-    draft: Draft, node: onnx.NodeProto, found: Moments, scale: np.ndarray, bias: np.ndarray
+    draft: Draft, node: NodeProto, found: Moments, scale: np.ndarray, bias: np.ndarray
 ) -> None:
     """(x - mean) * (scale / spread) + bias, both per channel."""
     made, rank = node.output[0], len(draft.shape(node.input[0]))
@@ -92,17 +90,17 @@ def _scaled(
     draft.nodes[-1].name = node.name or made
 
 
-def _is_map(draft: Draft, node: onnx.NodeProto) -> bool:
+def _is_map(draft: Draft, node: NodeProto) -> bool:
     shape = draft.shape(node.input[0])
     known = all(name in draft.constants for name in node.input[1:])
     return len(shape) == 4 and shape[0] == 1 and known
 
 
-def _epsilon(node: onnx.NodeProto) -> float:
+def _epsilon(node: NodeProto) -> float:
     return float(attributes_of(node).get("epsilon", 1e-5))
 
 
-def _instance(draft: Draft, node: onnx.NodeProto) -> bool:
+def _instance(draft: Draft, node: NodeProto) -> bool:
     """One group for each channel, or, where a map was reshaped to (1, groups, elements), for some
     of the channels, as exporters write GroupNorm before opset 18.
     """
@@ -111,7 +109,7 @@ def _instance(draft: Draft, node: onnx.NodeProto) -> bool:
     source, made, shape = node.input[0], node.output[0], draft.shape(node.input[0])
     if source not in draft.reshaped or len(shape) != 3:
         return False
-    of_map = onnx.NodeProto()
+    of_map = NodeProto()
     of_map.CopyFrom(node)
     of_map.input[0], map_shape = draft.reshaped[source]
     of_map.output[0] = f"{made}__map"
@@ -123,12 +121,12 @@ def _instance(draft: Draft, node: onnx.NodeProto) -> bool:
     return True
 
 
-def _group(draft: Draft, node: onnx.NodeProto) -> bool:
+def _group(draft: Draft, node: NodeProto) -> bool:
     groups = int(attributes_of(node).get("num_groups", 1))
     return _is_map(draft, node) and _in_groups(draft, node, groups)
 
 
-def _in_groups(draft: Draft, node: onnx.NodeProto, groups: int) -> bool:
+def _in_groups(draft: Draft, node: NodeProto, groups: int) -> bool:
     channels = draft.shape(node.input[0])[1]
     if channels % groups:
         return False
@@ -136,16 +134,14 @@ def _in_groups(draft: Draft, node: onnx.NodeProto, groups: int) -> bool:
     return True
 
 
-def _in_single(
-    draft: Draft, node: onnx.NodeProto, write: Callable[[Draft, onnx.NodeProto], None]
-) -> None:
+def _in_single(draft: Draft, node: NodeProto, write: Callable[[Draft, NodeProto], None]) -> None:
     """Writes a normalisation, that of halves in single precision, as onnxruntime computes it: the
     squares of a map's values may be too large for halves.
     """
-    if draft.tensors[node.input[0]].data_type != onnx.TensorProto.FLOAT16:
+    if draft.tensors[node.input[0]].data_type != TensorProto.FLOAT16:
         write(draft, node)
         return
-    made, wide = node.output[0], onnx.NodeProto()
+    made, wide = node.output[0], NodeProto()
     wide.CopyFrom(node)
     wide.name, wide.output[0] = "", f"{made}__single"
     for place, name in enumerate(node.input):
@@ -153,13 +149,13 @@ def _in_single(
         if name in draft.constants:
             wide.input[place] = draft.constant(label, draft.constants[name].astype(np.float32))
         elif name:
-            wide.input[place] = draft.cast(name, label, onnx.TensorProto.FLOAT)
+            wide.input[place] = draft.cast(name, label, TensorProto.FLOAT)
     write(draft, wide)
-    draft.emit("Cast", [wide.output[0]], made, to=onnx.TensorProto.FLOAT16)
+    draft.emit("Cast", [wide.output[0]], made, to=TensorProto.FLOAT16)
     draft.nodes[-1].name = node.name or made
 
 
-def _write_groups(draft: Draft, node: onnx.NodeProto, groups: int) -> None:
+def _write_groups(draft: Draft, node: NodeProto, groups: int) -> None:
     channels = draft.shape(node.input[0])[1]
     each = channels // groups
     found = _of_map(draft, node.input[0], node.output[0], channels=groups == 1)
@@ -185,7 +181,7 @@ def _group_average(draft: Draft, channels: int, groups: int) -> Average:
     return average
 
 
-def _mean_variance(draft: Draft, node: onnx.NodeProto) -> bool:
+def _mean_variance(draft: Draft, node: NodeProto) -> bool:
     axes = attributes_of(node).get("axes", [0, 2, 3])
     if not _is_map(draft, node) or axes not in ([0, 2, 3], [2, 3]):
         return False
@@ -193,7 +189,7 @@ def _mean_variance(draft: Draft, node: onnx.NodeProto) -> bool:
     return True
 
 
-def _write_mean_variance(draft: Draft, node: onnx.NodeProto) -> None:
+def _write_mean_variance(draft: Draft, node: NodeProto) -> None:
     """(x - mean) / (sqrt(variance) + 1e-9) [ONNX, MeanVarianceNormalization]."""
     x, made = node.input[0], node.output[0]
     found = _of_map(draft, x, made, channels=False)
@@ -204,7 +200,7 @@ def _write_mean_variance(draft: Draft, node: onnx.NodeProto) -> None:
     draft.emit("Div", [apart, spread], made)
 
 
-def _layer(draft: Draft, node: onnx.NodeProto) -> bool:
+def _layer(draft: Draft, node: NodeProto) -> bool:
     """Normalisation over channels, rows and columns at once; one over the last axis only stays."""
     shape = draft.shape(node.input[0])
     axis = int(attributes_of(node).get("axis", -1)) % len(shape)
@@ -214,7 +210,7 @@ def _layer(draft: Draft, node: onnx.NodeProto) -> bool:
     return True
 
 
-def _write_layer(draft: Draft, node: onnx.NodeProto) -> None:
+def _write_layer(draft: Draft, node: NodeProto) -> None:
     x, made = node.input[0], node.output[0]
     found = _of_map(draft, x, made, channels=True)
     spread = _spread(draft, node, found.variance, _epsilon(node))

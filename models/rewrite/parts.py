@@ -2,13 +2,11 @@
 is in parts then, and which of its constants are cut.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import onnx
+from onnx import NodeProto
 
 from models.graph.graph import ROWS
 from models.operators import LAYER_NORMS, LINEAR
@@ -36,18 +34,16 @@ class Change:
     shape: Sequence[int] | None = None
 
 
-def change_of(draft: Draft, node: onnx.NodeProto, read: Mapping[str, TensorParts]) -> Change | None:
+def change_of(draft: Draft, node: NodeProto, read: Mapping[str, TensorParts]) -> Change | None:
     """How a node that reads these parts is divided; None if it cannot be."""
     rule = _RULES.get(op_of(node))
     return rule(draft, node, read) if rule else None
 
 
-_Rule = Callable[[Draft, onnx.NodeProto, Mapping[str, TensorParts]], Change | None]
+_Rule = Callable[[Draft, NodeProto, Mapping[str, TensorParts]], Change | None]
 
 
-def _elementwise(
-    draft: Draft, node: onnx.NodeProto, read: Mapping[str, TensorParts]
-) -> Change | None:
+def _elementwise(draft: Draft, node: NodeProto, read: Mapping[str, TensorParts]) -> Change | None:
     out = draft.shape(node.output[0])
     places = {len(out) - len(draft.shape(name)) + each.axis for name, each in read.items()}
     if len(places) > 1:
@@ -65,7 +61,7 @@ def _elementwise(
     return Change(axis, sliced)
 
 
-def _linear(draft: Draft, node: onnx.NodeProto, read: Mapping[str, TensorParts]) -> Change | None:
+def _linear(draft: Draft, node: NodeProto, read: Mapping[str, TensorParts]) -> Change | None:
     """Quantize and Dequantize; scales of the parts' axis are cut."""
     parts, given = read.get(node.input[0]), attributes_of(node)
     if parts is None or given.get("block_size", 0):
@@ -82,7 +78,7 @@ def _linear(draft: Draft, node: onnx.NodeProto, read: Mapping[str, TensorParts])
     return Change(parts.axis, several) if fixed else None
 
 
-def _concat(draft: Draft, node: onnx.NodeProto, read: Mapping[str, TensorParts]) -> Change | None:
+def _concat(draft: Draft, node: NodeProto, read: Mapping[str, TensorParts]) -> Change | None:
     axes = {each.axis for each in read.values()}
     along = joined_axis(node, len(draft.shape(node.output[0])))
     if len(axes) > 1 or along in axes or any(name not in read for name in node.input):
@@ -90,16 +86,14 @@ def _concat(draft: Draft, node: onnx.NodeProto, read: Mapping[str, TensorParts])
     return Change(axes.pop(), {})
 
 
-def _first(
-    draft: Draft, node: onnx.NodeProto, read: Mapping[str, TensorParts]
-) -> TensorParts | None:
+def _first(draft: Draft, node: NodeProto, read: Mapping[str, TensorParts]) -> TensorParts | None:
     """The parts of the first input, if all other inputs are constant."""
     others = (name for name in node.input[1:] if name)
     first = read.get(node.input[0])
     return first if first and all(map(draft.is_fixed, others)) else None
 
 
-def _reshape(draft: Draft, node: onnx.NodeProto, read: Mapping[str, TensorParts]) -> Change | None:
+def _reshape(draft: Draft, node: NodeProto, read: Mapping[str, TensorParts]) -> Change | None:
     parts = _first(draft, node, read)
     if parts is None:
         return None
@@ -111,9 +105,7 @@ def _reshape(draft: Draft, node: onnx.NodeProto, read: Mapping[str, TensorParts]
     return None
 
 
-def _transpose(
-    draft: Draft, node: onnx.NodeProto, read: Mapping[str, TensorParts]
-) -> Change | None:
+def _transpose(draft: Draft, node: NodeProto, read: Mapping[str, TensorParts]) -> Change | None:
     parts = _first(draft, node, read)
     if parts is None:
         return None
@@ -122,7 +114,7 @@ def _transpose(
     return Change(order.index(parts.axis), {})
 
 
-def _slice(draft: Draft, node: onnx.NodeProto, read: Mapping[str, TensorParts]) -> Change | None:
+def _slice(draft: Draft, node: NodeProto, read: Mapping[str, TensorParts]) -> Change | None:
     parts = _first(draft, node, read)
     if parts is None:
         return None
@@ -134,9 +126,7 @@ def _slice(draft: Draft, node: onnx.NodeProto, read: Mapping[str, TensorParts]) 
     return Change(parts.axis, {}) if apart else None
 
 
-def _along_another(
-    draft: Draft, node: onnx.NodeProto, read: Mapping[str, TensorParts]
-) -> Change | None:
+def _along_another(draft: Draft, node: NodeProto, read: Mapping[str, TensorParts]) -> Change | None:
     """Softmax and reductions along another axis."""
     parts = _first(draft, node, read)
     if parts is None:
@@ -155,7 +145,7 @@ def _along_another(
     return None if parts.axis in [axis % rank for axis in axes] else Change(parts.axis, {})
 
 
-def _by_row(draft: Draft, node: onnx.NodeProto, read: Mapping[str, TensorParts]) -> Change | None:
+def _by_row(draft: Draft, node: NodeProto, read: Mapping[str, TensorParts]) -> Change | None:
     """MatMul and normalisation of each row on its own."""
     parts, rank = _first(draft, node, read), len(draft.shape(node.output[0]))
     if parts is None or rank != len(draft.shape(node.input[0])):
@@ -164,7 +154,7 @@ def _by_row(draft: Draft, node: onnx.NodeProto, read: Mapping[str, TensorParts])
     return Change(parts.axis, {}) if parts.axis < mixed else None
 
 
-def _conv(draft: Draft, node: onnx.NodeProto, read: Mapping[str, TensorParts]) -> Change | None:
+def _conv(draft: Draft, node: NodeProto, read: Mapping[str, TensorParts]) -> Change | None:
     """With a window of one along the parts."""
     parts, given = _first(draft, node, read), attributes_of(node)
     if parts is None or parts.axis < ROWS or str(given.get("auto_pad", b"")).startswith("b'SAME"):

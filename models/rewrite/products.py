@@ -1,12 +1,10 @@
 """Einsum and Attention as the matrix products that they consist of, which are divided by rows."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 
 import numpy as np
-import onnx
+from onnx import NodeProto
 
 from models.rewrite.draft import Draft, attributes_of
 
@@ -22,7 +20,7 @@ class _Terms(NamedTuple):
     right: str
 
 
-def einsum(draft: Draft, node: onnx.NodeProto) -> bool:
+def einsum(draft: Draft, node: NodeProto) -> bool:
     """A product of two tensors summed over what both have: transposed, multiplied and transposed
     back.
     """
@@ -91,7 +89,7 @@ def _transposed(draft: Draft, source: str, made: str, given: str, wanted: str) -
     return draft.emit("Transpose", [source], made, perm=[given.index(each) for each in wanted])
 
 
-def attention(draft: Draft, node: onnx.NodeProto) -> bool:
+def attention(draft: Draft, node: NodeProto) -> bool:
     """softmax(Q K^T / sqrt(D) + mask) V [ONNX, Attention], without a cache of keys, with as many
     heads of keys as of queries.
     """
@@ -119,7 +117,7 @@ def attention(draft: Draft, node: onnx.NodeProto) -> bool:
     return True
 
 
-def multi_head(draft: Draft, node: onnx.NodeProto) -> bool:
+def multi_head(draft: Draft, node: NodeProto) -> bool:
     """onnxruntime's MultiHeadAttention: the same of tensors (B, S, H x D), to which a bias may be
     added first; without a cache, a padding or a causal mask.
     """
@@ -145,7 +143,7 @@ def multi_head(draft: Draft, node: onnx.NodeProto) -> bool:
     return True
 
 
-def self_attention(draft: Draft, node: onnx.NodeProto) -> bool:
+def self_attention(draft: Draft, node: NodeProto) -> bool:
     """onnxruntime's Attention: queries, keys and values are one product of the input (B, S, C) with
     weights (C, Q + K + V); without a cache or a mask.
     """
@@ -175,7 +173,7 @@ def self_attention(draft: Draft, node: onnx.NodeProto) -> bool:
     return True
 
 
-def _is_plain(draft: Draft, node: onnx.NodeProto, names: list[str]) -> bool:
+def _is_plain(draft: Draft, node: NodeProto, names: list[str]) -> bool:
     """Whether an attention has one output, no causal mask, and all of these inputs, of which the
     last is added to the scores, if it is given.
     """
@@ -206,7 +204,7 @@ def _in_heads(draft: Draft, parts: list[_Part], made: str, heads: int) -> list[_
     return found
 
 
-def _attend(draft: Draft, node: onnx.NodeProto, parts: list[_Part], mask: str) -> None:
+def _attend(draft: Draft, node: NodeProto, parts: list[_Part], mask: str) -> None:
     """Writes the products of queries, keys and values (B, H, S, D); the mask may be empty."""
     queries, keys, values = parts
     made = node.output[0]
@@ -231,13 +229,7 @@ def _attend(draft: Draft, node: onnx.NodeProto, parts: list[_Part], mask: str) -
 
 
 def _mask(
-    draft: Draft,
-    mask: str,
-    made: str,
-    scores: tuple[int, ...],
-    dtype: np.dtype,
-    *,
-    causal: bool,
+    draft: Draft, mask: str, made: str, scores: tuple[int, ...], dtype: np.dtype, *, causal: bool
 ) -> str | None:
     """What is added to the scores, "" for nothing; None if it is not a constant that fits."""
     if not mask and not causal:

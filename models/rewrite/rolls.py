@@ -4,16 +4,13 @@ If something is done to either part before they are joined, as quantising it, th
 the rolled tensor instead: there they lie in the order in which they are joined.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import onnx
-from onnx import helper
+from onnx import NodeProto, helper
 
 from models.graph.graph import ROWS
 from models.graph.shapes import TensorInfo
@@ -38,7 +35,7 @@ class _Part(NamedTuple):
     last: str
     source: str
     taken: Slice
-    wide: onnx.NodeProto | None
+    wide: NodeProto | None
 
     @property
     def origin(self) -> tuple[str, ...]:
@@ -60,11 +57,8 @@ class _Roll(NamedTuple):
 
 
 def rolled(
-    nodes: Sequence[onnx.NodeProto],
-    draft: Draft,
-    tensors: dict[str, TensorInfo],
-    rows: dict[str, int],
-) -> list[onnx.NodeProto]:
+    nodes: Sequence[NodeProto], draft: Draft, tensors: dict[str, TensorInfo], rows: dict[str, int]
+) -> list[NodeProto]:
     """The nodes with each such Concat as one; adds the tensors that are new to `tensors` and, if
     need be, to `rows`. Writes them, and new constants, to `draft`.
     """
@@ -92,11 +86,11 @@ def rolled(
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    maker: Mapping[str, onnx.NodeProto]
+    maker: Mapping[str, NodeProto]
     draft: Draft
     rows: Mapping[str, int]
 
-    def roll(self, node: onnx.NodeProto) -> _Roll | None:
+    def roll(self, node: NodeProto) -> _Roll | None:
         """What a node rolls, if it rolls something."""
         places, inputs = _JOINING.get(op_of(node), ((), 0))
         if len(node.input) != inputs or not places:
@@ -114,7 +108,7 @@ class _Search:
         roll = _Roll(made, axis, (last, first))
         return None if roll.is_plain and self._quantises_again(node) else roll
 
-    def _quantises_again(self, node: onnx.NodeProto) -> bool:
+    def _quantises_again(self, node: NodeProto) -> bool:
         """Whether what is joined gets another scale or zero point."""
         if node.op_type == "Concat":
             return False
@@ -123,7 +117,7 @@ class _Search:
         same = len(known) == len(given) and _are_equal(known[:3]) and _are_equal(known[3:])
         return not same
 
-    def _scaled_along(self, wide: onnx.NodeProto | None, axis: int) -> bool:
+    def _scaled_along(self, wide: NodeProto | None, axis: int) -> bool:
         """Whether rows have scales of their own, which do not move with them."""
         if wide is None:
             return False
@@ -177,7 +171,7 @@ class _Writing:
         if target not in self.tensors:
             self.roll(roll, target, target)
         if part.wide is not None:
-            one = onnx.NodeProto()
+            one = NodeProto()
             one.CopyFrom(part.wide)
             wide = f"{part.made}__wide"
             one.name, one.input[0], one.output[0] = wide, target, wide

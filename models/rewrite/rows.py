@@ -6,12 +6,10 @@ order of the map's rows. This finds that axis. It only proposes: whether a node 
 its rows from a part of its input's is for its declaration in the operator table to say.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
 
-import onnx
+from onnx import NodeProto
 
 from models.graph.graph import ROWS
 from models.graph.shapes import TensorInfo
@@ -19,6 +17,7 @@ from models.operators import LAYER_NORMS, LINEAR, REDUCING
 from models.operators.arrange import DOMAIN
 from models.operators.pointwise import BROADCASTING
 from models.rewrite.draft import attributes_of, op_of
+from models.tensors.arrays import Shape
 
 # The axes of a node's inputs (None: constant, or without rows) to that of its output.
 _Axes = Sequence[int | None]
@@ -42,7 +41,7 @@ _KEEPING_SHAPE = BROADCASTING | _ELEMENTWISE | {"Concat", "Gather", "Slice", "Sp
 
 
 def row_axes(
-    nodes: Sequence[onnx.NodeProto],
+    nodes: Sequence[NodeProto],
     tensors: Mapping[str, TensorInfo],
     constants: frozenset[str],
     gathered: Container[str] = (),
@@ -53,7 +52,7 @@ def row_axes(
     """
     found: dict[str, int] = {}
     lost: set[str] = set()
-    readers: dict[str, list[onnx.NodeProto]] = {}
+    readers: dict[str, list[NodeProto]] = {}
     for node in nodes:
         for name in node.input:
             readers.setdefault(name, []).append(node)
@@ -95,7 +94,7 @@ def row_axes(
 
 
 def _inputs(
-    nodes: Sequence[onnx.NodeProto], tensors: Mapping[str, TensorInfo], constants: Container[str]
+    nodes: Sequence[NodeProto], tensors: Mapping[str, TensorInfo], constants: Container[str]
 ) -> list[str]:
     """What the nodes read and none of them makes."""
     made = {name for node in nodes for name in node.output}
@@ -103,9 +102,7 @@ def _inputs(
     return [name for name in read if name in tensors and name not in made and name not in constants]
 
 
-def _turned(
-    name: str, shape: Sequence[int], readers: Mapping[str, Sequence[onnx.NodeProto]]
-) -> int | None:
+def _turned(name: str, shape: Shape, readers: Mapping[str, Sequence[NodeProto]]) -> int | None:
     """The axis of a picture's rows that a network transposes before anything else, as one whose
     channels come last; None if it does not.
     """
@@ -122,9 +119,7 @@ def _turned(
     return axes.pop() if len(axes) == 1 else None
 
 
-def _are_tokens(
-    name: str, shape: Sequence[int], readers: Mapping[str, Sequence[onnx.NodeProto]]
-) -> bool:
+def _are_tokens(name: str, shape: Shape, readers: Mapping[str, Sequence[NodeProto]]) -> bool:
     """Whether what reads a list that is not made from a map's rows takes its elements for tokens:
     a product with weights or a normalisation of each.
     """
@@ -140,7 +135,7 @@ def _are_tokens(
     return False
 
 
-_Rule = Callable[[onnx.NodeProto, Sequence[Sequence[int]], Sequence[int], _Axes], int | None]
+_Rule = Callable[[NodeProto, Sequence[Shape], Shape, _Axes], int | None]
 
 
 def _rule(op: str) -> _Rule:
@@ -151,9 +146,7 @@ def _rule(op: str) -> _Rule:
     return _RULES.get(op, lambda node, shapes, out, axes: None)
 
 
-def _kept(
-    node: onnx.NodeProto, shapes: Sequence[Sequence[int]], out: Sequence[int], axes: _Axes
-) -> int | None:
+def _kept(node: NodeProto, shapes: Sequence[Shape], out: Shape, axes: _Axes) -> int | None:
     """Counted from the end, as broadcasting does; the largest input decides."""
     places = [
         (math.prod(shape), len(out) - len(shape) + axis)
@@ -163,30 +156,22 @@ def _kept(
     return max(places)[1] if places else None
 
 
-def _same(
-    node: onnx.NodeProto, shapes: Sequence[Sequence[int]], out: Sequence[int], axes: _Axes
-) -> int | None:
+def _same(node: NodeProto, shapes: Sequence[Shape], out: Shape, axes: _Axes) -> int | None:
     return axes[0]
 
 
-def _transposed(
-    node: onnx.NodeProto, shapes: Sequence[Sequence[int]], out: Sequence[int], axes: _Axes
-) -> int | None:
+def _transposed(node: NodeProto, shapes: Sequence[Shape], out: Shape, axes: _Axes) -> int | None:
     if axes[0] is None:
         return None
     order = attributes_of(node).get("perm") or list(reversed(range(len(out))))
     return order.index(axes[0])
 
 
-def _reshaped(
-    node: onnx.NodeProto, shapes: Sequence[Sequence[int]], out: Sequence[int], axes: _Axes
-) -> int | None:
+def _reshaped(node: NodeProto, shapes: Sequence[Shape], out: Shape, axes: _Axes) -> int | None:
     return None if axes[0] is None else reshaped_axis(shapes[0], axes[0], out)
 
 
-def _product(
-    node: onnx.NodeProto, shapes: Sequence[Sequence[int]], out: Sequence[int], axes: _Axes
-) -> int | None:
+def _product(node: NodeProto, shapes: Sequence[Shape], out: Shape, axes: _Axes) -> int | None:
     """The rows of A, unless these are what is summed over; else the columns of B."""
     places = []
     factors = (0, 3) if node.op_type == "QLinearMatMul" else (0, 1)
@@ -197,21 +182,15 @@ def _product(
     return places[0] if places else None
 
 
-def _connected(
-    node: onnx.NodeProto, shapes: Sequence[Sequence[int]], out: Sequence[int], axes: _Axes
-) -> int | None:
+def _connected(node: NodeProto, shapes: Sequence[Shape], out: Shape, axes: _Axes) -> int | None:
     return 0 if axes[0] == 0 and not attributes_of(node).get("transA", 0) else None
 
 
-def _windowed(
-    node: onnx.NodeProto, shapes: Sequence[Sequence[int]], out: Sequence[int], axes: _Axes
-) -> int | None:
+def _windowed(node: NodeProto, shapes: Sequence[Shape], out: Shape, axes: _Axes) -> int | None:
     return axes[0] if axes[0] is not None and axes[0] >= ROWS else None
 
 
-def _sampled(
-    node: onnx.NodeProto, shapes: Sequence[Sequence[int]], out: Sequence[int], axes: _Axes
-) -> int | None:
+def _sampled(node: NodeProto, shapes: Sequence[Shape], out: Shape, axes: _Axes) -> int | None:
     """The heads, if the values are divided by them; else where the grid's rows become the
     output's.
     """
@@ -231,7 +210,7 @@ _RULES: Mapping[str, _Rule] = {
 }
 
 
-def reshaped_axis(shape: Sequence[int], axis: int, out: Sequence[int]) -> int | None:
+def reshaped_axis(shape: Shape, axis: int, out: Shape) -> int | None:
     """The axis of a reshaped tensor along which rows lie in the same order: as much comes before it
     as before `axis`. Of several, the one that keeps the most parts.
     """

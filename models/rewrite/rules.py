@@ -1,13 +1,11 @@
 """The rules: one per operator that is replaced by simpler ones."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import NodeProto, helper
 
 from models.graph.graph import ROWS
 from models.graph.shapes import TensorInfo
@@ -21,18 +19,19 @@ from models.rewrite.narrow import narrow_between
 from models.rewrite.normalise import RULES as NORMALISATIONS
 from models.rewrite.products import attention, einsum, multi_head, self_attention
 from models.rewrite.rows import row_axes
+from models.tensors.arrays import Arrays
 from models.tensors.wire import RUNTIME
 
-Rule = Callable[[Draft, onnx.NodeProto], bool]
+Rule = Callable[[Draft, NodeProto], bool]
 
 
 def simplified(
-    nodes: Iterable[onnx.NodeProto],
+    nodes: Iterable[NodeProto],
     tensors: Mapping[str, TensorInfo],
-    constants: Mapping[str, np.ndarray],
+    constants: Arrays,
     outputs: Iterable[str],
     opset: int,
-) -> tuple[list[onnx.NodeProto], dict[str, np.ndarray], frozenset[str]]:
+) -> tuple[list[NodeProto], dict[str, np.ndarray], frozenset[str]]:
     """The nodes and constants of the same network in simpler operators, and the tensors that one
     device is to have whole.
     """
@@ -45,7 +44,7 @@ def simplified(
     # whole step further on: there, means are kept.
     exact = _MEANS if any(map(_is_quantised, written)) else frozenset[str]()
     for original in written:
-        node = onnx.NodeProto()
+        node = NodeProto()
         node.CopyFrom(original)
         rule = RULES.get(op_of(node))
         least = _fewest_outputs(node, opset, ours=rule is not None)
@@ -60,7 +59,7 @@ def simplified(
     return narrow, draft.constants, frozenset(draft.gathered)
 
 
-def _in_chains(draft: Draft) -> list[onnx.NodeProto]:
+def _in_chains(draft: Draft) -> list[NodeProto]:
     """The nodes, where light ones follow what they alone read, and products of scales the scales:
     quantisers write the chains of several products node by node in turn.
     """
@@ -71,10 +70,10 @@ def _in_chains(draft: Draft) -> list[onnx.NodeProto]:
         missing.append(made.intersection(reads(node)))
         for name in missing[index]:
             readers.setdefault(name, []).append(index)
-    order: list[onnx.NodeProto] = []
+    order: list[NodeProto] = []
     placed: set[int] = set()
 
-    def followers(node: onnx.NodeProto) -> Iterator[int]:
+    def followers(node: NodeProto) -> Iterator[int]:
         for name in node.output:
             after = readers.get(name, [])
             for index in after:
@@ -96,19 +95,19 @@ def _in_chains(draft: Draft) -> list[onnx.NodeProto]:
     return order
 
 
-def _is_light(node: onnx.NodeProto) -> bool:
+def _is_light(node: NodeProto) -> bool:
     declared = TABLE.get(op_of(node))
     return declared is not None and not declared.heavy
 
 
-def _is_scale(draft: Draft, node: onnx.NodeProto) -> bool:
+def _is_scale(draft: Draft, node: NodeProto) -> bool:
     """Whether it multiplies numbers, and constants."""
     read = [name for name in node.input if name not in draft.constants]
     known = all(name in draft.tensors and not draft.shape(name) for name in read)
     return node.op_type == "Mul" and bool(read) and known
 
 
-def _fewest_outputs(node: onnx.NodeProto, opset: int, *, ours: bool) -> int:
+def _fewest_outputs(node: NodeProto, opset: int, *, ours: bool) -> int:
     """How many outputs an operator has at least; of one unknown to ONNX and to us, and of one that
     normalises by the statistics of its own input, all that are written.
     """
@@ -121,11 +120,11 @@ def _fewest_outputs(node: onnx.NodeProto, opset: int, *, ours: bool) -> int:
     return max(1, int(schema.min_output))
 
 
-def _is_quantised(node: onnx.NodeProto) -> bool:
+def _is_quantised(node: NodeProto) -> bool:
     return node.op_type in _QUANTISING or node.op_type.startswith("QLinear")
 
 
-def _split(draft: Draft, node: onnx.NodeProto) -> bool:
+def _split(draft: Draft, node: NodeProto) -> bool:
     """Split: each output becomes a Slice."""
     if node.input[0] not in draft.tensors:
         return False
@@ -137,7 +136,7 @@ def _split(draft: Draft, node: onnx.NodeProto) -> bool:
     return True
 
 
-def _gather(draft: Draft, node: onnx.NodeProto) -> bool:
+def _gather(draft: Draft, node: NodeProto) -> bool:
     """One element along an axis, which Gather removes."""
     index = draft.constants.get(node.input[1])
     if index is None or index.ndim or node.input[0] not in draft.tensors:
@@ -150,7 +149,7 @@ def _gather(draft: Draft, node: onnx.NodeProto) -> bool:
     return True
 
 
-def _reshape(draft: Draft, node: onnx.NodeProto) -> bool:
+def _reshape(draft: Draft, node: NodeProto) -> bool:
     """Back to the shape before another Reshape: the same tensor."""
     source, made = node.input[0], node.output[0]
     if source not in draft.tensors or made not in draft.tensors:
@@ -164,7 +163,7 @@ def _reshape(draft: Draft, node: onnx.NodeProto) -> bool:
     return True
 
 
-def _global_pool(draft: Draft, node: onnx.NodeProto) -> bool:
+def _global_pool(draft: Draft, node: NodeProto) -> bool:
     rank = len(draft.shape(node.input[0]))
     op = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}[node.op_type]
     if rank != 4:
@@ -174,7 +173,7 @@ def _global_pool(draft: Draft, node: onnx.NodeProto) -> bool:
     return True
 
 
-def _reduce(draft: Draft, node: onnx.NodeProto) -> bool:
+def _reduce(draft: Draft, node: NodeProto) -> bool:
     """A reduction over rows and other axes, in two steps. Dimensions are removed afterwards."""
     shape, attributes = draft.shape(node.input[0]), attributes_of(node)
     given = attributes.get("axes")
@@ -194,11 +193,11 @@ def _reduce(draft: Draft, node: onnx.NodeProto) -> bool:
     return True
 
 
-def _kept(draft: Draft, node: onnx.NodeProto) -> bool:
+def _kept(draft: Draft, node: NodeProto) -> bool:
     """Dimensions that an operator removes are removed by a Reshape after it."""
     if attributes_of(node).get("keepdims", 1):
         return False
-    kept = onnx.NodeProto()
+    kept = NodeProto()
     kept.CopyFrom(node)
     kept.output[0] = f"{node.output[0]}__kept"
     for attribute in kept.attribute:
@@ -209,7 +208,7 @@ def _kept(draft: Draft, node: onnx.NodeProto) -> bool:
     return True
 
 
-def _product(draft: Draft, node: onnx.NodeProto) -> bool:
+def _product(draft: Draft, node: NodeProto) -> bool:
     """A matrix product of two matrices is a fully connected layer."""
     ranks = [len(draft.shape(name)) for name in node.input]
     if ranks != [2, 2] or draft.tensors[node.output[0]].dtype != np.float32:
@@ -223,7 +222,7 @@ def _product(draft: Draft, node: onnx.NodeProto) -> bool:
     return True
 
 
-def _dynamic_quantise(draft: Draft, node: onnx.NodeProto) -> bool:
+def _dynamic_quantise(draft: Draft, node: NodeProto) -> bool:
     """The extremes of each row, whose scale and zero point are those of all, then elementwise."""
     x, made = node.input[0], node.output[0]
     axis, rank = draft.rows.get(x, ROWS), len(draft.shape(x))

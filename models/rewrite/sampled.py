@@ -6,26 +6,21 @@ the same tokens with weights: a device that has all tokens once computes the cha
 for every layer, and no values travel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Mapping, Sequence
 
-import onnx
+from onnx import NodeProto
 
 from models.graph.shapes import TensorInfo
 
 # What lies between the product and the sampling: none of it mixes heads.
 _BETWEEN = frozenset(
-    {
-        *("Add", "Flatten", "Identity", "Reshape"),
-        *("Slice", "Squeeze", "Transpose", "Unsqueeze"),
-    }
+    {*("Add", "Flatten", "Identity", "Reshape"), *("Slice", "Squeeze", "Transpose", "Unsqueeze")}
 )
 
 
 def by_heads(
-    nodes: Sequence[onnx.NodeProto], tensors: Mapping[str, TensorInfo], constants: Container[str]
-) -> tuple[list[onnx.NodeProto], frozenset[str]]:
+    nodes: Sequence[NodeProto], tensors: Mapping[str, TensorInfo], constants: Container[str]
+) -> tuple[list[NodeProto], frozenset[str]]:
     """The nodes with the values of the same tokens side by side, and the products whose columns are
     the channels of several heads that are sampled. One block computes all these values, and its
     devices get the tokens once.
@@ -35,7 +30,7 @@ def by_heads(
 
 
 def _values(
-    nodes: Sequence[onnx.NodeProto], tensors: Mapping[str, TensorInfo], constants: Container[str]
+    nodes: Sequence[NodeProto], tensors: Mapping[str, TensorInfo], constants: Container[str]
 ) -> tuple[dict[str, str], frozenset[str]]:
     """The tokens from which each value is made, from the product on to what is sampled; and the
     products.
@@ -58,13 +53,13 @@ def _values(
     return tokens, frozenset(products)
 
 
-def _together(nodes: Sequence[onnx.NodeProto], tokens: Mapping[str, str]) -> list[onnx.NodeProto]:
+def _together(nodes: Sequence[NodeProto], tokens: Mapping[str, str]) -> list[NodeProto]:
     """The nodes with all values of the same tokens where the first of them is made."""
-    values: dict[str, list[onnx.NodeProto]] = {}
+    values: dict[str, list[NodeProto]] = {}
     for node in nodes:
         if node.output and node.output[0] in tokens:
             values.setdefault(tokens[node.output[0]], []).append(node)
-    ordered: list[onnx.NodeProto] = []
+    ordered: list[NodeProto] = []
     for node in nodes:
         if node.output and node.output[0] in tokens:
             ordered += values.pop(tokens[node.output[0]], ())

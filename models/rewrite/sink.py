@@ -5,14 +5,11 @@ from distances), so it is done to the rows of each map on its own, and the Conca
 device then keeps its rows of every map, and nothing is moved to bring them into the list's order.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
-import onnx
-from onnx import helper
+from onnx import NodeProto, helper
 
 from models.graph.graph import ROWS, JoinedOutput, results_of
 from models.graph.shapes import TensorInfo
@@ -28,13 +25,13 @@ _MOST_WRITTEN = 1 << 13
 
 
 def joined_last(
-    nodes: Sequence[onnx.NodeProto],
+    nodes: Sequence[NodeProto],
     tensors: Mapping[str, TensorInfo],
     constants: dict[str, np.ndarray],
     outputs: frozenset[str],
     opset: int,
     gathered: Container[str] = (),
-) -> tuple[list[onnx.NodeProto], dict[str, JoinedOutput], dict[str, TensorInfo]]:
+) -> tuple[list[NodeProto], dict[str, JoinedOutput], dict[str, TensorInfo]]:
     """The nodes in which every Concat of rows comes as late as possible, the outputs that remain to
     be joined, and the parts that were made, of which ONNX may not know how to infer the shape.
     """
@@ -55,14 +52,14 @@ class _Sinking:
         self._ends, self.joined = ends, dict[str, JoinedOutput]()
         self._rows = rows
         self._parts: dict[str, TensorParts] = {}
-        self._waiting: dict[str, onnx.NodeProto] = {}
+        self._waiting: dict[str, NodeProto] = {}
         # What is done to each map's rows, one map after the other, so that it makes layers.
-        self._chains: dict[int, list[onnx.NodeProto]] = {}
+        self._chains: dict[int, list[NodeProto]] = {}
         self._taken_parts: set[str] = set()
         self._done: set[str] = set()
         self.made: dict[str, TensorInfo] = {}
 
-    def add(self, node: onnx.NodeProto) -> None:
+    def add(self, node: NodeProto) -> None:
         """Writes a node, or its parts if it reads some and can be divided."""
         if (part := self._taken(node)) is not None:
             self._chains.setdefault(part[0], []).append(part[1])
@@ -89,12 +86,12 @@ class _Sinking:
             self.draft.dequantised[node.output[0]] = node
         self._done.update(node.output)
 
-    def _dequantises_constants(self, node: onnx.NodeProto) -> bool:
+    def _dequantises_constants(self, node: NodeProto) -> bool:
         if op_of(node) not in WIDENING or attributes_of(node).get("block_size", 0):
             return False
         return all(name in self.draft.constants for name in node.input if name)
 
-    def _taken(self, node: onnx.NodeProto) -> tuple[int, onnx.NodeProto] | None:
+    def _taken(self, node: NodeProto) -> tuple[int, NodeProto] | None:
         """Which part a Slice takes, and the node that takes it."""
         parts = self._parts.get(node.input[0]) if node.op_type == "Slice" else None
         taken = slice_of(node, self.draft.tensors, self.draft.constants) if parts else None
@@ -121,7 +118,7 @@ class _Sinking:
         self._chains.clear()
         self._taken_parts.clear()
 
-    def _divided(self, node: onnx.NodeProto) -> TensorParts | None:
+    def _divided(self, node: NodeProto) -> TensorParts | None:
         if len(node.output) != 1:
             return None
         if any(name and name not in self.draft.tensors for name in (*node.input, *node.output)):
@@ -138,7 +135,7 @@ class _Sinking:
         change = change_of(self.draft, node, read)
         return None if change is None else self._write(node, read, change)
 
-    def _is_list(self, node: onnx.NodeProto) -> bool:
+    def _is_list(self, node: NodeProto) -> bool:
         """Whether a node joins rows of several maps: tensors with fewer dimensions, or with their
         rows elsewhere, than maps.
         """
@@ -150,13 +147,13 @@ class _Sinking:
         return not made and len(shape) == 3 and axis == self._rows.get(node.output[0], ROWS)
 
     def _write(
-        self, node: onnx.NodeProto, read: Mapping[str, TensorParts], change: Change
+        self, node: NodeProto, read: Mapping[str, TensorParts], change: Change
     ) -> TensorParts:
         sizes = next(iter(read.values())).sizes
         starts = itertools.accumulate(sizes, initial=0)
         names = tuple(f"{node.output[0]}__rows{k}" for k in range(len(sizes)))
         for k, (name, start, size) in enumerate(zip(names, starts, sizes, strict=False)):
-            one = onnx.NodeProto()
+            one = NodeProto()
             one.CopyFrom(node)
             one.name, one.output[0] = name, name
             for place, source in enumerate(node.input):
@@ -184,7 +181,7 @@ class _Sinking:
         if source in self.draft.constants:
             part = (slice(None),) * axis + (slice(start, start + size),)
             return self.draft.constant(name, self.draft.constants[source][part])
-        wide, one = self.draft.dequantised[source], onnx.NodeProto()
+        wide, one = self.draft.dequantised[source], NodeProto()
         one.CopyFrom(wide)
         one.name = one.output[0] = name
         one.input[0] = self._cut(wide.input[0], axis, start, size)

@@ -1,7 +1,5 @@
 """Separates what cannot be planned: nodes whose shapes depend on values, and all that follows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,10 +1,6 @@
 """The ranges of values of a network's maps on sample inputs, which 8-bit encodings cover."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping
-
-import numpy as np
+from collections.abc import Iterable
 
 from models.cut.cutter import cut
 from models.cut.encoded import Range, ValueRanges, encodes
@@ -12,10 +8,11 @@ from models.cut.program import BlobSource
 from models.cut.units import divide
 from models.graph.graph import Graph
 from models.run.reference import ProgramRunner
+from models.tensors.arrays import Arrays
 from models.tensors.boxes import Box
 
 
-def ranges_of(graph: Graph, inputs: Iterable[Mapping[str, np.ndarray]]) -> ValueRanges:
+def ranges_of(graph: Graph, inputs: Iterable[Arrays]) -> ValueRanges:
     """The ranges of every map that may pass between blocks, over these inputs in wire form."""
     units = divide(graph).units
     wanted = [name for unit in units for name in unit.outputs if encodes(graph, name)]

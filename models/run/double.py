@@ -2,9 +2,6 @@
 between two answers in float32 that differ. onnxruntime has no such kernels; onnx has.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,12 +9,12 @@ from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
+from models.tensors.arrays import Arrays
+
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 
 
-def answer_in_double(
-    model: ModelProto, feeds: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray] | None:
+def answer_in_double(model: ModelProto, feeds: Arrays) -> dict[str, np.ndarray] | None:
     """All outputs, floats as float64; None if the model has an operator that onnx only declares."""
     wide = ModelProto()
     wide.CopyFrom(model)

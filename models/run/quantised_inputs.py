@@ -5,9 +5,6 @@ elementwise. The operator stays in the network; tiles get values that it quantis
 numbers.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.graph.graph import Graph, Node
 from models.run.reference import WholeModel
+from models.tensors.arrays import Arrays
 from models.tensors.boxes import Box
 from models.tensors.wire import RUNTIME, Coded, Quantised
 
@@ -35,7 +33,7 @@ def with_quantised_inputs(graph: Graph) -> Graph:
     return replace(graph, tensors=found)
 
 
-def as_they_travel(graph: Graph, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def as_they_travel(graph: Graph, feeds: Arrays) -> dict[str, np.ndarray]:
     """The model's input tensors, quantised if they are sent so."""
     sent = dict(feeds)
     for name, array in feeds.items():

@@ -1,17 +1,15 @@
 """Running graphs in this process with onnxruntime: the reference answer for every split. Putting a
 network's outputs together from what devices computed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
+from onnx import ModelProto
 
 from models.cut.program import BlobSource, Program
 from models.graph.ending import Ending
@@ -32,7 +30,7 @@ class WholeModel:
         BadRequest: onnxruntime refuses the model, or its inputs.
     """
 
-    def __init__(self, model: onnx.ModelProto, threads: int = 1, *, optimised: bool = True) -> None:
+    def __init__(self, model: ModelProto, threads: int = 1, *, optimised: bool = True) -> None:
         options = _options(threads)
         if not optimised:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -60,7 +58,7 @@ class ProgramRunner:
         self,
         blobs: BlobSource,
         threads: int = 1,
-        altered: Callable[[onnx.ModelProto], None] = lambda model: None,
+        altered: Callable[[ModelProto], None] = lambda model: None,
     ) -> None:
         self._blobs = blobs
         self._threads = threads
@@ -91,7 +89,7 @@ class ProgramRunner:
         return session
 
     def _load(self, program: Program) -> ort.InferenceSession:
-        model = onnx.ModelProto.FromString(program.graph)
+        model = ModelProto.FromString(program.graph)
         for ref in program.weights:
             tensor = model.graph.initializer.add()
             tensor.name, tensor.data_type = ref.name, ref.data_type
@@ -124,7 +122,7 @@ class Comparison:
             "output's largest magnitude"
         )
 
-    def worse(self, other: Comparison) -> Comparison:
+    def worse(self, other: "Comparison") -> "Comparison":
         """The worse of two, field by field."""
         return Comparison(
             max(self.max_abs_error, other.max_abs_error),
@@ -238,7 +236,7 @@ _ENDINGS: WeakKeyDictionary[Ending, WholeModel] = WeakKeyDictionary()
 def answer(
     outputs: Iterable[str],
     joined: Mapping[str, JoinedOutput],
-    arrays: Mapping[str, np.ndarray],
+    arrays: Arrays,
     ending: Ending | None = None,
 ) -> dict[str, np.ndarray]:
     """The outputs of a network from what was computed of them."""

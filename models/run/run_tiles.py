@@ -1,7 +1,5 @@
 """Running blocks tile by tile in this process, merging outputs into whole tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -13,9 +11,10 @@ from models.cut.units import Network
 from models.graph.shapes import TensorInfo
 from models.run.quantised_inputs import as_they_travel
 from models.run.reference import ProgramRunner, answer
+from models.tensors.arrays import Arrays
 from models.tensors.boxes import Box
 
-TileFault = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+TileFault = Callable[[Arrays], Arrays]
 Planted = Callable[[np.ndarray], np.ndarray]
 
 
@@ -29,7 +28,7 @@ class TileRun:
         self,
         network: Network,
         blobs: BlobSource,
-        feeds: Mapping[str, np.ndarray],
+        feeds: Arrays,
         fault: TileFault = lambda feeds: feeds,
         threads: int = 1,
     ) -> None:

@@ -8,8 +8,6 @@ ratio of the shortest times depends little on the machine's load, and its roundi
 2^(1/4), hides most of the rest from plans.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,8 +17,8 @@ from functools import cache
 from threading import Timer
 
 import numpy as np
-import onnx
 import onnxruntime as ort
+from onnx import NodeProto
 
 from models.cut.cutter import cut
 from models.cut.program import BlobSource
@@ -112,7 +110,7 @@ def _measured(graph: Graph, nodes: Iterable[Node]) -> dict[str, int]:
 
 def _key(graph: Graph, node: Node) -> bytes:
     """Equal for nodes that take the same time: those of equal layers of any network."""
-    proto = onnx.NodeProto()
+    proto = NodeProto()
     proto.CopyFrom(node.proto)
     del proto.input[:], proto.output[:]
     proto.name = proto.doc_string = ""

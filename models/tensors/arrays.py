@@ -1,7 +1,5 @@
 """Arrays of tensors: aligned memory, and NaN and infinities in them."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Half-open boxes of tensors: the only geometry that the wire and the workers know."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,11 +16,11 @@ class Span(NamedTuple):
     def __len__(self) -> int:
         return max(0, self.stop - self.start)
 
-    def intersect(self, other: Span) -> Span:
+    def intersect(self, other: "Span") -> "Span":
         """The common range; empty ranges come out with `stop <= start`."""
         return Span(max(self.start, other.start), min(self.stop, other.stop))
 
-    def hull(self, other: Span) -> Span:
+    def hull(self, other: "Span") -> "Span":
         """The smallest range that holds both."""
         return Span(min(self.start, other.start), max(self.stop, other.stop))
 
@@ -33,12 +31,12 @@ class Box(tuple[Span, ...]):
     __slots__ = ()
 
     @classmethod
-    def of(cls, *ranges: tuple[int, int]) -> Box:
+    def of(cls, *ranges: tuple[int, int]) -> "Box":
         """`Box.of((0, 1), (0, 64), (3, 9), (0, 224))`."""
         return cls([Span(start, stop) for start, stop in ranges])
 
     @classmethod
-    def whole(cls, shape: Sequence[int]) -> Box:
+    def whole(cls, shape: Sequence[int]) -> "Box":
         """All of a tensor of this shape."""
         return cls([Span(0, size) for size in shape])
 
@@ -62,17 +60,17 @@ class Box(tuple[Span, ...]):
         """Whether it holds no element."""
         return any(stop <= start for start, stop in self)
 
-    def replace(self, axis: int, span: Span) -> Box:
+    def replace(self, axis: int, span: Span) -> "Box":
         """The same box with another range along `axis`."""
         spans = list(self)
         spans[axis] = span
         return Box(spans)
 
-    def intersect(self, other: Box) -> Box:
+    def intersect(self, other: "Box") -> "Box":
         """The common part; may be empty."""
         return Box([a.intersect(b) for a, b in zip(self, other, strict=True)])
 
-    def overlaps(self, other: Box) -> bool:
+    def overlaps(self, other: "Box") -> bool:
         """Whether the common part holds an element."""
         for a, b in zip(self, other, strict=True):
             start = a.start if a.start > b.start else b.start
@@ -80,7 +78,7 @@ class Box(tuple[Span, ...]):
                 return False
         return True
 
-    def hull(self, other: Box) -> Box:
+    def hull(self, other: "Box") -> "Box":
         """The smallest box that holds both; an empty box adds nothing."""
         if self == other or other.is_empty:
             return self
@@ -88,11 +86,11 @@ class Box(tuple[Span, ...]):
             return other
         return Box([a.hull(b) for a, b in zip(self, other, strict=True)])
 
-    def contains(self, other: Box) -> bool:
+    def contains(self, other: "Box") -> bool:
         """Whether every element of `other` is in this box."""
         return other.is_empty or self.intersect(other) == other
 
-    def slices(self, inside: Box | None = None) -> tuple[slice, ...]:
+    def slices(self, inside: "Box | None" = None) -> tuple[slice, ...]:
         """Index of this box in an array that holds `inside` (default: the whole tensor)."""
         if inside is None:
             return tuple(slice(span.start, span.stop) for span in self)

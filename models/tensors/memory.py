@@ -5,8 +5,6 @@ it that both fit together. Weights are mapped from files, but preparing a progra
 several times the size of those that the engine lays out anew.
 """
 
-from __future__ import annotations
-
 # Peak memory of preparing a program in multiples of the weights that are laid out anew, measured on
 # VGG-16's blocks: they are read, laid out and written.
 PEAK_OVER_WEIGHTS = 3
@@ -54,12 +52,7 @@ def memory_for_bytes(weights: float) -> float:
 
 
 def needed_bytes(
-    programs: int,
-    weights: float,
-    relaid: float,
-    tensors: float,
-    activations: float,
-    kept: float,
+    programs: int, weights: float, relaid: float, tensors: float, activations: float, kept: float
 ) -> float:
     """The memory that a worker needs for `programs` programs with so many bytes of weights, of
     which the engine lays out at most `relaid` anew for one of them, when a task moves `tensors`

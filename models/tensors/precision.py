@@ -5,8 +5,6 @@ precision; with `int8`, maps may travel in 8 bits, and devices may round a quant
 differently. The last two change the answer a little, so a user has to allow them for a model.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
@@ -23,13 +21,13 @@ Precision: TypeAlias = Wire
 _KEY = "precision"
 
 
-def write_precision(model: onnx.ModelProto, precision: Precision) -> None:
+def write_precision(model: "onnx.ModelProto", precision: Precision) -> None:
     """Notes the precision in a program; `exact` needs no note."""
     if precision != "exact":
         model.metadata_props.add(key=_KEY, value=precision)
 
 
-def read_precision(model: onnx.ModelProto) -> Precision:
+def read_precision(model: "onnx.ModelProto") -> Precision:
     """The precision that a program needs: `exact` if it is not noted, or unknown here."""
     found = {each.key: each.value for each in model.metadata_props}.get(_KEY)
     return next((each for each in WIRES if each == found), "exact")

@@ -4,8 +4,6 @@ A device that knows the selection sends these alone, and the others are zeros at
 score below any threshold, so a reader finds the same in both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType

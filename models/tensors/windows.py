@@ -1,7 +1,5 @@
 """Sliding windows of convolutions and pools, with all of ONNX's padding modes made explicit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -5,8 +5,6 @@ nodes to every tile that makes or reads the tensor, and everything in between mo
 elements without interpreting them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -80,7 +78,7 @@ class PerChannel:
     data_type: ClassVar[int] = TensorProto.UINT8
 
     @classmethod
-    def covering(cls, least: NDArray[np.float32], most: NDArray[np.float32]) -> PerChannel:
+    def covering(cls, least: NDArray[np.float32], most: NDArray[np.float32]) -> "PerChannel":
         """For values from `least` to `most` of each channel (C,); zero stays exact."""
         low = np.minimum(least, 0).astype(np.float64)
         high = np.maximum(most, 0).astype(np.float64)

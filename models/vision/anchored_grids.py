@@ -1,7 +1,5 @@
 """YOLOv2 and YOLOv3: grids of anchored boxes."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Segmentation: the class of each part of a picture."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass as plain
 from dataclasses import field

@@ -1,7 +1,5 @@
 """Classification: the likeliest classes of a picture."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass as plain
 from math import prod
 from typing import Annotated, ClassVar, Literal

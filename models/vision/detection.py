@@ -1,7 +1,5 @@
 """What detectors share: candidates, non-maximum suppression, the sent image's pixels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -64,7 +62,7 @@ class Candidates:
     scores: Values
     more: Values = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
-    def take(self, chosen: NDArray[np.int64]) -> Candidates:
+    def take(self, chosen: NDArray[np.int64]) -> "Candidates":
         """The candidates at the indices `chosen`, in that order."""
         more = self.more[chosen] if self.more.size else self.more
         return Candidates(self.boxes[chosen], self.classes[chosen], self.scores[chosen], more)

@@ -1,7 +1,5 @@
 """The annotated picture: boxes and labels that stay readable on any background."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from colorsys import hsv_to_rgb
 from dataclasses import dataclass, replace
@@ -104,7 +102,7 @@ class _Canvas:
     text_px: int
 
     @classmethod
-    def on(cls, picture: Image.Image) -> _Canvas:
+    def on(cls, picture: Image.Image) -> "_Canvas":
         wanted = int(min(picture.size) * TEXT_SHARE)
         text_px = min(max(wanted, SMALLEST_TEXT_PX), LARGEST_TEXT_PX)
         return cls(ImageDraw.Draw(picture), picture.size, text_px)

@@ -1,7 +1,5 @@
 """YOLOv10, YOLO26: boxes after non-maximum suppression."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 import numpy as np

@@ -4,8 +4,6 @@ A new head is a file with its pydantic dataclass, and an entry in `Head`. Scores
 are those of the classes in `labels`, in order.
 """
 
-from __future__ import annotations
-
 from typing import get_args, get_type_hints
 
 from models.vision.anchored_grids import YoloV2, YoloV3

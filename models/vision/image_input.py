@@ -2,8 +2,6 @@
 and the way back to its own pixels.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass as plain
 from typing import Annotated, Literal
 

@@ -2,8 +2,6 @@
 whose lines have the number of the class and its label.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """Usual settings of families of networks: pixels, anchors, thresholds, heads."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType

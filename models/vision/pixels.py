@@ -5,8 +5,6 @@ value of every channel, exactly the same number as normalising on the host. A te
 has normalised itself is turned back into its pixels if exactly the same tensor comes of these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -17,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from models.graph.graph import Graph
 from models.graph.shapes import TensorInfo
 from models.run.reference import WholeModel
+from models.tensors.arrays import Arrays
 from models.tensors.boxes import Box
 from models.tensors.wire import Coded, Pixels
 from models.vision.sidecar import Sidecar
@@ -55,7 +54,7 @@ def with_encodings(graph: Graph, encodings: Mapping[str, Pixels | None]) -> Grap
 
 
 def as_pixels(
-    graph: Graph, feeds: Mapping[str, np.ndarray]
+    graph: Graph, feeds: Arrays
 ) -> tuple[dict[str, np.ndarray], dict[str, Pixels | None]]:
     """The input tensors as they travel: as pixels where they are made of pixels; and the encodings
     of those that travel in another way than the graph says. The one decision on both: a tensor of
@@ -103,7 +102,7 @@ def _may_be(encoding: Pixels, array: np.ndarray) -> bool:
     return encoding.dtype == array.dtype and encoding.fits(array.shape)
 
 
-def as_values(graph: Graph, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def as_values(graph: Graph, feeds: Arrays) -> dict[str, np.ndarray]:
     """The model's input tensors; `feeds` may hold pixels instead."""
     values = dict(feeds)
     for name, array in feeds.items():

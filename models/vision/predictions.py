@@ -1,7 +1,5 @@
 """From a model's outputs to predictions, as its sidecar says."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -4,8 +4,6 @@ Pictures may come from any client: few formats are accepted, dimensions are chec
 pixel is decoded, and every failure is a `BadImage` that says what to send instead.
 """
 
-from __future__ import annotations
-
 import struct
 from contextlib import suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The quality of a detector: average precision of its detections against the ground truth."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -31,7 +29,7 @@ class EvaluatedPicture:
     found: Sequence[DetectedBox]
     truth: Sequence[GroundTruth]
 
-    def only(self, label: str) -> EvaluatedPicture:
+    def only(self, label: str) -> "EvaluatedPicture":
         """The picture restricted to one label."""
         return EvaluatedPicture(
             [item for item in self.found if item.label == label],

@@ -1,7 +1,5 @@
 """Pictures as answers: style, resolution, colour."""
 
-from __future__ import annotations
-
 import base64
 from dataclasses import dataclass as plain
 from dataclasses import field
@@ -32,7 +30,7 @@ if TYPE_CHECKING:  # imported late: a worker lists models, too, and has no Pillo
 class Repainting:
     """The new picture, RGB, of the part that the model saw of the sent one."""
 
-    picture: Image.Image = field(compare=False)
+    picture: "Image.Image" = field(compare=False)
 
     def as_json(self) -> dict[str, object]:
         """The prediction as the HTTP interface shows it: a PNG in base64."""

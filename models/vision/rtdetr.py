@@ -1,7 +1,5 @@
 """RT-DETR: one box for each query, none of which repeats another."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 import numpy as np

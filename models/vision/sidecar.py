@@ -4,20 +4,13 @@ It names the task, the labels, how an image becomes the model's input, and how t
 becomes predictions. Reading is strict: an unknown, missing or wrong key is an error that names it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    Field,
-    ModelWrapValidatorHandler,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import Field, ModelWrapValidatorHandler, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
 from models.tensors.precision import Precision, Wire

@@ -1,7 +1,5 @@
 """Single-shot detectors (SSD): boxes and scores."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import numpy as np

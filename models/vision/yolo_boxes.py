@@ -1,7 +1,5 @@
 """YOLOv5, YOLOv8 and similar exports: boxes that the graph has decoded."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic.dataclasses import dataclass

@@ -10,8 +10,6 @@ whose first six values are those of `end2end` (for `end2end-obb` with centre x, 
 height), then the same. An `nms_iou` of 1 keeps all of them.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated, Literal
 

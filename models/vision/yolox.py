@@ -1,7 +1,5 @@
 """YOLOX: a box in each cell of several grids."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import numpy as np

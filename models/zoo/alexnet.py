@@ -1,7 +1,5 @@
 """AlexNet (Krizhevsky, "One weird trick", 2014): the single-tower form, without normalisation."""
 
-from __future__ import annotations
-
 from models.onnx_file.builder import NetworkBuilder, square
 from models.onnx_file.stored import StoredModel
 

@@ -2,8 +2,6 @@
 over channels, two 1x1 convolutions with GELU between them, and a learnt scale per channel.
 """
 
-from __future__ import annotations
-
 from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 from models.zoo.layers import channel_norm, depthwise, gelu

@@ -2,8 +2,6 @@
 16, for PASCAL VOC's 21 classes: the mobile form of table 7 of the MobileNetV2 paper.
 """
 
-from __future__ import annotations
-
 from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 from models.zoo.layers import bilinear

@@ -1,7 +1,5 @@
 """DenseNet-121 (Huang et al., 2017): every layer reads the maps of all layers before it."""
 
-from __future__ import annotations
-
 from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 

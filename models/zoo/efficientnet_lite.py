@@ -2,8 +2,6 @@
 and with ReLU6 in place of swish, as it runs on phones.
 """
 
-from __future__ import annotations
-
 from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 from models.zoo.layers import LINEAR_GAIN, depthwise, relu6, same_at_stride

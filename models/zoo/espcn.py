@@ -1,7 +1,5 @@
 """ESPCN (Shi et al., 2016), super-resolution by 3: three convolutions and a sub-pixel shuffle."""
 
-from __future__ import annotations
-
 from models.onnx_file.builder import NetworkBuilder, square
 from models.onnx_file.stored import StoredModel
 from models.zoo.layers import depth_to_space, tanh

@@ -1,7 +1,5 @@
 """GoogLeNet, Inception v1 (Szegedy et al., 2015), without its auxiliary classifiers."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square

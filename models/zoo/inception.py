@@ -1,7 +1,5 @@
 """Inception-v3 (Szegedy et al., 2016) without its auxiliary classifier."""
 
-from __future__ import annotations
-
 from models.onnx_file.builder import NetworkBuilder, NetworkTensor, Windows, square
 from models.onnx_file.stored import StoredModel
 from models.tensors.windows import Window
@@ -41,10 +39,7 @@ def _conv(x: NetworkTensor, name: str, channels: int, windows: Windows) -> Netwo
 
 def _oblong(rows: int, cols: int) -> Windows:
     """A rows x cols window that keeps the map's size."""
-    return (
-        Window(rows, 1, 1, rows // 2, rows // 2),
-        Window(cols, 1, 1, cols // 2, cols // 2),
-    )
+    return (Window(rows, 1, 1, rows // 2, rows // 2), Window(cols, 1, 1, cols // 2, cols // 2))
 
 
 def _pooled(x: NetworkTensor, name: str, channels: int) -> NetworkTensor:

@@ -6,8 +6,6 @@ that activation's gain. Swishes are linear far from zero and halve near it, so t
 every scale: theirs were chosen by running the networks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

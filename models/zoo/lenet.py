@@ -1,7 +1,5 @@
 """LeNet-5 (LeCun et al.) in the form that Caffe made common: six layers, ReLU, maxima."""
 
-from __future__ import annotations
-
 from models.onnx_file.builder import NetworkBuilder, square
 from models.onnx_file.stored import StoredModel
 

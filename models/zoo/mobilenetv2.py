@@ -1,7 +1,5 @@
 """MobileNetV2 (Sandler et al., 2018), width 1.0: inverted residuals with linear bottlenecks."""
 
-from __future__ import annotations
-
 from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 from models.zoo.layers import LINEAR_GAIN, depthwise, relu6

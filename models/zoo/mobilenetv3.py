@@ -1,7 +1,5 @@
 """MobileNetV3-Large (Howard et al., 2019): squeeze-and-excitation, hard swish."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """ShuffleNetV2 1.0x (Ma et al., 2018): units pass half of their channels on, then shuffle all."""
 
-from __future__ import annotations
-
 from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 from models.zoo.layers import LINEAR_GAIN, channel_shuffle, depthwise

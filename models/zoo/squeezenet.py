@@ -1,7 +1,5 @@
 """SqueezeNet 1.0 (Iandola et al., 2016): fire modules; sizes of pools are rounded up."""
 
-from __future__ import annotations
-
 from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 from models.zoo.layers import rounded_up_pool
@@ -10,16 +8,7 @@ SEED = 10
 SIDE = 224
 CLASSES = 1000
 # Squeeze and expand channels of fire2 .. fire9: table 1 of the paper.
-FIRES = (
-    (16, 64),
-    (16, 64),
-    (32, 128),
-    (32, 128),
-    (48, 192),
-    (48, 192),
-    (64, 256),
-    (64, 256),
-)
+FIRES = ((16, 64), (16, 64), (32, 128), (32, 128), (48, 192), (48, 192), (64, 256), (64, 256))
 POOL_AFTER = (4, 8)
 
 

@@ -2,8 +2,6 @@
 and, against checkerboards, upsampling before convolutions (Odena et al., 2016).
 """
 
-from __future__ import annotations
-
 from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 from models.zoo.layers import instance_norm, reflection_pad, upsample

@@ -2,8 +2,6 @@
 path's maps are cropped before they join the expanding one.
 """
 
-from __future__ import annotations
-
 from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 from models.zoo.layers import centre_crop, conv_transpose

@@ -4,8 +4,6 @@ One departure: Darknet's reorg mixes rows of channels in an order of its own; Sp
 it was meant to be, costs the same, and can be cut into tiles.
 """
 
-from __future__ import annotations
-
 from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 

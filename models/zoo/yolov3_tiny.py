@@ -1,7 +1,5 @@
 """YOLOv3-tiny (Redmon and Farhadi, 2018; Darknet's yolov3-tiny.cfg), for COCO's 80 classes."""
 
-from __future__ import annotations
-
 from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
 from models.tensors.windows import Window

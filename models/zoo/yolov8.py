@@ -4,8 +4,6 @@ The head makes three maps: 4 x 16 bins of box distances, then 80 classes, per pi
 accelerators leave them so; Ultralytics' own decode them to one list of boxes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

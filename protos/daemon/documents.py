@@ -4,8 +4,6 @@ A document's type is a pydantic dataclass. Scalars must have the exact JSON type
 number, and `1` is not a boolean.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, TypeVar

@@ -4,8 +4,6 @@ Names say nothing reliable: a VPN may be called `wt0`, a container's bridge `has
 home `br0`. The kernel says what has hardware, and what lies on what (`/sys/class/net`).
 """
 
-from __future__ import annotations
-
 import ipaddress
 import socket
 from dataclasses import dataclass

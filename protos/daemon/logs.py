@@ -1,7 +1,5 @@
 """Where log lines go: standard error, so that standard output carries only a command's output."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from typing import Any

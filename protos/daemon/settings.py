@@ -1,7 +1,5 @@
 """The settings of a daemon: one frozen value, read once at start."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import os

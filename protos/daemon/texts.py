@@ -6,8 +6,6 @@ after a restart and in any order. Of names in ASCII nothing is hashed: their ids
 people's files.
 """
 
-from __future__ import annotations
-
 import codecs
 import io
 import re

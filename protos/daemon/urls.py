@@ -4,8 +4,6 @@ Cameras and proxies take secrets as user and password, in paths, queries and fra
 write special characters of a password as they are. Only a URL's scheme and host are shown.
 """
 
-from __future__ import annotations
-
 import re
 
 HIDDEN = "..."

@@ -6,8 +6,6 @@ Before 3.15, Python's has no setting for the ciphers of TLS 1.3 but OpenSSL's co
 process reads once.
 """
 
-from __future__ import annotations
-
 from collections.abc import MutableMapping
 from pathlib import Path
 

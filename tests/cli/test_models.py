@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 from imbrex.cli.adding import Said, add
-from imbrex.cli.pulling import choose
+from imbrex.cli.models import default
 from imbrex.pictures import prediction
 from models.catalogue.installed import Store
 from models.graph.sizes import Size
@@ -62,7 +62,7 @@ def test_a_file_with_its_sidecar_is_added_listed_and_removed(store: str, tmp_pat
     assert "removed camera, version 2" in imbrex("models", "remove", "camera").out
     refused("models", "remove", "camera")
     with pytest.raises(NotFound):
-        choose("camera", as_json=True)
+        default("camera", as_json=True)
     assert not Store(Path(store)).installed()
 
 

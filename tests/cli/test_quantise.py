@@ -16,14 +16,14 @@ from benchmarks.digits_int8 import MOST_LOST, save_sheets
 from imbrex.cli.quantising import FILE, Figures
 from models.catalogue.installed import Store
 from models.digits import MODEL
-from models.digits.ink import InkPart
-from models.digits.sheets import FORMATS, sheet
 from models.onnx_file.builder import NetworkBuilder
 from models.vision.detection import DetectedBox
 from models.vision.quality import boxes_agree
 from tests.cli.run_cli import imbrex, refused
 from tests.serving.processes import serving
 from training.digits.evaluate import measure
+from training.digits.ink import InkPart
+from training.digits.sheets import FORMATS, sheet
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,6 @@ from PIL import Image
 
 from models.digits import FOLDER, MODEL, SIDECAR
 from models.digits.examples import examples
-from models.digits.ink import InkPart, bank, random_pen, write
-from models.digits.paper import LUMA, MIN_CONTRAST, random_colours
-from models.digits.sheets import SHEETS, Format, held_out_sheets, sheet, truth_of
 from models.tensors.wire import Pixels
 from models.vision.anchored_grids import YoloV2
 from models.vision.predictions import check_outputs
@@ -28,6 +25,9 @@ from models.vision.sidecar import load
 from training.digits import evaluate, network
 from training.digits.compose_examples import FORM, SEEDS
 from training.digits.detector import Detector
+from training.digits.ink import InkPart, bank, random_pen, write
+from training.digits.paper import LUMA, MIN_CONTRAST, random_colours
+from training.digits.sheets import SHEETS, Format, held_out_sheets, sheet, truth_of
 
 FAST_SHEETS = 20
 

@@ -8,8 +8,8 @@ from PIL import Image
 
 from models.digits import EXAMPLES
 from models.digits.examples import TRUTH
-from models.digits.ink import InkPart
-from models.digits.sheets import Format, Sheet, sheet
+from training.digits.ink import InkPart
+from training.digits.sheets import Format, Sheet, sheet
 
 FORM = Format(width=480, height=360, fewest=4, most=7)
 # Beyond the seeds of the evaluation, chosen for their variety of papers.

@@ -17,8 +17,6 @@ from pathlib import Path
 from PIL import Image
 
 from models.digits import FOLDER, MODEL
-from models.digits.ink import InkPart, bank
-from models.digits.sheets import SHEETS, Sheet, held_out_sheets, truth_of
 from models.vision.anchored_grids import YoloV2
 from models.vision.quality import (
     MIN_SCORE,
@@ -28,6 +26,8 @@ from models.vision.quality import (
     mean_average_precision,
 )
 from training.digits.detector import Detector
+from training.digits.ink import InkPart, bank
+from training.digits.sheets import SHEETS, Sheet, held_out_sheets, truth_of
 
 MIN_MAP = 0.95
 

@@ -18,9 +18,9 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 from models.digits import FOLDER
-from models.digits.ink import InkPart
-from models.digits.sheets import MOST_DIGITS, Format, sheet
 from training.digits import network
+from training.digits.ink import InkPart
+from training.digits.sheets import MOST_DIGITS, Format, sheet
 
 BATCH = 16
 PEAK_RATE = 3e-3

@@ -2,8 +2,6 @@
 sets up runs. Everything else (weights, memory, scheduling, messages) is up to the worker.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
@@ -15,7 +13,7 @@ from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from models.cut.program import Program
-from models.tensors.arrays import is_finite
+from models.tensors.arrays import Arrays, Shape, is_finite
 from protos.errors import Unavailable
 from protos.failures import BadInput, NotFinite
 from protos.wire.convert import dtype_of
@@ -24,6 +22,8 @@ from worker.engines.processor import cpu_gflops
 from worker.programs.store import BlobStore
 
 T = TypeVar("T")
+# The shapes of the outputs that a run is to compute; None: known only afterwards.
+WantedShapes: TypeAlias = Mapping[str, Shape | None]
 
 Processor: TypeAlias = Literal["cpu", "gpu", "npu"]
 
@@ -102,9 +102,7 @@ class Runnable(ABC):
         self.outputs = dict(outputs)
         self.blobs = dict(blobs)
 
-    def bound(
-        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
-    ) -> Ready[dict[str, np.ndarray]]:
+    def bound(self, inputs: Arrays, shapes: WantedShapes) -> Ready[dict[str, np.ndarray]]:
         """A run that computes the outputs named in `shapes` into fresh arrays; a shape of None is
         known only afterwards. If nothing is named, everything is computed.
 
@@ -133,9 +131,7 @@ class Runnable(ABC):
         return self._bind(inputs, shapes)
 
     @abstractmethod
-    def _bind(
-        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
-    ) -> Ready[dict[str, np.ndarray]]:
+    def _bind(self, inputs: Arrays, shapes: WantedShapes) -> Ready[dict[str, np.ndarray]]:
         """Like `bound`, with inputs that fit. Everything but the kernels is done before this
         returns.
         """
@@ -175,7 +171,7 @@ class Engine(Protocol):
         """A prepared program, quickly; None if its prepared form is gone."""
         ...
 
-    def trial(self, program: Program, weights: Mapping[str, np.ndarray], threads: int) -> Runnable:
+    def trial(self, program: Program, weights: Arrays, threads: int) -> Runnable:
         """The program with these weights (by name) and this many threads, for a measurement.
 
         Raises:
@@ -250,7 +246,7 @@ class ProgramCache:
 
 
 # `Engine.trial`.
-Trial: TypeAlias = Callable[[Program, Mapping[str, np.ndarray], int], Runnable]
+Trial: TypeAlias = Callable[[Program, Arrays, int], Runnable]
 EngineFactory: TypeAlias = Callable[[Place], Engine]
 
 
@@ -289,5 +285,5 @@ class CompilingEngine(ABC):
         return self.trial(program, self._programs.weights(program), self._place.threads)
 
     @abstractmethod
-    def trial(self, program: Program, weights: Mapping[str, np.ndarray], threads: int) -> Runnable:
+    def trial(self, program: Program, weights: Arrays, threads: int) -> Runnable:
         """The program with these weights and this many threads."""

@@ -2,17 +2,17 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import onnx
+from onnx import ModelProto
 
 from models.check.tolerance import of_engine, rounding_in, without_rounding
 from models.cut.program import Program
 from models.run.reference import compare
+from models.tensors.arrays import Arrays
 from models.tensors.precision import read_precision
-from worker.engines.base import Runnable
+from worker.engines.base import Runnable, WantedShapes
 
 # The fastest of so many runs of each, in turn: other programs disturb some of them.
 ROUNDS = 5
@@ -25,8 +25,8 @@ class ReferenceRun:
     """A run of a program that onnxruntime made in `seconds`."""
 
     sha256: str
-    inputs: Mapping[str, np.ndarray]
-    outputs: Mapping[str, np.ndarray]
+    inputs: Arrays
+    outputs: Arrays
     seconds: float
 
     @property
@@ -67,7 +67,7 @@ def compare_engines(
     """
     shapes = {name: array.shape for name, array in run.outputs.items()}
     outputs = engine.bound(run.inputs, shapes).compute()
-    model = onnx.ModelProto.FromString(program.graph)
+    model = ModelProto.FromString(program.graph)
     outputs = {
         name: without_rounding(array, run.outputs[name], rounding_in(model.graph, name))
         for name, array in outputs.items()
@@ -78,9 +78,7 @@ def compare_engines(
 
 
 def seconds_in_turn(
-    runnables: Sequence[Runnable],
-    inputs: Mapping[str, np.ndarray],
-    shapes: Mapping[str, tuple[int, ...] | None],
+    runnables: Sequence[Runnable], inputs: Arrays, shapes: WantedShapes
 ) -> list[float]:
     """Seconds of the fastest run of each.
 

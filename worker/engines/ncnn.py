@@ -22,7 +22,15 @@ from models.cut.program import Program
 from models.tensors.arrays import Shape, aligned_empty
 from models.tensors.precision import read_precision
 from protos.failures import BadInput, OutOfMemory, RunError
-from worker.engines.base import CompilingEngine, Place, Ready, Runnable, Signature, Traits
+from worker.engines.base import (
+    CompilingEngine,
+    Place,
+    Ready,
+    Runnable,
+    Signature,
+    Traits,
+    WantedShapes,
+)
 from worker.engines.ncnn_graph import NcnnGraph
 from worker.engines.ncnn_layers import translate
 from worker.engines.processor import cpu_fingerprint, has_half_arithmetic
@@ -31,6 +39,9 @@ from worker.programs.graphs import checked_model
 # Before the import: its threads would otherwise spin between layers, and after a run.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import ncnn
+from onnx import GraphProto
+
+from models.tensors.arrays import Arrays
 
 NAME = "ncnn"
 
@@ -64,9 +75,7 @@ class Ncnn(CompilingEngine):
         fingerprint = f"{NAME}|{version}|{cpu_fingerprint()}"
         self.traits = Traits(NAME, version, "cpu", fingerprint, may_crash=True)
 
-    def trial(
-        self, program: Program, weights: Mapping[str, np.ndarray], threads: int
-    ) -> "Translated":
+    def trial(self, program: Program, weights: Arrays, threads: int) -> "Translated":
         """The program with these weights and this many threads."""
         model = checked_model(program)
         halves = self._has_half and read_precision(model) != "exact"
@@ -194,9 +203,9 @@ class Translated(Runnable):
         self,
         engine: Ncnn,
         program: Program,
-        weights: Mapping[str, np.ndarray],
+        weights: Arrays,
         options: NetOptions,
-        graph: onnx.GraphProto,
+        graph: GraphProto,
     ) -> None:
         super().__init__(_signatures(graph.input), _signatures(graph.output))
         self._engine = engine
@@ -205,9 +214,7 @@ class Translated(Runnable):
         self._options = options
         self._loaded: dict[tuple[Shape, ...], tuple[NcnnGraph, Net]] = {}
 
-    def _bind(
-        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
-    ) -> Ready[dict[str, np.ndarray]]:
+    def _bind(self, inputs: Arrays, shapes: WantedShapes) -> Ready[dict[str, np.ndarray]]:
         key = tuple(inputs[name].shape for name in self.inputs)
         if None in shapes.values():
             raise BadInput(cause="the size of an output is not known", cure="Use onnxruntime")
@@ -229,7 +236,7 @@ class Translated(Runnable):
 
         return Ready(compute)
 
-    def _load(self, inputs: Mapping[str, np.ndarray]) -> tuple[NcnnGraph, Net]:
+    def _load(self, inputs: Arrays) -> tuple[NcnnGraph, Net]:
         """The program for inputs like these, in the faster layout if both are loaded quickly."""
         shapes = {name: array.shape for name, array in inputs.items()}
         graph = translate(self._program, self._weights, shapes, self._options.threads)

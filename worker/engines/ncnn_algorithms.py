@@ -2,8 +2,6 @@
 how many parts, so that none holds Python's lock for long while it is loaded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil

@@ -4,8 +4,6 @@ ncnn has no batch axis: an axis of size 1 in front is left out everywhere. Sizes
 equal programs make equal texts: blobs are numbered.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,11 +11,10 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import NodeProto, TensorProto, helper, numpy_helper, shape_inference
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, shape_inference
 
 from models.cut.program import Program
-from models.tensors.arrays import Shape
+from models.tensors.arrays import Arrays, Shape
 from worker.engines.ncnn_algorithms import choose_algorithms
 from worker.engines.ncnn_layer import CONVOLUTIONS, Layer, Unknown
 from worker.engines.ncnn_rewrites import rewritten
@@ -72,7 +69,7 @@ class NcnnGraph:
     outputs: Mapping[str, Sequence[Part]]
     tile: int
 
-    def entries(self, inputs: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, bool]]:
+    def entries(self, inputs: Arrays) -> dict[str, tuple[np.ndarray, bool]]:
         """Inputs by blob as ncnn takes them, without the batch, contiguous and in 32 bits, and
         whether they must be copied.
         """
@@ -85,9 +82,9 @@ class NcnnGraph:
         }
 
 
-def inferred(model: onnx.ModelProto, program: Program, shapes: MapShapes) -> dict[str, Shape]:
+def inferred(model: ModelProto, program: Program, shapes: MapShapes) -> dict[str, Shape]:
     """The shapes of all tensors that ONNX can infer."""
-    sized = onnx.ModelProto()
+    sized = ModelProto()
     sized.CopyFrom(model)
     for value in (*sized.graph.input, *sized.graph.output):
         dims = value.type.tensor_type.shape
@@ -118,8 +115,8 @@ class Translation:
 
     def __init__(
         self,
-        model: onnx.ModelProto,
-        weights: Mapping[str, np.ndarray],
+        model: ModelProto,
+        weights: Arrays,
         sizes: dict[str, Shape],
         inputs: MapShapes,
         threads: int,
@@ -145,7 +142,7 @@ class Translation:
             name for node in self._nodes() for name in self._tensors(node)
         ) + Counter(self._results)
 
-    def graph(self, operators: Operators) -> NcnnGraph:
+    def graph(self, operators: "Operators") -> NcnnGraph:
         """The program, translated by these functions."""
         for name in self._inputs:
             if name in self._needed:
@@ -337,7 +334,7 @@ class Translation:
         """Removes a layer that another one replaces."""
         self._layers.remove(layer)
 
-    def _translate(self, node: NodeProto, operators: Operators) -> None:
+    def _translate(self, node: NodeProto, operators: "Operators") -> None:
         if node.domain not in ("", "ai.onnx") or node.op_type not in operators:
             raise Unknown(f"the operator {node.op_type}")
         used = [name for name in node.output if name in self._needed]

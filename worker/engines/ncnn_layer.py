@@ -1,7 +1,5 @@
 """A layer of ncnn, and the line of text that describes it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -2,9 +2,7 @@
 refused, and onnxruntime computes the program.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import permutations
 from math import prod
 from typing import Any
@@ -13,7 +11,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto
 
 from models.cut.program import Program
-from models.tensors.arrays import Shape
+from models.tensors.arrays import Arrays, Shape
 from protos.failures import BadInput
 from worker.engines.ncnn_graph import (
     PLAIN,
@@ -41,9 +39,7 @@ _SIMPLE = ("Erf", "Mish", "Sigmoid", "Softplus")
 _ACTIVATIONS = ("HardSwish", "LeakyRelu", "Relu")
 
 
-def translate(
-    program: Program, weights: Mapping[str, np.ndarray], shapes: MapShapes, threads: int
-) -> NcnnGraph:
+def translate(program: Program, weights: Arrays, shapes: MapShapes, threads: int) -> NcnnGraph:
     """The program for inputs of these shapes and so many threads, with these weights (by name).
 
     Raises:

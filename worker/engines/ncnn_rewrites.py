@@ -1,7 +1,5 @@
 """Layers of ncnn written differently, for the same results in less time."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

@@ -17,13 +17,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-import onnx
 import onnxruntime as ort
 from google.protobuf.message import DecodeError
-from onnx import TensorProto
+from onnx import ModelProto, TensorProto
 
 from models.cut.program import Program, WeightRef, sha256_of
+from models.tensors.arrays import Arrays
 from models.tensors.memory import PEAK_OVER_WEIGHTS, megabytes
 from protos.daemon.extras import line_to_install
 from protos.daemon.files import write_atomically
@@ -184,7 +183,7 @@ class OnnxRuntime:
         give_back_memory()
         return Session(sha256, inference, read, values, blobs)
 
-    def trial(self, program: Program, weights: Mapping[str, np.ndarray], threads: int) -> Runnable:
+    def trial(self, program: Program, weights: Arrays, threads: int) -> Runnable:
         """Plain onnxruntime, which packs its own weights, so its kernels differ from those of
         tasks.
         """
@@ -212,8 +211,8 @@ class OnnxRuntime:
         key = hashlib.sha256(f"{sha256}|{self.traits.fingerprint}".encode()).hexdigest()
         return self._directory / f"{key}.onnx"
 
-    def _kept(self, sha256: str) -> onnx.ModelProto | None:
-        model = onnx.ModelProto()
+    def _kept(self, sha256: str) -> ModelProto | None:
+        model = ModelProto()
         try:
             model.ParseFromString(self._path(sha256).read_bytes())
         except (FileNotFoundError, DecodeError):
@@ -242,15 +241,15 @@ class OnnxRuntime:
                 cure="Cut the program again",
             )
 
-    def _attach(self, model: onnx.ModelProto, ref: WeightRef) -> None:
+    def _attach(self, model: ModelProto, ref: WeightRef) -> None:
         if weight_bytes(ref) < EMBED_BELOW_BYTES:
             embed_weight(model, ref, self._store.path(ref.sha256).read_bytes())
         else:
             declare_weight(model, ref, ref.sha256)
 
-    def _split(self, built: Path) -> onnx.ModelProto:
+    def _split(self, built: Path) -> ModelProto:
         """Moves the re-laid weights to the store; returns the graph that refers to them."""
-        model = onnx.ModelProto()
+        model = ModelProto()
         model.ParseFromString((built / "graph.onnx").read_bytes())
         external = external_weights(model)
         if not external:

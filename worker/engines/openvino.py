@@ -19,7 +19,7 @@ import openvino as ov
 import structlog
 
 from models.cut.program import Program
-from models.tensors.arrays import aligned_empty
+from models.tensors.arrays import Arrays, aligned_empty
 from models.tensors.precision import Precision, read_precision
 from protos.errors import BadConfiguration, ImbrexError
 from protos.failures import BadInput, OutOfMemory, RunError
@@ -31,6 +31,7 @@ from worker.engines.base import (
     Runnable,
     Signature,
     Traits,
+    WantedShapes,
 )
 from worker.engines.processor import cpu_fingerprint
 from worker.programs.graphs import (
@@ -79,9 +80,7 @@ class OpenVino(CompilingEngine):
         )
         place.folder.mkdir(parents=True, exist_ok=True)
 
-    def trial(
-        self, program: Program, weights: Mapping[str, np.ndarray], threads: int
-    ) -> "Compiled":
+    def trial(self, program: Program, weights: Arrays, threads: int) -> "Compiled":
         """The program with these weights and this many threads."""
         model = checked_model(program)
         with (
@@ -146,9 +145,7 @@ class Compiled(Runnable):
         """The program for inputs of these shapes."""
         return self._engine.compile(self._read, shapes, self._wanted)
 
-    def _bind(
-        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
-    ) -> Ready[dict[str, np.ndarray]]:
+    def _bind(self, inputs: Arrays, shapes: WantedShapes) -> Ready[dict[str, np.ndarray]]:
         key = tuple(inputs[name].shape for name in self.inputs)
         try:
             if key not in self._made:

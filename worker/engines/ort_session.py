@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from models.tensors.arrays import aligned_empty
+from models.tensors.arrays import Arrays, aligned_empty
 from protos.errors import ImbrexError, Unavailable
 from protos.failures import BadInput, OutOfMemory, RunError
-from worker.engines.base import Ready, Runnable, Signature
+from worker.engines.base import Ready, Runnable, Signature, WantedShapes
 
 _LEVELS = ort.GraphOptimizationLevel
 CPU = "CPUExecutionProvider"
@@ -111,10 +111,7 @@ def make_session(
     """
     try:
         return ort.InferenceSession(
-            model,
-            chosen,
-            providers=[*providers],
-            disabled_optimizers=[*without],
+            model, chosen, providers=[*providers], disabled_optimizers=[*without]
         )
     except Exception as error:
         raise from_runtime(error, "making a session") from error
@@ -152,9 +149,7 @@ class Session(Runnable):
         self._weights = tuple(weights)
         self._weight_bytes = weight_bytes
 
-    def _bind(
-        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
-    ) -> Ready[dict[str, np.ndarray]]:
+    def _bind(self, inputs: Arrays, shapes: WantedShapes) -> Ready[dict[str, np.ndarray]]:
         try:
             binding = self._inference.io_binding()
             for name, array in inputs.items():

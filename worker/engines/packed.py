@@ -10,16 +10,11 @@ goes into the blob store when a program is prepared, and sessions map it.
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import onnx
-from onnx import TensorProto, helper
+from onnx import ModelProto, TensorProto, helper
 
 from protos.daemon.memory import free_bytes
 from worker.engines.ort_session import make_session, options
-from worker.programs.graphs import (
-    EMBED_BELOW_BYTES,
-    external_weights,
-    length_of,
-)
+from worker.programs.graphs import EMBED_BELOW_BYTES, external_weights, length_of
 from worker.programs.store import BlobStore, hash_file
 
 # Packing takes as much memory again, also when a session is made. Larger weights are read as they
@@ -38,7 +33,7 @@ _READ_AS_THEY_ARE = frozenset({"Conv", "FusedConv"})
 _SAVED, _SAVED_WEIGHTS = "packed.onnx", "packed.bin"
 
 
-def pack(model: onnx.ModelProto, store: BlobStore, folder: Path, memory_bytes: int) -> None:
+def pack(model: ModelProto, store: BlobStore, folder: Path, memory_bytes: int) -> None:
     """Keeps the packed weights of an optimised graph in the store, and makes the graph refer to
     them; its weights are in the store already. `folder` is for temporary files, `memory_bytes` what
     the worker may use.
@@ -68,7 +63,7 @@ def packed_bytes(weight: TensorProto) -> int:
     return sum(int(buffer.split(";")[1]) for form in forms for buffer in form.split("|")[1:])
 
 
-def _packable(model: onnx.ModelProto) -> list[TensorProto]:
+def _packable(model: ModelProto) -> list[TensorProto]:
     """The external weights that other nodes than float convolutions read."""
     read = {
         name
@@ -91,10 +86,10 @@ def _groups(weights: Sequence[TensorProto]) -> Iterator[list[TensorProto]]:
 
 
 def _pack_group(
-    model: onnx.ModelProto, group: Sequence[TensorProto], store: BlobStore, folder: Path
+    model: ModelProto, group: Sequence[TensorProto], store: BlobStore, folder: Path
 ) -> None:
     """Has onnxruntime pack these weights and save them, which is one blob."""
-    alone = onnx.ModelProto()
+    alone = ModelProto()
     alone.CopyFrom(model)
     names = {weight.name for weight in group}
     for weight in external_weights(alone):
@@ -106,14 +101,11 @@ def _pack_group(
     for key, value in (
         ("session.save_external_prepacked_constant_initializers", "1"),
         ("session.optimized_model_external_initializers_file_name", _SAVED_WEIGHTS),
-        (
-            "session.optimized_model_external_initializers_min_size_in_bytes",
-            str(EMBED_BELOW_BYTES),
-        ),
+        ("session.optimized_model_external_initializers_min_size_in_bytes", str(EMBED_BELOW_BYTES)),
     ):
         chosen.add_session_config_entry(key, value)
     make_session(alone.SerializeToString(), chosen)
-    saved = onnx.ModelProto.FromString((folder / _SAVED).read_bytes())
+    saved = ModelProto.FromString((folder / _SAVED).read_bytes())
     packed = {weight.name: weight for weight in external_weights(saved) if is_packed(weight)}
     if not packed:
         return
@@ -129,7 +121,7 @@ def _pack_group(
                     entry.value = sha256
 
 
-def _declare_input(model: onnx.ModelProto, weight: TensorProto) -> None:
+def _declare_input(model: ModelProto, weight: TensorProto) -> None:
     """What is also an input is not constant, so a session does not pack it."""
     if weight.name not in {value.name for value in model.graph.input}:
         model.graph.input.append(

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import IO, Any
 import numpy as np
 
 from models.cut.program import Program
+from models.tensors.arrays import Arrays
 from protos.daemon.memory import cap_memory, resident_bytes
 from protos.daemon.parent import PARENT_VARIABLE, follow_parent
 from protos.errors import BadConfiguration
@@ -71,9 +72,7 @@ class Trials:
         answer = self._answer(run_trial, name, place, runs)
         return answer if isinstance(answer, str) else TrialResult(**answer)
 
-    def failure(
-        self, name: str, place: Place, program: Program, inputs: Mapping[str, np.ndarray]
-    ) -> str:
+    def failure(self, name: str, place: Place, program: Program, inputs: Arrays) -> str:
         """Why the engine of this name cannot compute a program of such inputs, or ""; weights that
         are not in the store are of no matter.
 
@@ -202,9 +201,7 @@ def run_trial(name: str, place: Place, runs: Runs) -> dict[str, Any]:
     return asdict(TrialResult(wrong, onnxruntime_s / fastest_s, memory_bytes))
 
 
-def run_once(
-    name: str, place: Place, program: Program, inputs: Mapping[str, np.ndarray]
-) -> dict[str, Any]:
+def run_once(name: str, place: Place, program: Program, inputs: Arrays) -> dict[str, Any]:
     """Runs a program of which not all weights need to be here, in the same way; returns nothing.
 
     Raises:

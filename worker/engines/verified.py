@@ -29,13 +29,23 @@ import numpy as np
 import structlog
 
 from models.cut.program import Program, weight_bytes, whole_network
+from models.tensors.arrays import Arrays
 from models.tensors.memory import PROCESS_BYTES, engine_cap_bytes, megabytes
 from protos.daemon.memory import resident_bytes
 from protos.errors import ImbrexError
 from protos.failures import BadInput, RunError
 from protos.wire.facts import EngineShare, KeptPrograms
 from protos.wire.limits import ALL_TYPES, Limits
-from worker.engines.base import Engine, Place, ProgramCache, Ready, Runnable, Traits, Trial
+from worker.engines.base import (
+    Engine,
+    Place,
+    ProgramCache,
+    Ready,
+    Runnable,
+    Traits,
+    Trial,
+    WantedShapes,
+)
 from worker.engines.comparison import EngineComparison, ReferenceRun, compare_engines
 from worker.engines.processor import settle_thread
 from worker.engines.trial import Trials
@@ -134,10 +144,7 @@ class Verified:
     is_for_speed = False
 
     def __init__(
-        self,
-        place: Place,
-        reference: Engine,
-        engines: Mapping[str, Engine] = MappingProxyType({}),
+        self, place: Place, reference: Engine, engines: Mapping[str, Engine] = MappingProxyType({})
     ) -> None:
         self.traits: Traits = reference.traits
         self._place = place
@@ -190,7 +197,7 @@ class Verified:
             return plain
         return VerifiedProgram(self, sha256, plain)
 
-    def trial(self, program: Program, weights: Mapping[str, np.ndarray], threads: int) -> Runnable:
+    def trial(self, program: Program, weights: Arrays, threads: int) -> Runnable:
         """The program as the engine runs it, or as onnxruntime does where that fails, and where
         engines are for speed.
         """
@@ -276,9 +283,7 @@ class Verified:
 
     # ------------------------------------------------------------ for what is measured
 
-    def _tried_first(
-        self, name: str, program: Program, weights: Mapping[str, np.ndarray], threads: int
-    ) -> Runnable:
+    def _tried_first(self, name: str, program: Program, weights: Arrays, threads: int) -> Runnable:
         """The program as an engine runs it, after another process if the engine may crash."""
         engine = self._engines[name]
         runnable = engine.trial(program, weights, threads)
@@ -286,9 +291,7 @@ class Verified:
             _Tried(self, name, runnable, program, threads) if engine.traits.may_crash else runnable
         )
 
-    def try_first(
-        self, name: str, program: Program, inputs: Mapping[str, np.ndarray], threads: int
-    ) -> None:
+    def try_first(self, name: str, program: Program, inputs: Arrays, threads: int) -> None:
         """Has another process run a program by an engine.
 
         Raises:
@@ -493,10 +496,7 @@ class _WithFallback(Runnable):
     """A program that an engine runs, and onnxruntime where that fails."""
 
     def _bound_by(
-        self,
-        engine: Runnable,
-        inputs: Mapping[str, np.ndarray],
-        shapes: Mapping[str, tuple[int, ...] | None],
+        self, engine: Runnable, inputs: Arrays, shapes: WantedShapes
     ) -> Ready[dict[str, np.ndarray]]:
         try:
             ready = engine.bound(inputs, shapes)
@@ -536,12 +536,10 @@ class VerifiedProgram(_WithFallback):
         """Has the fastest of the engines of these names compute runs like this one."""
         self._verified[engines, self._shapes(run.inputs)] = runnable
 
-    def _shapes(self, inputs: Mapping[str, np.ndarray]) -> _Shapes:
+    def _shapes(self, inputs: Arrays) -> _Shapes:
         return tuple(inputs[name].shape for name in self.inputs)
 
-    def _bind(
-        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
-    ) -> Ready[dict[str, np.ndarray]]:
+    def _bind(self, inputs: Arrays, shapes: WantedShapes) -> Ready[dict[str, np.ndarray]]:
         if None in shapes.values():  # what depends on values stays with onnxruntime
             return self.plain.bound(inputs, shapes)
         engine = self._owner.wants(self._sha256)
@@ -577,12 +575,7 @@ class _Trial(_WithFallback):
     """A program to measure the engine with. It takes memory for onnxruntime only if that runs."""
 
     def __init__(
-        self,
-        runnable: Runnable,
-        reference: Engine,
-        program: Program,
-        weights: Mapping[str, np.ndarray],
-        threads: int,
+        self, runnable: Runnable, reference: Engine, program: Program, weights: Arrays, threads: int
     ) -> None:
         super().__init__(runnable.inputs, runnable.outputs, runnable.blobs)
         self._runnable = runnable
@@ -591,9 +584,7 @@ class _Trial(_WithFallback):
         self._weights = weights
         self._threads = threads
 
-    def _bind(
-        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
-    ) -> Ready[dict[str, np.ndarray]]:
+    def _bind(self, inputs: Arrays, shapes: WantedShapes) -> Ready[dict[str, np.ndarray]]:
         return self._bound_by(self._runnable, inputs, shapes)
 
     @cached_property
@@ -618,9 +609,7 @@ class _Tried(Runnable):
         self._threads = threads
         self._errors: dict[_Shapes, ImbrexError | None] = {}
 
-    def _bind(
-        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
-    ) -> Ready[dict[str, np.ndarray]]:
+    def _bind(self, inputs: Arrays, shapes: WantedShapes) -> Ready[dict[str, np.ndarray]]:
         key = tuple(inputs[name].shape for name in self.inputs)
         if key not in self._errors:
             self._errors[key] = None

@@ -4,8 +4,6 @@ Everything is read from the kernel's files below `root`, except for what these d
 cards (`Cards`), so that tests can describe any state of a Raspberry Pi in files.
 """
 
-from __future__ import annotations
-
 import array
 import fcntl
 import os

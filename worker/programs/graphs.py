@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
-import onnx
 from google.protobuf.message import DecodeError
-from onnx import TensorProto, helper
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper
 
 from models.cut.program import Program, WeightRef
 from models.graph.graph import OPSETS
@@ -45,14 +44,14 @@ def program_of(message: pb.Program) -> Program:
     return program
 
 
-def checked_model(program: Program) -> onnx.ModelProto:
+def checked_model(program: Program) -> ModelProto:
     """The program's graph, without its weights.
 
     Raises:
         BadRequest: not ONNX, an unknown opset, custom operators or functions, a reference to a
             file, weights that clash or have impossible sizes.
     """
-    model = onnx.ModelProto()
+    model = ModelProto()
     try:
         model.ParseFromString(program.graph)
     except DecodeError:
@@ -75,18 +74,15 @@ def weight_bytes(ref: WeightRef) -> int:
     return int(np.prod(ref.dims, dtype=np.int64)) * DTYPES[ref.data_type].itemsize
 
 
-def declare_weight(model: onnx.ModelProto, ref: WeightRef, location: str) -> None:
+def declare_weight(model: ModelProto, ref: WeightRef, location: str) -> None:
     """Adds an initialiser whose bytes are the file `location` in the session's folder."""
     tensor = model.graph.initializer.add(
-        name=ref.name,
-        data_type=ref.data_type,
-        dims=ref.dims,
-        data_location=TensorProto.EXTERNAL,
+        name=ref.name, data_type=ref.data_type, dims=ref.dims, data_location=TensorProto.EXTERNAL
     )
     refer(tensor, location, weight_bytes(ref))
 
 
-def matrices(model: onnx.ModelProto, weights: Sequence[WeightRef]) -> frozenset[str]:
+def matrices(model: ModelProto, weights: Sequence[WeightRef]) -> frozenset[str]:
     """Those of a program's large weights that only products read, as their second operand: an
     engine takes them as they are.
     """
@@ -100,7 +96,7 @@ def matrices(model: onnx.ModelProto, weights: Sequence[WeightRef]) -> frozenset[
     return frozenset(large & seconds - others)
 
 
-def _read_inside(attribute: onnx.AttributeProto) -> Iterator[str]:
+def _read_inside(attribute: AttributeProto) -> Iterator[str]:
     """What the nodes of nested graphs read."""
     for graph in (attribute.g, *attribute.graphs):
         for node in graph.node:
@@ -109,12 +105,12 @@ def _read_inside(attribute: onnx.AttributeProto) -> Iterator[str]:
                 yield from _read_inside(inner)
 
 
-def declare_input(model: onnx.ModelProto, ref: WeightRef) -> None:
+def declare_input(model: ModelProto, ref: WeightRef) -> None:
     """Adds a weight as an input, whose values an optimiser cannot see."""
     model.graph.input.append(helper.make_tensor_value_info(ref.name, ref.data_type, ref.dims))
 
 
-def inputs_to_weights(model: onnx.ModelProto, weights: Iterable[WeightRef]) -> None:
+def inputs_to_weights(model: ModelProto, weights: Iterable[WeightRef]) -> None:
     """Turns these inputs back into initialisers, whose bytes are files named by their hash."""
     refs = {ref.name: ref for ref in weights}
     inputs = [value for value in model.graph.input if value.name not in refs]
@@ -124,7 +120,7 @@ def inputs_to_weights(model: onnx.ModelProto, weights: Iterable[WeightRef]) -> N
         declare_weight(model, ref, ref.sha256)
 
 
-def embed_weight(model: onnx.ModelProto, ref: WeightRef, data: bytes) -> None:
+def embed_weight(model: ModelProto, ref: WeightRef, data: bytes) -> None:
     """Adds an initialiser with its bytes."""
     model.graph.initializer.add(
         name=ref.name, data_type=ref.data_type, dims=ref.dims, raw_data=data
@@ -138,7 +134,7 @@ def refer(tensor: TensorProto, location: str, length: int) -> None:
         tensor.external_data.add(key=key, value=value)
 
 
-def external_weights(model: onnx.ModelProto) -> list[TensorProto]:
+def external_weights(model: ModelProto) -> list[TensorProto]:
     """The initialisers whose bytes are in files."""
     initializers = model.graph.initializer
     return [weight for weight in initializers if weight.data_location == TensorProto.EXTERNAL]
@@ -154,7 +150,7 @@ def length_of(weight: TensorProto) -> int:
     return next(int(entry.value) for entry in weight.external_data if entry.key == "length")
 
 
-def _check_opsets(model: onnx.ModelProto) -> None:
+def _check_opsets(model: ModelProto) -> None:
     for entry in model.opset_import:
         if entry.domain not in _DOMAINS:
             raise _refused(
@@ -170,7 +166,7 @@ def _check_opsets(model: onnx.ModelProto) -> None:
         raise _refused("does not say which opset it uses", "Export the model again")
 
 
-def _check_weights(model: onnx.ModelProto, weights: tuple[WeightRef, ...]) -> None:
+def _check_weights(model: ModelProto, weights: tuple[WeightRef, ...]) -> None:
     taken = {tensor.name for tensor in model.graph.initializer}
     for ref in weights:
         if ref.name in taken:
@@ -183,7 +179,7 @@ def _check_weights(model: onnx.ModelProto, weights: tuple[WeightRef, ...]) -> No
             )
 
 
-def _tensors(graph: onnx.GraphProto) -> Iterator[TensorProto]:
+def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
     """Every tensor stored in the graph, its nodes' attributes and their nested graphs."""
     yield from graph.initializer
     sparse = list(graph.sparse_initializer)

@@ -88,11 +88,7 @@ class TrustUpdates:
     """
 
     def __init__(
-        self,
-        caller: Caller,
-        gate: Gate,
-        streams: Sequence[Streams],
-        state_dir: Path,
+        self, caller: Caller, gate: Gate, streams: Sequence[Streams], state_dir: Path
     ) -> None:
         self._caller = caller
         self._path = state_dir / _GENERATION_FILE

@@ -6,8 +6,6 @@ element of the tile, and the last only on the last. So a whole family of tiles i
 by one node is one look-up per array, whatever the number of tiles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -39,13 +37,13 @@ class Ranges:
     is_identity: bool = False
 
     @classmethod
-    def identity(cls, size: int) -> Ranges:
+    def identity(cls, size: int) -> "Ranges":
         """The ranges of the tiled tensor itself."""
         marks = np.arange(size + 1, dtype=np.int32)
         return cls(marks, marks, is_identity=True)
 
     @classmethod
-    def constant(cls, size: int, whole: int) -> Ranges:
+    def constant(cls, size: int, whole: int) -> "Ranges":
         """The ranges of a tensor that every tile needs completely."""
         return cls(np.zeros(size + 1, dtype=np.int32), np.full(size + 1, whole, dtype=np.int32))
 

@@ -5,8 +5,6 @@ outside residual blocks, or all of the network's. Blocks that can be split are a
 at once (`sweeps`).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import weakref
@@ -67,7 +65,7 @@ class Geometry:
         self._planned = tuple(_planned(network, self))
 
     @cached_property
-    def splits(self) -> Ends:
+    def splits(self) -> "Ends":
         """The splittable blocks that end at each mark; None if there are none."""
         return Ends(self._runs, len(self.boundaries))
 

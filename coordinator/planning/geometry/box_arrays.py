@@ -1,7 +1,5 @@
 """Boxes of tensors as arrays, to compute the volumes and overlaps of thousands at once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

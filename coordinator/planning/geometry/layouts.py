@@ -7,8 +7,6 @@ channel-split tile reads all input channels and holds its slice of the weights; 
 convolution stay together.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,7 +73,7 @@ class UnitTile:
     computing: Computing
     part: Box | None = None
 
-    def renamed(self, names: Mapping[str, str]) -> UnitTile:
+    def renamed(self, names: Mapping[str, str]) -> "UnitTile":
         """The same tile of a unit that is like this one, with its `names`."""
         boxes = {names.get(name, name): box for name, box in self.boxes.items()}
         reads = {names.get(name, name): box for name, box in self.reads.items()}
@@ -126,7 +124,7 @@ class Layouts(Sequence[Layout]):
     there: Mapping[str, str]
 
     @classmethod
-    def only(cls, layout: Layout) -> Layouts:
+    def only(cls, layout: Layout) -> "Layouts":
         """A single layout, with its own names."""
         return cls([layout], {}, {})
 

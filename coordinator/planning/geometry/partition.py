@@ -1,7 +1,5 @@
 """Cutting boxes in proportion to devices' rates, but never through a group of channels."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

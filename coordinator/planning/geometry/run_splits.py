@@ -1,7 +1,5 @@
 """The splittable blocks of one run of marks, from a sweep along each axis."""
 
-from __future__ import annotations
-
 import itertools
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ the whole network needs everything that lives across the mark. So one sweep serv
 marks across which a tensor lives whose later readers skip some rows get their own sweeps.
 """
 
-from __future__ import annotations
-
 import itertools
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -79,12 +77,7 @@ class WholeSweep:
         made = [k for k, node in enumerate(unit.nodes) if node.outputs[0] in reach.computed]
         for k, work in zip(made, worked.works, strict=True):
             n = unit.start + k
-            self.features[n] = (
-                work.flop,
-                work.input_bytes,
-                work.output_bytes,
-                work.weight_bytes,
-            )
+            self.features[n] = (work.flop, work.input_bytes, work.output_bytes, work.weight_bytes)
             self.node_works[n] = work
             self.computed[n] = reach.computed[unit.nodes[k].outputs[0]]
             self.reads[n] = reach.reads[k]

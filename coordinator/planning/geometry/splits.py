@@ -1,7 +1,5 @@
 """How the work, inputs and outputs of splittable blocks grow with their tiles."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ into one long vector, so that a node is one look-up for all tiles of all blocks 
 Most nodes pass ranges on unchanged, so few of these vectors differ.
 """
 
-from __future__ import annotations
-
 import itertools
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence

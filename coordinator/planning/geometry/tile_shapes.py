@@ -4,8 +4,6 @@ A shape has no sizes. With weights, each band's height is its tiles' share of th
 tile's width its share of the band, so any area can be given to any device.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ The first L units are fused and divided into equal tiles over all devices; the r
 device. The best L is taken.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from coordinator.costs.cluster import Cluster

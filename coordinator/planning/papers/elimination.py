@@ -10,8 +10,6 @@ each. In the published cost, a device never pays for what it owns already. An ex
 host does move it; with `credit=False` the search counts that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -59,12 +57,7 @@ class Layers:
     """The units of a network with their layouts, and all costs between them."""
 
     def __init__(
-        self,
-        network: Network,
-        cluster: Cluster,
-        rates: Sequence[float],
-        *,
-        credit: bool = True,
+        self, network: Network, cluster: Cluster, rates: Sequence[float], *, credit: bool = True
     ) -> None:
         self.network = network
         self.cluster, self.devices = cluster, cluster.devices

@@ -7,8 +7,6 @@ that can be divided runs on all devices; the number of devices is chosen here, f
 the cost of the plan as `elimination` computes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

@@ -10,8 +10,6 @@ Theorem 1,
     c_k = sum over i of 2^(k-i) delta_i .
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -75,7 +73,7 @@ class Group:
     stop: int
     delta_bytes: float = 0.0
     tilings: tuple[int, ...] = ()
-    parts: tuple[Group, ...] = ()
+    parts: "tuple[Group, ...]" = ()
 
     @property
     def total_bytes(self) -> float:

@@ -7,8 +7,6 @@ t_x(e, c, c')    the transfers that give each device what its tile reads of a te
 t_s              zero: inference synchronises no gradients
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,7 +47,7 @@ class LayerWire:
     message_s: Floats
 
     @classmethod
-    def of(cls, devices: Sequence[Device]) -> LayerWire:
+    def of(cls, devices: Sequence[Device]) -> "LayerWire":
         """The links of the devices, in order."""
         return cls(
             np.array([device.link.byte_s for device in devices]),
@@ -154,7 +152,7 @@ class UnitGraph:
     @classmethod
     def of(
         cls, network: Network, layouts: Sequence[Layouts], devices: int, *, credit: bool
-    ) -> UnitGraph:
+    ) -> "UnitGraph":
         """The graph of these layouts on this many devices. Transfers between alike units are
         computed once.
         """

@@ -14,8 +14,6 @@ They are applied as long as possible; the K remaining nodes are solved exactly; 
 eliminations in reverse order gives every other node its configuration [Algorithm 1].
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

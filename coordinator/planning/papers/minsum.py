@@ -8,8 +8,6 @@ program over BFS levels is this method with the variables in the order of the le
 the final graph after node and edge elimination.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The dynamic program over cuts; every block runs in equal tiles over all devices, or on one.
 """
 
-from __future__ import annotations
-
 from coordinator.costs.cluster import Cluster
 from coordinator.planning.search.decide import Decision, place, planned
 from coordinator.planning.search.division_options import alone, grids

@@ -10,8 +10,6 @@ The cost of a cut is what the devices miss after it, beyond what the group misse
 that they read minus the boxes that they own, halos included.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -51,7 +49,7 @@ class Setting:
     steps: Mapping[str, int]
 
     @classmethod
-    def of(cls, network: Network) -> Setting:
+    def of(cls, network: Network) -> "Setting":
         """The setting of a network."""
         made, units = makers(network), network.units
         steps = {name: channel_step(network.graph, units[unit]) for name, unit in made.items()}

@@ -1,7 +1,5 @@
 """A network's units as SOYBEAN's dataflow graph: what a group of devices computes and owns."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from coordinator.planning.geometry.layouts import UnitTile
@@ -27,7 +25,7 @@ class UnitFlow:
         self._parts: dict[object, UnitFlow] = {}
 
     @classmethod
-    def of(cls, setting: Setting) -> UnitFlow:
+    def of(cls, setting: Setting) -> "UnitFlow":
         """The group before any cut, which computes and owns everything."""
         graph = setting.network.graph
         return cls(
@@ -52,7 +50,7 @@ class UnitFlow:
             found.append(Operation(tensors, tuple(moved), fixed[:, 0], least))
         return found
 
-    def part(self, tilings: Sequence[int], shares: Sequence[float], index: int) -> UnitFlow:
+    def part(self, tilings: Sequence[int], shares: Sequence[float], index: int) -> "UnitFlow":
         """One half of the group, each unit in its cheapest form; the same object for the same
         tilings and shares.
         """
@@ -61,7 +59,7 @@ class UnitFlow:
             self._parts[key] = self._part(tilings, shares, index)
         return self._parts[key]
 
-    def _part(self, tilings: Sequence[int], shares: Sequence[float], index: int) -> UnitFlow:
+    def _part(self, tilings: Sequence[int], shares: Sequence[float], index: int) -> "UnitFlow":
         cut = self._cut(shares)
         chosen = dict(zip(self.own, tilings, strict=True))
         tiles: list[UnitTile | None] = [None] * len(self.tiles)

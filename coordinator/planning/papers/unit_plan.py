@@ -1,7 +1,5 @@
 """From a layout for each unit to a plan: consecutive units on one device become one block."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -11,8 +11,6 @@ devices not every k [counts_of]. `fused`
 searches devices and their order, and is never slower.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from coordinator.costs.cluster import Cluster

@@ -9,8 +9,6 @@ branches on different devices, and over fewer devices where all of them leave mu
 networks larger than a device, in stages on groups of devices.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 from collections.abc import Iterator

@@ -7,8 +7,6 @@ where maps are small; the rest of the plan comes from another strategy. HEFT pla
 the event simulator judges the result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property

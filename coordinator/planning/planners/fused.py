@@ -7,8 +7,6 @@ event simulator's rules; the best are improved by the same rules, and the simula
 among the results.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -24,8 +24,6 @@ divided over their output or input if that is faster. If some devices can't reac
 go through the host, or only devices that can reach each other take part, whichever is faster.
 """
 
-from __future__ import annotations
-
 import itertools
 from bisect import bisect
 from collections.abc import Iterator, Sequence

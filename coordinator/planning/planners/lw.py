@@ -6,8 +6,6 @@ connected layer) stays whole if that costs less. This is AOFL's baseline; it pay
 and maps are small.
 """
 
-from __future__ import annotations
-
 import itertools
 from functools import partial
 

@@ -1,7 +1,5 @@
 """A planner's plan, checked, with the simulator's prediction: the one time told of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

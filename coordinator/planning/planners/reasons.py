@@ -3,8 +3,6 @@
 Alternatives are told relative to the plan: its own time is predicted again whenever it is shown.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """`single`: everything on the one device that answers first."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from coordinator.costs.cluster import Cluster

@@ -11,8 +11,6 @@ Several thresholds are tried: the event simulator judges them by the true costs,
 plan is among the candidates.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ Eq. 3 adds up all transfers, as on one link; Eq. 6 lets all devices send at once
 between. AOFL's own blocks and each device alone are always among the drafts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """The built-in strategies by name: the planners of `candidates`, and those that build on them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from coordinator.costs.cluster import Planner

@@ -8,8 +8,6 @@ empty: an empty tile costs nothing, so a device that is not worth its message is
 Many blocks, and all requested subsets of devices, are solved together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,7 +37,7 @@ class TileCosts:
     places: Ints
 
     @classmethod
-    def of(cls, parts: Sequence[tuple[Floats, Floats, Floats]]) -> TileCosts:
+    def of(cls, parts: Sequence[tuple[Floats, Floats, Floats]]) -> "TileCosts":
         """The costs of several blocks, given for each as `fixed` [d, m], `begins` and `ends` [d, m,
         rows + 1].
         """

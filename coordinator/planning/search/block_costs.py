@@ -5,8 +5,6 @@ are cached, and so are the pieces that one stage passes to another, so that a dr
 event model of `pipeline` over a few hundred numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial

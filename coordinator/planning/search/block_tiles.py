@@ -1,7 +1,5 @@
 """From slots to stages: the tiles of a block on given devices in a given form."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -155,7 +153,7 @@ class Forms:
                 best, high = ends, middle
         return tuple(self._with_edges(end, form, map(Span, [0, *best[:-1]], best)))
 
-    def _lines_of(self, start: Mark, end: Mark, d: int) -> _Lines:
+    def _lines_of(self, start: Mark, end: Mark, d: int) -> "_Lines":
         device, rank = self.cluster.devices[d], self.stages.loads.rank[d]
         key = (start, end, d)
         if key not in self._lines:

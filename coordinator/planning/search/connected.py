@@ -7,8 +7,6 @@ host adds up. The first such layer is often best divided by where the tiles of t
 next over its output, the last over its input: it depends on the bytes of tensors and weights.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

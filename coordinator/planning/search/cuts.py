@@ -6,8 +6,6 @@ The published recursion over (first unit, count) with memoisation is a shortest 
 only suffixes are needed, so the table is filled from the end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 

@@ -1,7 +1,5 @@
 """From a planner's decision to a complete plan that fits in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -93,11 +91,7 @@ def place(options: Sequence[Option]) -> tuple[float, list[tuple[Mark, Mark, Opti
 
 
 def _plan(
-    network: Network,
-    cluster: Cluster,
-    strategy: str,
-    decision: Decision,
-    boundaries: Sequence[int],
+    network: Network, cluster: Cluster, strategy: str, decision: Decision, boundaries: Sequence[int]
 ) -> Plan:
     blocks = [
         block_of(network, boundaries[start], boundaries[end], option.shares(start, end))
@@ -105,13 +99,7 @@ def _plan(
     ]
     predicted, reasons = published(network, cluster, blocks), decision.reasons
     plan = finished(
-        strategy,
-        blocks,
-        network,
-        cluster,
-        predicted,
-        unused=reasons,
-        otherwise=decision.otherwise,
+        strategy, blocks, network, cluster, predicted, unused=reasons, otherwise=decision.otherwise
     )
     return replace(plan, notes=decision.notes)
 

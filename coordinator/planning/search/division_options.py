@@ -5,8 +5,6 @@ and e, and which device gets which tile. Planners differ in the options that the
 cuts that they search.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast

@@ -1,7 +1,5 @@
 """Explains, in sentences with numbers, why a plan uses as many devices as it does."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +26,7 @@ class Growing:
     split_s: tuple[float, ...]
 
     @classmethod
-    def of(cls, counts: Sequence[int], by_count: Sequence[Sequence[Option]]) -> Growing:
+    def of(cls, counts: Sequence[int], by_count: Sequence[Sequence[Option]]) -> "Growing":
         """From the options for exactly so many devices, from one to all."""
         costs = [cheapest(options)[0] for options in by_count]
         free = np.minimum.accumulate(np.stack(costs), axis=0)

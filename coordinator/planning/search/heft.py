@@ -5,8 +5,6 @@ first, each on the processor where it ends earliest. Gaps between tasks that are
 not used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations

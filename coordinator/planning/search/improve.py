@@ -5,8 +5,6 @@ comes first: as long as a draft overfills a device, a move is better if it overf
 small device ends with fewer blocks rather than with none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 
 from coordinator.planning.search.block_costs import PlanDraft, Stage

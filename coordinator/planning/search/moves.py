@@ -1,7 +1,5 @@
 """Moves for blocks that exchange through the host: each yields drafts that differ at one block."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 

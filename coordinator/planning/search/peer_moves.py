@@ -1,7 +1,5 @@
 """Moves for blocks that exchange from peer to peer: each yields drafts that differ a little."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -7,8 +7,6 @@ exchange takes that nothing overlaps with: of a whole network for starts, and of
 moves, which change several cuts at once where no single one gains anything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import cached_property
 

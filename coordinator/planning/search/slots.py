@@ -4,8 +4,6 @@ A form keeps its meaning when a cut moves: strips finish together wherever the b
 bands stay in proportion to rates. `Forms` makes tiles of a form, `Search` improves drafts.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

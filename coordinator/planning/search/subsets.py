@@ -7,8 +7,6 @@ to be tried that contain, with each device, all that dominate it: with equal lin
 prefixes, and with unequal ones they are still few.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import numpy as np

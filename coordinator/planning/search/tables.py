@@ -8,8 +8,6 @@ computation, and the serial transfer of its output tiles to the host:
 Matrices are indexed [i, e]: the block between marks i and e; infinite where impossible.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Sequence
 from functools import cached_property

@@ -4,8 +4,6 @@ Tiles of maps are computed from the geometry's arrays, all of a block at once; o
 their `UnitTile`. Both are cached.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -145,9 +143,7 @@ class Loads:
         return found
 
     def of_units(
-        self,
-        shares: Sequence[tuple[int, UnitTile]],
-        held: Sequence[tuple[int, int]] | None = None,
+        self, shares: Sequence[tuple[int, UnitTile]], held: Sequence[tuple[int, int]] | None = None
     ) -> BlockLoads:
         """The loads of tiles that know themselves what they read and compute; `held` are the bytes
         of their weights, if that is known for less than by asking each.

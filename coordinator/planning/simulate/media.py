@@ -11,8 +11,6 @@ which traffic between peers counts twice because it is relayed [DESIGN, Media]. 
 shares the host's port with the coordinator, and needs no wire to it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from heapq import heappop, heappush, heapreplace
 from itertools import count

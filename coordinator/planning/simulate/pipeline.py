@@ -6,8 +6,6 @@ passed on by peers) with the same media, for tasks given as seconds and bytes; a
 both agree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from itertools import chain

@@ -7,8 +7,6 @@ message after the other. What one event sends to one device is a single message,
 task sends to one peer.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ best first, have COCO's names, and are at most 20. Blue Iris cannot read chunked
 answer has a Content-Length.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from email.utils import format_datetime

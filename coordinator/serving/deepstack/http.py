@@ -1,7 +1,5 @@
 """The routes under `/v1/vision`, and status routes."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

@@ -8,8 +8,6 @@ At start: {"model_request": true, "model_name": NAME} is answered by {"model_ava
 Frigate itself assumes after a timeout.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -2,8 +2,6 @@
 have a known form lies a sidecar, so that plans count what travels: pixels, and the likely boxes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from pathlib import Path

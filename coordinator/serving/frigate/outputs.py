@@ -4,8 +4,6 @@ Each kind of Frigate's `model_type` is read as Frigate's own detectors read it, 
 0.4; boxes in pixels of the model's input are divided by its size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Serves Frigate's `zmq` detectors: one socket for each address, several detectors on each."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Coroutine, Mapping
@@ -83,7 +81,7 @@ class DetectorConnections:
 class FrigateServer(OptionalInterface):
     """The sockets of one coordinator."""
 
-    def __init__(self, app: FastAPI, coordinator: Coordinator) -> None:
+    def __init__(self, app: FastAPI, coordinator: "Coordinator") -> None:
         super().__init__(app, coordinator)
         self._kept = ModelFolder(coordinator.settings.state_dir / FOLDER)
         self._context: zmq.asyncio.Context | None = None
@@ -93,7 +91,7 @@ class FrigateServer(OptionalInterface):
         self._loading: asyncio.Task[None] | None = None
         self._refused_s = 0.0
 
-    async def start(self, tls: WebTls | None) -> Mapping[str, str]:
+    async def start(self, tls: "WebTls | None") -> Mapping[str, str]:
         """Listens on every endpoint of the settings, `tcp://ADDRESS:PORT` or `ipc://PATH`.
 
         Raises:

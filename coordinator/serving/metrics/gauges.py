@@ -1,7 +1,5 @@
 """Metrics that are read when Prometheus scrapes: queue, devices, plans."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator
@@ -22,7 +20,7 @@ DEVICE = ("device", "name")
 class Gauges(Collector):
     """Reads the coordinator at each scrape."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: "Coordinator") -> None:
         self._coordinator = coordinator
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:

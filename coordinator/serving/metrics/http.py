@@ -1,9 +1,5 @@
 """`/metrics` as a plain route, since a mounted application would redirect Prometheus."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import choose_encoder
@@ -15,10 +11,6 @@ from coordinator.service import Coordinator
 from coordinator.serving.common.access import asks
 from coordinator.serving.metrics.gauges import Gauges
 from coordinator.tasks.timeline import TaskTimes
-
-if TYPE_CHECKING:
-    from coordinator.service import Coordinator
-
 
 # From a small network on a fast machine to a large one on a single Pi.
 SECONDS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5, 5.0, 10.0, 20.0, 60.0)
@@ -38,11 +30,7 @@ class Counts:
     devices: never text from a client.
     """
 
-    def __init__(
-        self,
-        registry: CollectorRegistry,
-        coordinator: Coordinator,
-    ) -> None:
+    def __init__(self, registry: CollectorRegistry, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
         self._known: dict[str, str] = {}
         self._requests = Counter(

@@ -3,8 +3,6 @@
 `json_form` writes an inference's tensors, whose bytes may follow the JSON.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field

@@ -1,7 +1,5 @@
 """`/v2`: the protocol over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import zlib
@@ -276,6 +274,5 @@ async def ordered_unsupported(request: Request) -> Response:
 
 def _unsupported(request: Request) -> Unsupported:
     return Unsupported(
-        cause=f"imbrex does not support {request.url.path}",
-        cure="See the extensions in GET /v2",
+        cause=f"imbrex does not support {request.url.path}", cure="See the extensions in GET /v2"
     )

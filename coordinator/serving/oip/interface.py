@@ -1,7 +1,5 @@
 """The protocol as an interface of the application: HTTP routes, and a gRPC server beside them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -25,12 +23,12 @@ class OpenInference(OptionalInterface):
     prefixes = (http.PREFIX,)
     error = staticmethod(http.shape)
 
-    def __init__(self, app: FastAPI, coordinator: Coordinator) -> None:
+    def __init__(self, app: FastAPI, coordinator: "Coordinator") -> None:
         super().__init__(app, coordinator)
         app.state.oip = InferenceService(coordinator)
         self._rpc: RpcServer | None = None
 
-    async def start(self, tls: WebTls | None) -> Mapping[str, str]:
+    async def start(self, tls: "WebTls | None") -> Mapping[str, str]:
         """Starts the gRPC server."""
         state, settings = self.app.state, self.coordinator.settings
         self._rpc = RpcServer(state.oip, state.access, settings)

@@ -1,7 +1,5 @@
 """The protocol over HTTP: JSON, optionally followed by tensors as raw bytes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

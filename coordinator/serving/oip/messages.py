@@ -1,7 +1,5 @@
 """The protocol over gRPC: messages to requests, and answers to messages."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

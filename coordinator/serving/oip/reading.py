@@ -9,8 +9,6 @@ message that takes seventy in memory. A walk over the outermost fields of protob
 finds their number, and the bytes that are not raw tensors, before a message is parsed.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from typing import Any

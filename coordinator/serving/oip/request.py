@@ -1,7 +1,5 @@
 """An inference request and its answer, independent of the protocol's form (HTTP, gRPC)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -9,6 +7,7 @@ import numpy as np
 
 from coordinator.serving.oip.tensors import classes
 from models.graph.graph import Graph
+from models.tensors.arrays import Arrays
 from protos.errors import BadRequest, Unsupported
 
 # Requested outputs are named once each, and clients choose the id that the answer repeats.
@@ -29,7 +28,7 @@ class InferRequest:
     """Input tensors, and the requested outputs in order."""
 
     id: str
-    feeds: Mapping[str, np.ndarray] = field(repr=False)
+    feeds: Arrays = field(repr=False)
     wanted: tuple[RequestedOutput, ...]
 
 
@@ -109,9 +108,7 @@ def refuse_unsupported(parameters: Mapping[str, object]) -> None:
         )
 
 
-def wanted(
-    outputs: Mapping[str, np.ndarray], each: RequestedOutput, labels: Sequence[str]
-) -> np.ndarray:
+def wanted(outputs: Arrays, each: RequestedOutput, labels: Sequence[str]) -> np.ndarray:
     """A requested output in the requested form."""
     array = outputs[each.name]
     return classes(array, each.classes, labels) if each.classes else array

@@ -1,10 +1,9 @@
 """`inference.GRPCInferenceService`, with gRPC's health and reflection services."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -47,7 +46,6 @@ _FLOW = (
     ("grpc.server_handshake_timeout_ms", 10_000),
 )
 
-T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
@@ -58,10 +56,7 @@ class RpcServer:
         self, service: InferenceService, access: Access, settings: CoordinatorSettings
     ) -> None:
         reading = Reading(
-            access,
-            settings.max_body_bytes,
-            settings.max_json_bytes,
-            settings.min_body_bytes_per_s,
+            access, settings.max_body_bytes, settings.max_json_bytes, settings.min_body_bytes_per_s
         )
         options = [
             *((key, value) for key, value in SERVER_OPTIONS if "message_length" not in key),
@@ -114,6 +109,24 @@ class RpcServer:
             await self._health.set(name, state)
 
 
+def _answered(call: Callable[["_Calls", Any], Awaitable[Any]]) -> Any:
+    """A call whose errors become statuses, faults inside imbrex without their details."""
+
+    @wraps(call)
+    async def answer(calls: "_Calls", request: Any, context: Context) -> Any:
+        try:
+            return await call(calls, request)
+        except ImbrexError as error:
+            fail(context, error)
+        except Exception as fault:
+            log.error("call failed", exc_info=fault)
+            cause, cure = "something went wrong inside imbrex", "See the coordinator's log"
+            fail(context, ImbrexError(cause=cause, cure=cure))
+        return None
+
+    return answer
+
+
 class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
     """The calls by their published names; `InferenceService` does the work."""
 
@@ -132,17 +145,14 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
         return pb.ServerReadyResponse(ready=self._service.ready())
 
     @asks
-    async def ModelReady(self, request: Any, context: Context) -> Any:  # noqa: N802
+    @_answered
+    async def ModelReady(self, request: Any) -> Any:  # noqa: N802
         """Tells whether a model is ready."""
-
-        async def ready() -> Any:
-            try:
-                found = self._service.model_ready(request.name, request.version)
-            except NotFound:  # as Triton, of which clients ask until it is
-                found = False
-            return pb.ModelReadyResponse(ready=found)
-
-        return await self._answer(context, ready)
+        try:
+            found = self._service.model_ready(request.name, request.version)
+        except NotFound:  # as Triton, of which clients ask until it is
+            found = False
+        return pb.ModelReadyResponse(ready=found)
 
     @asks
     async def ServerMetadata(self, request: Any, context: Context) -> Any:  # noqa: N802
@@ -150,29 +160,24 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
         return pb.ServerMetadataResponse(**self._service.server())
 
     @asks
-    async def ModelMetadata(self, request: Any, context: Context) -> Any:  # noqa: N802
+    @_answered
+    async def ModelMetadata(self, request: Any) -> Any:  # noqa: N802
         """A model's versions and tensors."""
-
-        async def told() -> Any:
-            found = await self._service.metadata(request.name, request.version)
-            return json_format.ParseDict(found, pb.ModelMetadataResponse())
-
-        return await self._answer(context, told)
+        found = await self._service.metadata(request.name, request.version)
+        return json_format.ParseDict(found, pb.ModelMetadataResponse())
 
     @asks
-    async def ModelConfig(self, request: Any, context: Context) -> Any:  # noqa: N802
+    @_answered
+    async def ModelConfig(self, request: Any) -> Any:  # noqa: N802
         """A model's configuration."""
-
-        async def told() -> Any:
-            found = await self._service.config(request.name, request.version)
-            return pb.ModelConfigResponse(config=json_format.ParseDict(found, pb.ModelConfig()))
-
-        return await self._answer(context, told)
+        found = await self._service.config(request.name, request.version)
+        return pb.ModelConfigResponse(config=json_format.ParseDict(found, pb.ModelConfig()))
 
     @asks
-    async def ModelInfer(self, request: Any, context: Context) -> Any:  # noqa: N802
+    @_answered
+    async def ModelInfer(self, request: Any) -> Any:  # noqa: N802
         """Computes the outputs for input tensors."""
-        return await self._answer(context, lambda: self._infer(request))
+        return await self._infer(request)
 
     @asks
     async def ModelStreamInfer(  # noqa: N802
@@ -189,44 +194,32 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
                 yield pb.ModelStreamInferResponse(error_message=str(error), infer_response=failed)
 
     @asks
-    async def ModelStatistics(self, request: Any, context: Context) -> Any:  # noqa: N802
+    @_answered
+    async def ModelStatistics(self, request: Any) -> Any:  # noqa: N802
         """Counts of a model, or of all, since the start."""
-
-        async def told() -> Any:
-            rows = self._service.counts(request.name, request.version)
-            return json_format.ParseDict({"model_stats": rows}, pb.ModelStatisticsResponse())
-
-        return await self._answer(context, told)
+        rows = self._service.counts(request.name, request.version)
+        return json_format.ParseDict({"model_stats": rows}, pb.ModelStatisticsResponse())
 
     @asks
-    async def RepositoryIndex(self, request: Any, context: Context) -> Any:  # noqa: N802
+    @_answered
+    async def RepositoryIndex(self, request: Any) -> Any:  # noqa: N802
         """Lists all available models."""
-
-        async def told() -> Any:
-            rows = self._service.index(only_ready=request.ready)
-            return json_format.ParseDict({"models": rows}, pb.RepositoryIndexResponse())
-
-        return await self._answer(context, told)
+        rows = self._service.index(only_ready=request.ready)
+        return json_format.ParseDict({"models": rows}, pb.RepositoryIndexResponse())
 
     @orders
-    async def RepositoryModelLoad(self, request: Any, context: Context) -> Any:  # noqa: N802
+    @_answered
+    async def RepositoryModelLoad(self, request: Any) -> Any:  # noqa: N802
         """Loads a model, or loads it again."""
-
-        async def load() -> Any:
-            await self._service.load(request.model_name, dict(request.parameters))
-            return pb.RepositoryModelLoadResponse()
-
-        return await self._answer(context, load)
+        await self._service.load(request.model_name, dict(request.parameters))
+        return pb.RepositoryModelLoadResponse()
 
     @orders
-    async def RepositoryModelUnload(self, request: Any, context: Context) -> Any:  # noqa: N802
+    @_answered
+    async def RepositoryModelUnload(self, request: Any) -> Any:  # noqa: N802
         """Unloads a model until it is loaded again."""
-
-        async def unload() -> Any:
-            self._service.unload(request.model_name)
-            return pb.RepositoryModelUnloadResponse()
-
-        return await self._answer(context, unload)
+        self._service.unload(request.model_name)
+        return pb.RepositoryModelUnloadResponse()
 
     async def _infer(self, message: Any) -> Any:
         unread = [message]  # so that `read` can drop the message once its tensors are read
@@ -246,15 +239,3 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
         """
         sent = {key: str(value) for key, value in context.invocation_metadata() or ()}
         self._access.count(shown_key(Headers(sent)), host_of(context.peer()))
-
-    async def _answer(self, context: Context, call: Callable[[], Awaitable[T]]) -> T | None:
-        """The call's answer; errors become statuses, faults inside imbrex without their details."""
-        try:
-            return await call()
-        except ImbrexError as error:
-            fail(context, error)
-        except Exception as fault:
-            log.error("call failed", exc_info=fault)
-            cause, cure = "something went wrong inside imbrex", "See the coordinator's log"
-            fail(context, ImbrexError(cause=cause, cure=cure))
-        return None

@@ -1,7 +1,5 @@
 """The protocol's operations, independent of HTTP and gRPC."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -34,7 +32,7 @@ EXTENSIONS = (
 class InferenceService:
     """The protocol's operations on one coordinator. Raises errors of `protos.errors`."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: "Coordinator") -> None:
         self.coordinator = coordinator
         self.statistics = Statistics()
         coordinator.journal.listen(self.statistics.count)
@@ -92,10 +90,7 @@ class InferenceService:
         one.
         """
         served = await self.model(name, version)
-        graph, number = (
-            served.network.graph,
-            int(self.coordinator.names.public(served.source)[1]),
-        )
+        graph, number = (served.network.graph, int(self.coordinator.names.public(served.source)[1]))
         return {
             "name": name,
             "platform": "onnxruntime_onnx",

@@ -4,8 +4,6 @@ Raw bytes are row-major, little-endian and unpadded; an element of BYTES is its 
 followed by its bytes.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from collections.abc import Sequence

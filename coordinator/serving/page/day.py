@@ -5,8 +5,6 @@ is killed loses the minute that had begun. What cannot be read is replaced, and 
 be written to costs only what a restart would have kept.
 """
 
-from __future__ import annotations
-
 import statistics
 import struct
 import zlib

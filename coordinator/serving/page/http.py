@@ -1,7 +1,5 @@
 """The page's files, its events, and the plan for drawing over a picture."""
 
-from __future__ import annotations
-
 import time
 from http import HTTPStatus
 from pathlib import Path
@@ -57,7 +55,7 @@ class Page(OptionalInterface):
     router = router
     with_slash = frozenset({"/docs/"})
 
-    def __init__(self, app: FastAPI, coordinator: Coordinator) -> None:
+    def __init__(self, app: FastAPI, coordinator: "Coordinator") -> None:
         super().__init__(app, coordinator)
         app.state.page = Hub(coordinator)
 

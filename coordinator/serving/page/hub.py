@@ -2,8 +2,6 @@
 `recent`, what was answered before.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
@@ -70,7 +68,7 @@ def taken_ms(ended: Ended) -> float:
 class Hub:
     """Turns the journal's entries into events for every open page."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: "Coordinator") -> None:
         self._coordinator = coordinator
         self._watchers: set[asyncio.Queue[str | None]] = set()
         # (when it ended, seconds it took, whether it was answered), and (when, device, seconds).

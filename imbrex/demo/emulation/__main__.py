@@ -4,8 +4,6 @@ with its host worker, slowed down as a file says (its keys: `Emulation`).
     python -m imbrex.demo.emulation EMULATION.toml python -m imbrex worker --config worker.toml
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from dataclasses import dataclass, field, replace

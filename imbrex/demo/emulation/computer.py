@@ -1,7 +1,5 @@
 """What daemons are told so that they behave like another computer, and the files that tell them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path

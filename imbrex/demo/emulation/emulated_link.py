@@ -1,7 +1,5 @@
 """Messages that cost as much as on a smaller computer."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -5,8 +5,6 @@ up to twice the CPU time. What hardly changes is the share of one kernel's time 
 runs beside it. So everything is measured relative to a small convolution, the reference.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable

@@ -2,8 +2,6 @@
 they are of, and how other engines would compute it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -14,6 +12,7 @@ from coordinator.costs.affine import EngineCosts
 from coordinator.costs.rates import RateCosts
 from imbrex.demo.emulation.whole_maps import ProgramRun, any_rows
 from models.cut.program import Program, whole_network
+from models.tensors.arrays import Arrays
 from protos.errors import ImbrexError
 from worker.engines.base import Place, ProgramCache, Ready, Runnable, Trial
 from worker.engines.onnxruntime import OnnxRuntime
@@ -54,7 +53,7 @@ class EmulatedRuntime(OnnxRuntime):
         weights = self._programs.weights(program)
         return self._by_every_engine(program, session, weights, self._place.threads)
 
-    def trial(self, program: Program, weights: Mapping[str, np.ndarray], threads: int) -> Runnable:
+    def trial(self, program: Program, weights: Arrays, threads: int) -> Runnable:
         """As of any engine; what is no whole network takes maps of any size."""
         program = _any_rows(program)
         session = super().trial(program, weights, threads)
@@ -66,11 +65,7 @@ class EmulatedRuntime(OnnxRuntime):
         return {costs.engine: partial(self._trial_of, costs) for costs in self._costs.engines}
 
     def _trial_of(
-        self,
-        costs: EngineCosts,
-        program: Program,
-        weights: Mapping[str, np.ndarray],
-        threads: int,
+        self, costs: EngineCosts, program: Program, weights: Arrays, threads: int
     ) -> Runnable:
         program = _any_rows(program)
         other = self._others.get(costs.engine)
@@ -78,11 +73,7 @@ class EmulatedRuntime(OnnxRuntime):
         return _EmulatedProgram(program, [(costs, trial(program, weights, threads))])
 
     def _by_every_engine(
-        self,
-        program: Program,
-        session: Runnable,
-        weights: Mapping[str, np.ndarray],
-        threads: int,
+        self, program: Program, session: Runnable, weights: Arrays, threads: int
     ) -> Runnable:
         """The program by onnxruntime's session, and by each other engine that takes it."""
         sessions: list[tuple[EngineCosts, Runnable]] = [(self._costs, session)]
@@ -103,7 +94,7 @@ class _EmulatedProgram(Runnable):
         self._sessions = sessions
 
     def _bind(
-        self, inputs: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...] | None]
+        self, inputs: Arrays, shapes: Mapping[str, tuple[int, ...] | None]
     ) -> Ready[dict[str, np.ndarray]]:
         first, *others = (
             partial(self._run, costs, session, inputs, shapes) for costs, session in self._sessions
@@ -114,7 +105,7 @@ class _EmulatedProgram(Runnable):
         self,
         costs: EngineCosts,
         session: Runnable,
-        inputs: Mapping[str, np.ndarray],
+        inputs: Arrays,
         shapes: Mapping[str, tuple[int, ...] | None],
         others: Sequence[Callable[[], ProgramRun[dict[str, np.ndarray]]]] = (),
     ) -> ProgramRun[dict[str, np.ndarray]]:

@@ -1,7 +1,5 @@
 """How an emulated computer differs from this one."""
 
-from __future__ import annotations
-
 import sys
 import tomllib
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The throttle of an emulated worker, which computes like a smaller computer. Those of one machine
 compute in turns, so that equal kernels take equal time."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import statistics

@@ -5,8 +5,6 @@ take, on the whole map, what the preset says. So each class of layer is as slow 
 it, and a tile is as much less efficient as it is here.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +21,7 @@ from models.graph.graph import Graph
 from models.onnx_file.importer import load_graph
 from models.operators import Kind, operator
 from models.operators.work import NodeWork, tile_works
+from models.tensors.arrays import Arrays
 from models.tensors.boxes import Box
 from protos.errors import BadRequest, ImbrexError
 from protos.wire.convert import dtype_of
@@ -44,9 +43,9 @@ class ProgramRun(Ready[T]):
 
     program: Program
     session: Runnable
-    inputs: Mapping[str, np.ndarray]
+    inputs: Arrays
     costs: EngineCosts
-    others: Sequence[Callable[[], ProgramRun[T]]] = ()
+    others: "Sequence[Callable[[], ProgramRun[T]]]" = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,6 @@
 more), other scripts are drawn if the system has a font for them.
 """
 
-from __future__ import annotations
-
 import os
 import unicodedata
 from functools import lru_cache

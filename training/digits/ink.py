@@ -4,8 +4,6 @@ The digits are the UCI set "Optical Recognition of Handwritten Digits" as shippe
 They are split by image, so that no scan seen in training ever appears on a held-out sheet.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache

@@ -1,7 +1,5 @@
 """Paper and blackboards without digits: colour, texture, ruling, smudges and scribbles."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

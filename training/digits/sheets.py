@@ -3,8 +3,6 @@
 `sheet(part, seed)` is a pure function: the same seed gives the same pixels and the same truth.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
@@ -13,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
-from models.digits.ink import Bank, Ink, InkPart, bank, random_pen, write
-from models.digits.paper import Colours, PaperPixels, blank, random_colours, random_ink
 from models.vision.quality import GroundTruth
+from training.digits.ink import Bank, Ink, InkPart, bank, random_pen, write
+from training.digits.paper import Colours, PaperPixels, blank, random_colours, random_ink
 
 LONG_SIDE = 416
 SMALLEST_PX, LARGEST_PX = 28.0, 110.0  # height of a digit on a sheet whose long side is 416
