@@ -300,12 +300,12 @@ class Driver:
         if state is None or state.attempts.get((news.task, news.attempt)) != device:
             if kind == "tensor":
                 self.scheduler.dropped["late" if state is None else "stranger"] += 1
-        elif isinstance(payload, np.ndarray):
-            self._received_tensor(device, state, item.tensor, payload)
         elif kind == "done":
             self._task_done(device, state, item.done)
-        else:
+        elif kind == "failed":
             self._task_failed(device, state, item.failed)
+        elif isinstance(payload, np.ndarray):
+            self._received_tensor(device, state, item.tensor, payload)
         return True
 
     def _received_tensor(
