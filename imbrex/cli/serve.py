@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,5 +37,6 @@ def serve(
             asyncio.run(join(settings.state_dir, token))
     if join_only:
         return 0
+    gc.freeze()  # full collections, which pause everything, pass over what is imported
     uvloop.run(run(settings))
     return 0
