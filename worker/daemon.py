@@ -7,6 +7,7 @@ directory.
 from __future__ import annotations
 
 import asyncio
+import gc
 import shutil
 import signal
 from collections.abc import Mapping
@@ -202,6 +203,7 @@ def serve(settings: WorkerSettings, hardware: WorkerHardware) -> int:
     """
     log_to_stderr(as_json=settings.log_json, level=settings.log_level)
     cap_memory(settings.memory_bytes)
+    gc.freeze()  # full collections, which pause everything, pass over what is imported
     uvloop.run(run(settings, hardware=hardware))
     return 0
 

@@ -5,7 +5,6 @@ The watchdog signal comes from the event loop that serves: a daemon whose loop h
 """
 
 import asyncio
-import gc
 import json
 import os
 import socket
@@ -22,12 +21,10 @@ _FOR_PROCESS = "WATCHDOG_PID"
 
 @asynccontextmanager
 async def serving(environ: MutableMapping[str, str] = os.environ) -> AsyncIterator[None]:
-    """Reports readiness while this context is open, if systemd asks for it.
+    """Reports readiness while this context is open; does nothing if systemd does not ask for it.
 
-    The variables are removed from the environment: child processes are not the service. What was
-    made until then stays: full collections, which pause everything, pass over it.
+    The variables are removed from the environment: child processes are not the service.
     """
-    gc.freeze()
     address = environ.pop(_SOCKET, "")
     period_s = _watchdog_period_s(environ)
     if not address:

@@ -1,5 +1,4 @@
 import asyncio
-import gc
 import os
 import socket
 import time
@@ -8,12 +7,6 @@ import pytest
 
 from protos.daemon.supervision import serving
 from tests.waiting import until
-
-
-@pytest.fixture(autouse=True)
-def _collected_again():
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(params=["a path", "an abstract name"])
@@ -64,10 +57,9 @@ async def test_another_processes_watchdog_is_not_ours(systemd):
     assert heard(listener) == ["READY=1", "STOPPING=1"]
 
 
-async def test_without_systemd_nothing_is_told_and_collections_pass_over_what_was_made():
-    assert not gc.get_freeze_count()
+async def test_without_systemd_nothing_happens():
     async with serving({}):
-        assert gc.get_freeze_count() > len(gc.get_objects())
+        pass
 
 
 async def test_a_socket_that_is_gone_is_no_reason_to_stop(tmp_path):
