@@ -33,46 +33,21 @@ _DIGITS = Path(__file__).parents[1] / "digits" / "digits.onnx"
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
-    """A network built by code at each load."""
-
-    build: Callable[[], StoredModel]
-
-
-@dataclass(frozen=True, slots=True)
-class Shipped:
-    """A file that is installed with imbrex."""
-
-    path: Path
-
-
-@dataclass(frozen=True, slots=True)
-class InZoo:
-    """A function of the zoo, `module:function`, which is imported when it is called."""
-
-    function: str
-
-    @property
-    def member(self) -> str:
-        """Where it is, for `protos.rooms`."""
-        return f"models.zoo.{self.function}"
-
-
-ModelSource = Built | Shipped | InZoo
-
-
-@dataclass(frozen=True, slots=True)
 class Entry:
     """One network of the catalogue. Most untrained ones have no sidecar: they take and return
     tensors, whatever task their layers were designed for.
+
+    Its source is a file that is installed with imbrex, a function that builds it at each load, or
+    the name of one, `package.module:function`, in a package that can be deleted; so is its
+    sidecar's.
     """
 
     name: str
     description: str
-    source: ModelSource
+    source: Path | str | Callable[[], StoredModel]
     task: VisionTask = "tensor"
     trained: bool = False
-    sidecar: InZoo | None = None
+    sidecar: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +69,11 @@ class LoadedModel:
 
 
 def _untrained(name: str, description: str, build: Callable[[], StoredModel]) -> Entry:
-    return Entry(name, f"{description} ({UNTRAINED})", Built(build))
+    return Entry(name, f"{description} ({UNTRAINED})", build)
 
 
 def _of_zoo(name: str, description: str, function: str) -> Entry:
-    return Entry(name, f"{description} ({UNTRAINED})", InZoo(function))
+    return Entry(name, f"{description} ({UNTRAINED})", f"models.zoo.{function}")
 
 
 ENTRIES = {
@@ -107,7 +82,7 @@ ENTRIES = {
         Entry(
             "digits",
             "handwritten digits on a sheet, 416x416",
-            Shipped(_DIGITS),
+            _DIGITS,
             task="detection",
             trained=True,
         ),
@@ -145,7 +120,7 @@ ENTRIES = {
         replace(
             _of_zoo("yolov8n", "YOLOv8n, 640x640", "yolov8:yolov8n"),
             task="detection",
-            sidecar=InZoo("yolov8:yolov8n_sidecar"),
+            sidecar="models.zoo.yolov8:yolov8n_sidecar",
         ),
         _of_zoo("unet", "U-Net, unpadded, 252x252 to 68x68", "unet:unet"),
         _of_zoo("deeplabv3", "DeepLabv3 on MobileNetV2, 513x513", "deeplabv3:deeplabv3"),
@@ -156,7 +131,7 @@ ENTRIES = {
 _NAMES = tuple(
     name
     for name, each in ENTRIES.items()
-    if not isinstance(each.source, InZoo) or is_installed(each.source.member)
+    if not isinstance(each.source, str) or is_installed(each.source)
 )
 
 
@@ -222,14 +197,11 @@ def _load_named(name_or_path: str) -> LoadedModel:
     if name_or_path not in _NAMES and (stored := Store().find(name_or_path)) is not None:
         return replace(_load_file(stored.latest), name=name_or_path)
     found = entry(name_or_path)
-    match found.source:
-        case Built(build):
-            return LoadedModel(found.name, build(), None, found.trained)
-        case InZoo() as network:
-            sidecar = imported(found.sidecar.member)() if found.sidecar else None
-            return LoadedModel(found.name, imported(network.member)(), sidecar, found.trained)
-        case Shipped(path):
-            return _load_file(path)
+    if isinstance(found.source, Path):
+        return _load_file(found.source)
+    build = imported(found.source) if isinstance(found.source, str) else found.source
+    sidecar = imported(found.sidecar)() if found.sidecar else None
+    return LoadedModel(found.name, build(), sidecar, found.trained)
 
 
 def _is_path(text: str) -> bool:

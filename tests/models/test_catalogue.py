@@ -68,7 +68,7 @@ def test_wrong_sidecar_is_refused(tmp_path):
 
 def test_shipped_file_loads_by_name(tmp_path, monkeypatch):
     path = saved(tmp_path, tiny())
-    entry = catalogue.Entry("shipped", "a file", catalogue.Shipped(path))
+    entry = catalogue.Entry("shipped", "a file", path)
     monkeypatch.setitem(catalogue.ENTRIES, "shipped", entry)
     assert catalogue.load("shipped").proto == tiny()
 
