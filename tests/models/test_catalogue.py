@@ -74,7 +74,7 @@ def test_shipped_file_loads_by_name(tmp_path, monkeypatch):
 
 
 def test_network_that_is_not_installed_says_so(monkeypatch):
-    monkeypatch.setitem(sys.modules, "models.zoo.alexnet", None)
-    with pytest.raises(NotFound, match=r"lacks models\.zoo\.alexnet") as caught:
+    monkeypatch.setitem(sys.modules, "models.zoo.classic", None)
+    with pytest.raises(NotFound, match=r"lacks models\.zoo\.classic") as caught:
         catalogue.load("alexnet")
     assert "Install imbrex again" in caught.value.cure
