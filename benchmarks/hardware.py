@@ -77,7 +77,7 @@ def software() -> list[dict[str, Any]]:
     for model, network in _networks(COSTLY):
         for kind in COSTLY_KINDS:
             preset = load_kind(kind).preset
-            free = preset.model_copy(update=dict.fromkeys(Software.__slots__, 0.0))
+            free = preset.model_copy(update=dict.fromkeys(Software.model_fields, 0.0))
             alone_s = cluster_of(preset, 1).devices[0].costs.block_s(whole_works(network))
             for count in COSTLY_COUNTS:
                 gain, without = (

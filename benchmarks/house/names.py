@@ -27,7 +27,7 @@ _TABLES = frozenset({"Mapping", "dict", "Sequence", "tuple", "list"})
 _HANDED_TO = frozenset({"__init__", "start"})
 _OF_NAMED_TUPLES = {"_asdict", "_replace"}
 # Their instances are the rows of a table: of operators, of calls, of the catalogue, of candidates.
-_ROWS_OF_TABLES = frozenset({"Operator", "Call", "Built", "Entry", "Candidate"})
+_ROWS_OF_TABLES = frozenset({"Operator", "Call", "Entry", "Candidate"})
 
 
 def statements() -> int:

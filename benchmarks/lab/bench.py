@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.lab.calibrate import Emulated, emulated, machine
@@ -13,9 +13,10 @@ from benchmarks.lab.cluster import Lab, Say, lab, wait_until_measured
 from benchmarks.lab.network import QUEUE_BYTES
 from benchmarks.published import Case
 from coordinator.costs import Medium
-from imbrex.demo.emulation.computer import Computer
 from imbrex.demo.emulation.rate import measured_core
+from imbrex.demo.emulation.settings import Computer
 from imbrex.kinds.presets import Preset, load_kind
+from imbrex.kinds.software import Software
 
 CORE_RUNS = 30
 # What all devices together may take of this machine's cores while everybody computes: messages,
@@ -128,15 +129,11 @@ def _clocked(computer: Computer, clock: float) -> Computer:
     One that is faster than the preset's is another computer, with faster memory.
     """
     assert computer.rates is not None, "a preset has rates"
-    return replace(
-        computer,
-        pace=computer.pace * clock,
-        rates=computer.rates.scaled(clock, max(1.0, clock)),
-        message_ms=computer.message_ms / clock,
-        byte_ns=computer.byte_ns / clock,
-        task_ms=computer.task_ms / clock,
-        weight_ns=computer.weight_ns / max(1.0, clock),
-        peer_message_ms=computer.peer_message_ms / clock,
-        peer_byte_ns=computer.peer_byte_ns / clock,
-        describe_ms=computer.describe_ms / clock,
+    return computer.model_copy(
+        update={
+            **{name: getattr(computer, name) / clock for name in Software.model_fields},
+            "pace": computer.pace * clock,
+            "rates": computer.rates.scaled(clock, max(1.0, clock)),
+            "weight_ns": computer.weight_ns / max(1.0, clock),
+        }
     )

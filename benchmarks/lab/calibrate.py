@@ -22,10 +22,9 @@ from benchmarks.lab import probes
 from benchmarks.lab.cluster import Lab
 from benchmarks.lab.network import HOST as HOST_ADDRESS
 from coordinator.devices import children
-from imbrex.demo.emulation.computer import Computer
 from imbrex.demo.emulation.emulated_link import SlowEndpoint
 from imbrex.demo.emulation.rate import Core
-from imbrex.demo.emulation.settings import command
+from imbrex.demo.emulation.settings import Computer, command
 from imbrex.kinds.presets import Preset, server
 from protos.errors import Unavailable
 from protos.rpc.channels import HOST, Caller

@@ -27,8 +27,7 @@ from benchmarks.lab.network import (
 from benchmarks.members import make_members
 from coordinator.devices import children
 from imbrex.client import ANSWER_TIMEOUT_S, Client
-from imbrex.demo.emulation.computer import Computer, settings_file
-from imbrex.demo.emulation.settings import command
+from imbrex.demo.emulation.settings import Computer, command, settings_file
 from imbrex.kinds.presets import Preset
 from models.catalogue.installed import VARIABLE, Store
 from protos.rpc.channels import HOST as HOST_ID

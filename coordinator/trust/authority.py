@@ -96,7 +96,6 @@ class Authority:
         Raises:
             BadConfiguration: there is one already, or the directory cannot be written.
         """
-        folder = state_dir / FOLDER
         if _ever_had_authority(state_dir):
             raise BadConfiguration(
                 cause=f"{state_dir} holds a cluster's authority, or did before", cure=_RESTORE
@@ -113,13 +112,7 @@ class Authority:
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
         )
         certificate_pem = _pem(builder.sign(key, hashes.SHA256()))
-        try:
-            _make_private(state_dir, folder)
-            write_atomically(folder / _CERTIFICATE_FILE, certificate_pem)
-            write_atomically(folder / _KEY_FILE, key_pem)
-            write_atomically(state_dir / _MARK, fingerprint(certificate_pem).encode())
-        except OSError as error:
-            raise _unwritable(folder, error) from error
+        _write(state_dir, {_CERTIFICATE_FILE: certificate_pem, _KEY_FILE: key_pem})
         return cls(key_pem, certificate_pem)
 
     @classmethod
@@ -175,14 +168,8 @@ class Authority:
         Raises:
             BadConfiguration: the directory cannot be written.
         """
-        folder = state_dir / FOLDER
-        try:
-            _make_private(state_dir, folder)
-            write_atomically(folder / JOINED_FILE, json.dumps(noted).encode() + b"\n")
-            write_atomically(folder / _CERTIFICATE_FILE, certificate_pem)
-            write_atomically(state_dir / _MARK, fingerprint(certificate_pem).encode())
-        except OSError as error:
-            raise _unwritable(folder, error) from error
+        joined = json.dumps(noted).encode() + b"\n"
+        _write(state_dir, {JOINED_FILE: joined, _CERTIFICATE_FILE: certificate_pem})
         return cls(b"", certificate_pem)
 
     def sign(self, request_pem: bytes, device: DeviceId, now: datetime) -> bytes:
@@ -353,25 +340,34 @@ def _unusable(path: Path, why: str) -> BadConfiguration:
     )
 
 
-def _unwritable(folder: Path, error: OSError) -> BadConfiguration:
-    return BadConfiguration(
-        cause=f"{folder} cannot be written: {error.strerror}",
-        cure="Run this as the coordinator's user, or as root",
-    )
-
-
 _RESTORE = (
     "Restore a backup (`imbrex cluster restore FILE`), or make a new authority and enrol every "
     "device again (`imbrex cluster init --replace`)"
 )
 
 
-def _make_private(state_dir: Path, folder: Path) -> None:
-    state_dir.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    folder.chmod(0o700)
-    if os.geteuid() == 0:
-        give_to_owner_of(state_dir, folder)
+def _write(state_dir: Path, files: Mapping[str, bytes]) -> None:
+    """Writes the authority's files to a folder that others cannot read, and the mark that there was
+    one.
+
+    Raises:
+        BadConfiguration: the folder cannot be written.
+    """
+    folder = state_dir / FOLDER
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        folder.chmod(0o700)
+        if os.geteuid() == 0:
+            give_to_owner_of(state_dir, folder)
+        for name, data in files.items():
+            write_atomically(folder / name, data)
+        write_atomically(state_dir / _MARK, fingerprint(files[_CERTIFICATE_FILE]).encode())
+    except OSError as error:
+        raise BadConfiguration(
+            cause=f"{folder} cannot be written: {error.strerror}",
+            cure="Run this as the coordinator's user, or as root",
+        ) from error
 
 
 _SAME = "Run the same version of imbrex on every device"

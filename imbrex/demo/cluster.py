@@ -16,8 +16,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from coordinator.devices import children
 from imbrex.client import Client
 from imbrex.demo.duration import PROFILE_S, USUAL, Requests
-from imbrex.demo.emulation.computer import Computer, settings_file
-from imbrex.demo.emulation.settings import command
+from imbrex.demo.emulation.settings import Computer, command, settings_file
 from imbrex.demo.likeness import Likeness, turns_in
 from imbrex.demo.progress import Progress
 from protos.daemon.ports import holder_of

@@ -15,8 +15,8 @@ from pathlib import Path
 import onnxruntime
 
 from imbrex.demo.duration import FEWER, MOST_S, Length, Requests
-from imbrex.demo.emulation.computer import Computer
 from imbrex.demo.emulation.rate import Core, measured_core
+from imbrex.demo.emulation.settings import Computer
 from imbrex.kinds.presets import KINDS, DeviceKind, Preset, load_kind
 from imbrex.kinds.software import SERVER
 from models.cut.program import sha256_of

@@ -86,13 +86,10 @@ class DeviceRates(EngineRates):
         return super().scaled(scale, memory).model_copy(update={"engine": engines})
 
 
-class Preset(DeviceRates):
-    """One kind of device, and how they are connected. `mbps` is what a TCP stream gets,
-    `message_ms` and `byte_ns` what messages cost at each side, `peer_message_ms` and `peer_byte_ns`
-    those between workers, `task_ms` what a task costs beside its kernels, `describe_ms` what it
-    costs the host, `weight_ns` what reading a byte of weights does. `latency_ms` is the wire's one
-    way; the lab's, between namespaces, has none. With `tls`, daemons are members of a cluster with
-    an authority.
+class Preset(Software, DeviceRates):
+    """One kind of device, and how they are connected. `mbps` is what a TCP stream gets, `weight_ns`
+    what reading a byte of weights costs. `latency_ms` is the wire's one way; the lab's, between
+    namespaces, has none. With `tls`, daemons are members of a cluster with an authority.
 
     A file may say `software` in place of what software costs: how many times slower it is than on
     the server's core on which it was measured.
@@ -100,11 +97,6 @@ class Preset(DeviceRates):
 
     mbps: _Positive
     message_ms: _NotNegative
-    byte_ns: _NotNegative = 0.0
-    peer_message_ms: _NotNegative = 0.0
-    peer_byte_ns: _NotNegative = 0.0
-    task_ms: _NotNegative = 0.0
-    describe_ms: _NotNegative = 0.0
     weight_ns: _NotNegative = 0.0
     latency_ms: _NotNegative = 0.0
     medium: Medium = "star"
@@ -122,20 +114,10 @@ class Preset(DeviceRates):
 
     def scaled(self, scale: float, memory: float = 0.0) -> Self:
         """The same devices in a world that runs `scale` times as fast."""
+        taking = (*Software.model_fields, "weight_ns", "latency_ms")
+        quicker = {name: getattr(self, name) / scale for name in taking}
         faster = super().scaled(scale, memory)
-        return faster.model_copy(
-            update={
-                "mbps": self.mbps * scale,
-                "message_ms": self.message_ms / scale,
-                "byte_ns": self.byte_ns / scale,
-                "peer_message_ms": self.peer_message_ms / scale,
-                "peer_byte_ns": self.peer_byte_ns / scale,
-                "task_ms": self.task_ms / scale,
-                "describe_ms": self.describe_ms / scale,
-                "weight_ns": self.weight_ns / scale,
-                "latency_ms": self.latency_ms / scale,
-            }
-        )
+        return faster.model_copy(update={"mbps": self.mbps * scale, **quicker})
 
 
 def server(*, tls: bool) -> Software:

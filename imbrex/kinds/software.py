@@ -1,25 +1,30 @@
 """What Python, gRPC and sockets need of a server's core, as measured: presets charge multiples."""
 
-from dataclasses import dataclass, replace
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+_Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-@dataclass(frozen=True, slots=True)
-class Software:
+class Software(BaseModel):
     """Of one side: a message of the host and each of its bytes, a message between workers and each
     of its bytes, a task on its device (taken in, set up, and from when its input is full until it
     computes), and describing one at the host.
     """
 
-    message_ms: float
-    byte_ns: float
-    peer_message_ms: float
-    peer_byte_ns: float
-    task_ms: float
-    describe_ms: float
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    message_ms: _Cost = 0.0
+    byte_ns: _Cost = 0.0
+    peer_message_ms: _Cost = 0.0
+    peer_byte_ns: _Cost = 0.0
+    task_ms: _Cost = 0.0
+    describe_ms: _Cost = 0.0
 
     def slower(self, times: float) -> dict[str, float]:
         """The same on a computer whose software is so many times slower."""
-        return {name: round(getattr(self, name) * times, 4) for name in self.__slots__}
+        return {name: round(each * times, 4) for name, each in self.model_dump().items()}
 
 
 # How long the server's core takes for the interpreted function of `benchmarks.report.provenance`:
@@ -39,6 +44,11 @@ SERVER = Software(
     describe_ms=0.02410,
 )
 # The same under mutual TLS.
-SERVER_TLS = replace(
-    SERVER, message_ms=0.09612, byte_ns=0.63944, peer_message_ms=0.10084, peer_byte_ns=0.62796
+SERVER_TLS = SERVER.model_copy(
+    update={
+        "message_ms": 0.09612,
+        "byte_ns": 0.63944,
+        "peer_message_ms": 0.10084,
+        "peer_byte_ns": 0.62796,
+    }
 )

@@ -33,46 +33,21 @@ _DIGITS = Path(__file__).parents[1] / "digits" / "digits.onnx"
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
-    """A network built by code at each load."""
-
-    build: Callable[[], StoredModel]
-
-
-@dataclass(frozen=True, slots=True)
-class Shipped:
-    """A file that is installed with imbrex."""
-
-    path: Path
-
-
-@dataclass(frozen=True, slots=True)
-class InZoo:
-    """A function of the zoo, `module:function`, which is imported when it is called."""
-
-    function: str
-
-    @property
-    def member(self) -> str:
-        """Where it is, for `protos.rooms`."""
-        return f"models.zoo.{self.function}"
-
-
-ModelSource = Built | Shipped | InZoo
-
-
-@dataclass(frozen=True, slots=True)
 class Entry:
     """One network of the catalogue. Most untrained ones have no sidecar: they take and return
     tensors, whatever task their layers were designed for.
+
+    Its source is a file that is installed with imbrex, a function that builds it at each load, or
+    the name of one, `package.module:function`, in a package that can be deleted; so is its
+    sidecar's.
     """
 
     name: str
     description: str
-    source: ModelSource
+    source: Path | str | Callable[[], StoredModel]
     task: VisionTask = "tensor"
     trained: bool = False
-    sidecar: InZoo | None = None
+    sidecar: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +69,11 @@ class LoadedModel:
 
 
 def _untrained(name: str, description: str, build: Callable[[], StoredModel]) -> Entry:
-    return Entry(name, f"{description} ({UNTRAINED})", Built(build))
+    return Entry(name, f"{description} ({UNTRAINED})", build)
 
 
 def _of_zoo(name: str, description: str, function: str) -> Entry:
-    return Entry(name, f"{description} ({UNTRAINED})", InZoo(function))
+    return Entry(name, f"{description} ({UNTRAINED})", f"models.zoo.{function}")
 
 
 ENTRIES = {
@@ -107,7 +82,7 @@ ENTRIES = {
         Entry(
             "digits",
             "handwritten digits on a sheet, 416x416",
-            Shipped(_DIGITS),
+            _DIGITS,
             task="detection",
             trained=True,
         ),
@@ -123,32 +98,32 @@ ENTRIES = {
             "VGG-16's 13 convolutions and pools, 256x256",
             partial(vgg16, 256, classifier=False),
         ),
-        _of_zoo("yolov2", "YOLOv2, 416x416", "yolov2:yolov2"),
+        _of_zoo("yolov2", "YOLOv2, 416x416", "darknet:yolov2"),
         _untrained("resnet18", "ResNet-18, 224x224", resnet18),
         _untrained("resnet50", "ResNet-50 v1.5, 224x224", resnet50),
         _of_zoo("inceptionv3", "Inception-v3, 299x299", "inception:inceptionv3"),
-        _of_zoo("alexnet", "AlexNet, 224x224", "alexnet:alexnet"),
-        _of_zoo("lenet5", "LeNet-5, 28x28", "lenet:lenet5"),
-        _of_zoo("squeezenet", "SqueezeNet 1.0, 224x224", "squeezenet:squeezenet"),
-        _of_zoo("googlenet", "GoogLeNet (Inception-v1), 224x224", "googlenet:googlenet"),
+        _of_zoo("alexnet", "AlexNet, 224x224", "classic:alexnet"),
+        _of_zoo("lenet5", "LeNet-5, 28x28", "classic:lenet5"),
+        _of_zoo("squeezenet", "SqueezeNet 1.0, 224x224", "classic:squeezenet"),
+        _of_zoo("googlenet", "GoogLeNet (Inception-v1), 224x224", "classic:googlenet"),
         _of_zoo("densenet121", "DenseNet-121, 224x224", "densenet:densenet121"),
-        _of_zoo("mobilenetv2", "MobileNetV2 1.0, 224x224", "mobilenetv2:mobilenetv2"),
+        _of_zoo("mobilenetv2", "MobileNetV2 1.0, 224x224", "inverted_residuals:mobilenetv2"),
         _of_zoo("mobilenetv3", "MobileNetV3-Large, 224x224", "mobilenetv3:mobilenetv3"),
         _of_zoo("shufflenetv2", "ShuffleNetV2 1.0x, 224x224", "shufflenetv2:shufflenetv2"),
         _of_zoo(
             "efficientnet-lite0",
             "EfficientNet-Lite0, 224x224",
-            "efficientnet_lite:efficientnet_lite0",
+            "inverted_residuals:efficientnet_lite0",
         ),
         _of_zoo("convnext-tiny", "ConvNeXt-T, 224x224", "convnext:convnext_tiny"),
-        _of_zoo("yolov3-tiny", "YOLOv3-tiny, 416x416", "yolov3_tiny:yolov3_tiny"),
+        _of_zoo("yolov3-tiny", "YOLOv3-tiny, 416x416", "darknet:yolov3_tiny"),
         replace(
             _of_zoo("yolov8n", "YOLOv8n, 640x640", "yolov8:yolov8n"),
             task="detection",
-            sidecar=InZoo("yolov8:yolov8n_sidecar"),
+            sidecar="models.zoo.yolov8:yolov8n_sidecar",
         ),
         _of_zoo("unet", "U-Net, unpadded, 252x252 to 68x68", "unet:unet"),
-        _of_zoo("deeplabv3", "DeepLabv3 on MobileNetV2, 513x513", "deeplabv3:deeplabv3"),
+        _of_zoo("deeplabv3", "DeepLabv3 on MobileNetV2, 513x513", "inverted_residuals:deeplabv3"),
         _of_zoo("espcn", "ESPCN, super-resolution by 3 of 224x224", "espcn:espcn"),
         _of_zoo("style-transfer", "fast style transfer, 224x224", "style_transfer:style_transfer"),
     )
@@ -156,7 +131,7 @@ ENTRIES = {
 _NAMES = tuple(
     name
     for name, each in ENTRIES.items()
-    if not isinstance(each.source, InZoo) or is_installed(each.source.member)
+    if not isinstance(each.source, str) or is_installed(each.source)
 )
 
 
@@ -222,14 +197,11 @@ def _load_named(name_or_path: str) -> LoadedModel:
     if name_or_path not in _NAMES and (stored := Store().find(name_or_path)) is not None:
         return replace(_load_file(stored.latest), name=name_or_path)
     found = entry(name_or_path)
-    match found.source:
-        case Built(build):
-            return LoadedModel(found.name, build(), None, found.trained)
-        case InZoo() as network:
-            sidecar = imported(found.sidecar.member)() if found.sidecar else None
-            return LoadedModel(found.name, imported(network.member)(), sidecar, found.trained)
-        case Shipped(path):
-            return _load_file(path)
+    if isinstance(found.source, Path):
+        return _load_file(found.source)
+    build = imported(found.source) if isinstance(found.source, str) else found.source
+    sidecar = imported(found.sidecar)() if found.sidecar else None
+    return LoadedModel(found.name, build(), sidecar, found.trained)
 
 
 def _is_path(text: str) -> bool:

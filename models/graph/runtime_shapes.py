@@ -65,7 +65,7 @@ def confirmed_shapes(
         noise = rng.standard_normal(info.shape)
         feeds[value.name] = (noise if info.dtype.kind == "f" else 0 * noise).astype(info.dtype)
     try:
-        results = _session(asking).run(names, feeds)
+        results = session(asking, optimised=False, severity=4).run(names, feeds)
     except Exception:  # onnxruntime has an exception type for each error code
         return {}
     found = zip(names, results, strict=True)
@@ -137,18 +137,32 @@ class NodeShapes:
         return {name: info for name, info in found if info is not None}
 
 
-def _session(model: ModelProto) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
+def session(
+    model: ModelProto, threads: int = 1, *, optimised: bool = True, severity: int = 3
+) -> ort.InferenceSession:
+    """A session of plain onnxruntime on the CPU, which logs what is of this severity: 3 are errors.
+    It may leave its optimisations out; 0 threads are as many as it chooses.
+
+    Raises:
+        Exception: what onnxruntime raises, of a type for each error code.
+    """
+    options = _options(threads)
+    options.log_severity_level = severity
+    if not optimised:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return ort.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
 
 
+def _options(threads: int) -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    return options
+
+
 def _inferred(model: ModelProto) -> Iterator[tuple[str, TensorInfo]]:
-    for entry in _session(model).get_outputs():
+    for entry in session(model, optimised=False, severity=4).get_outputs():
         # The ONNX type of a "tensor(...)"; 0 if it is not a tensor.
         name = entry.type.removeprefix("tensor(").removesuffix(")").upper()
         kind = dict(TensorProto.DataType.items()).get(name, 0)

@@ -2,15 +2,15 @@
 
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from models.graph.runtime_shapes import NodeShapes
+from models.graph.runtime_shapes import NodeShapes, session
 from models.graph.shapes import TensorInfo, infer_node, info_of
 from models.graph.soundness import outer_names, reads, rename, require_schema, without_unread
 from models.operators.fitting import fitting
@@ -212,7 +212,8 @@ def _evaluate(
         ir_version=helper.find_min_ir_version_for(opsets, ignore_unknown=True),
     )
     try:
-        results = _by_runtime(model, feeds) if large else ReferenceEvaluator(model).run(None, feeds)
+        runner = session(model) if large else ReferenceEvaluator(model)
+        results: Any = runner.run(None, feeds)
     except Exception:  # the reference lacks an operator or a type: the node simply stays
         return None
     values = {name: np.asarray(value) for name, value in zip(made, results, strict=True)}
@@ -231,16 +232,6 @@ def _multiplied(node: NodeProto, feeds: Arrays, size: int) -> int:
         case "Einsum":
             return math.prod(int(array.size) for array in feeds.values())
     return 0
-
-
-def _by_runtime(model: ModelProto, feeds: Arrays) -> Sequence[np.ndarray]:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 3
-    session = ort.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    results: Sequence[np.ndarray] = session.run(None, dict(feeds))
-    return results
 
 
 def _foldable(node: NodeProto) -> bool:

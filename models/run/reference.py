@@ -14,7 +14,7 @@ from onnx import ModelProto
 from models.cut.program import BlobSource, Program
 from models.graph.ending import Ending
 from models.graph.graph import Graph, JoinedOutput
-from models.graph.runtime_shapes import refused
+from models.graph.runtime_shapes import refused, session
 from models.graph.sizes import layout_of
 from models.tensors.arrays import Arrays
 from models.tensors.wire import Pixels
@@ -31,13 +31,8 @@ class WholeModel:
     """
 
     def __init__(self, model: ModelProto, threads: int = 1, *, optimised: bool = True) -> None:
-        options = _options(threads)
-        if not optimised:
-            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         try:
-            self._session = ort.InferenceSession(
-                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
+            self._session = session(model, threads, optimised=optimised)
         except Exception as error:  # onnxruntime has an exception type for each error code
             raise refused(error) from error
         self.outputs: tuple[str, ...] = tuple(o.name for o in self._session.get_outputs())
@@ -80,13 +75,12 @@ class ProgramRunner:
         Raises:
             BadRequest: onnxruntime cannot load the program.
         """
-        session = self._sessions.get(program.sha256)
-        if session is None:
+        if program.sha256 not in self._sessions:
             try:
-                session = self._sessions[program.sha256] = self._load(program)
+                self._sessions[program.sha256] = self._load(program)
             except Exception as error:  # onnxruntime has an exception type for each error code
                 raise refused(error) from error
-        return session
+        return self._sessions[program.sha256]
 
     def _load(self, program: Program) -> ort.InferenceSession:
         model = ModelProto.FromString(program.graph)
@@ -96,9 +90,7 @@ class ProgramRunner:
             tensor.dims.extend(ref.dims)
             tensor.raw_data = bytes(self._blobs.bytes_of(ref.sha256))
         self._altered(model)
-        return ort.InferenceSession(
-            model.SerializeToString(), _options(self._threads), providers=["CPUExecutionProvider"]
-        )
+        return session(model, self._threads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,13 +213,6 @@ def seeded(rng: np.random.Generator, dtype: np.dtype[Any], shape: Sequence[int])
     if np.issubdtype(dtype, np.floating):
         return rng.standard_normal(tuple(shape), dtype=np.float32).astype(dtype)
     return rng.integers(0, 100, tuple(shape)).astype(dtype)
-
-
-def _options(threads: int) -> ort.SessionOptions:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    return options
 
 
 _ENDINGS: WeakKeyDictionary[Ending, WholeModel] = WeakKeyDictionary()

@@ -12,8 +12,8 @@ from models.catalogue.catalogue import load
 from models.check.check import check, fused
 from models.check.tolerance import SIGNED
 from models.cut.units import Network, divide
+from models.graph import runtime_shapes
 from models.onnx_file.importer import load_graph
-from models.run import reference
 from models.run.quantised_inputs import with_quantised_inputs
 from tests.planning.clusters import SLOW, cluster
 from tests.planning.run_plan import difference
@@ -52,7 +52,7 @@ def test_signed_steps_differ_only_where_onnxruntime_makes_them_unsigned(
     report = check(model, network, (2, 2), fused(network))
     assert report.ok, report
     assert report.comparison.max_rel_error <= SIGNED
-    plain = reference._options
+    plain = runtime_shapes._options
 
     def left_alone(threads: int) -> ort.SessionOptions:
         options = plain(threads)
@@ -60,5 +60,5 @@ def test_signed_steps_differ_only_where_onnxruntime_makes_them_unsigned(
         return options
 
     # What Arm's default is.
-    monkeypatch.setattr(reference, "_options", left_alone)
+    monkeypatch.setattr(runtime_shapes, "_options", left_alone)
     assert check(model, network, (2, 2), fused(network)).comparison.max_abs_error == 0.0

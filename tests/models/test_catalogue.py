@@ -68,13 +68,13 @@ def test_wrong_sidecar_is_refused(tmp_path):
 
 def test_shipped_file_loads_by_name(tmp_path, monkeypatch):
     path = saved(tmp_path, tiny())
-    entry = catalogue.Entry("shipped", "a file", catalogue.Shipped(path))
+    entry = catalogue.Entry("shipped", "a file", path)
     monkeypatch.setitem(catalogue.ENTRIES, "shipped", entry)
     assert catalogue.load("shipped").proto == tiny()
 
 
 def test_network_that_is_not_installed_says_so(monkeypatch):
-    monkeypatch.setitem(sys.modules, "models.zoo.alexnet", None)
-    with pytest.raises(NotFound, match=r"lacks models\.zoo\.alexnet") as caught:
+    monkeypatch.setitem(sys.modules, "models.zoo.classic", None)
+    with pytest.raises(NotFound, match=r"lacks models\.zoo\.classic") as caught:
         catalogue.load("alexnet")
     assert "Install imbrex again" in caught.value.cure

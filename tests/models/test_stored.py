@@ -136,7 +136,7 @@ print(before, kept.weight_bytes, *(line.split()[1] for line in rss))
 def test_reading_takes_no_memory_beside_the_mapped_weights(tmp_path: Path, source: str) -> None:
     name = "alexnet"
     if source == "file":
-        from models.zoo.alexnet import alexnet
+        from models.zoo.classic import alexnet
 
         name = str(saved(tmp_path, alexnet().complete()))
     done = subprocess.run(

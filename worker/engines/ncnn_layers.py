@@ -69,21 +69,25 @@ def _window(node: NodeProto, kernel: Sequence[int]) -> tuple[list[int], list[int
     return strides, dilations, pads
 
 
-def _conv(to: Translation, node: NodeProto) -> None:
-    weight, bias = float32(to.constant(node, 1)), float32(to.constant(node, 2))
-    assert weight is not None
-    if weight.ndim != 4:
-        raise Unknown("Conv along one or three axes")
-    group = int(attributes(node).get("group", 1))
+def _convolved(node: NodeProto, weight: np.ndarray, bias: np.ndarray | None) -> dict[int, Any]:
+    """What both directions of a convolution say of their windows and weights."""
     strides, dilations, pads = _window(node, weight.shape[2:])
-    parameters: dict[int, Any] = {
-        0: weight.shape[0],
+    return {
         **{1: weight.shape[3], 11: weight.shape[2]},
         **{2: dilations[1], 12: dilations[0]},
         **{3: strides[1], 13: strides[0]},
         **{14: pads[0], 4: pads[1], 16: pads[2], 15: pads[3]},
         **{5: int(bias is not None), 6: weight.size},
     }
+
+
+def _conv(to: Translation, node: NodeProto) -> None:
+    weight, bias = float32(to.constant(node, 1)), float32(to.constant(node, 2))
+    assert weight is not None
+    if weight.ndim != 4:
+        raise Unknown("Conv along one or three axes")
+    group = int(attributes(node).get("group", 1))
+    parameters: dict[int, Any] = {0: weight.shape[0], **_convolved(node, weight, bias)}
     if group > 1:
         parameters[7] = group
     weights = [PLAIN, weight] if bias is None else [PLAIN, weight, bias]
@@ -97,17 +101,9 @@ def _conv_transpose(to: Translation, node: NodeProto) -> None:
     given = attributes(node)
     if weight.ndim != 4 or given.get("group", 1) != 1 or given.get("output_shape"):
         raise Unknown("ConvTranspose in this form")
-    strides, dilations, pads = _window(node, weight.shape[2:])
     beyond = given.get("output_padding", [0, 0])
-    parameters: dict[int, Any] = {
-        0: weight.shape[1],
-        **{1: weight.shape[3], 11: weight.shape[2]},
-        **{2: dilations[1], 12: dilations[0]},
-        **{3: strides[1], 13: strides[0]},
-        **{14: pads[0], 4: pads[1], 16: pads[2], 15: pads[3]},
-        **{18: beyond[1], 19: beyond[0]},
-        **{5: int(bias is not None), 6: weight.size},
-    }
+    parameters: dict[int, Any] = {0: weight.shape[1], **_convolved(node, weight, bias)}
+    parameters |= {18: beyond[1], 19: beyond[0]}
     by_output = np.ascontiguousarray(weight.swapaxes(0, 1))
     weights = [PLAIN, by_output] if bias is None else [PLAIN, by_output, bias]
     to.add("Deconvolution", node.input[:1], node.output[0], parameters, weights)

@@ -13,9 +13,9 @@ import numpy as np
 from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.tile_shapes import shapes_of
 from coordinator.planning.planners.aofl import options_by_count
-from coordinator.planning.search.connected import DividedUnit, divided
+from coordinator.planning.search.connected import divided
 from coordinator.planning.search.cuts import best_cuts, cheapest
-from coordinator.planning.search.division_options import Option, Tiled, alone, strips, tiled
+from coordinator.planning.search.division_options import Option, alone, strips, tiled
 from coordinator.planning.search.slots import Slot, SlotForm, Slots
 from coordinator.planning.search.subsets import subsets_of
 from coordinator.planning.search.tables import Rank, Tables
@@ -58,7 +58,7 @@ class Starts:
             *(1 for _ in singles),
             *(int(each) for each in several.sum(axis=1)),
             *(len(subset) for subset, _ in shaped),
-            *(len(each.tiles) for each in connected),
+            *(len(each.devices) for each in connected),
         ]
 
     def all(self) -> Iterator[Slots]:
@@ -100,10 +100,11 @@ class Starts:
         devices = tuple(d for d, _ in shares)
         if len(devices) == 1:
             return Slot(start, end, SlotForm(devices))
-        if isinstance(option, DividedUnit):
-            return Slot(start, end, SlotForm(devices, "inputs" if option.sums else "outputs"))
+        if option.units:
+            sums = option.units[0].part is not None
+            return Slot(start, end, SlotForm(devices, "inputs" if sums else "outputs"))
         form = SlotForm(devices)
-        if isinstance(option, Tiled) and len(devices) == option.shape.count:
+        if option.shape is not None and len(devices) == option.shape.count:
             form = SlotForm(devices, "bands", option.shape)
         return Slot(start, end, form, shares=shares)
 

@@ -9,7 +9,6 @@ next over its output, the last over its input: it depends on the bytes of tensor
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,28 +18,13 @@ from coordinator.planning.geometry.layouts import Configuration, UnitTile, divid
 from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.partition import cut_span
 from coordinator.planning.plan_memory import holds
-from coordinator.planning.search.division_options import DeviceShares
+from coordinator.planning.search.division_options import Option
 from coordinator.planning.search.tables import Rank, Tables
 from coordinator.planning.single_device import bytes_of
 from models.cut.partial import summed_input
 from models.cut.units import Network, Unit
 from models.graph.graph import CHANNELS, ROWS
-from models.tensors.arrays import Floats
 from models.tensors.boxes import Box, Span
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DividedUnit:
-    """One unit divided over devices, by output channels or (`sums`) by input."""
-
-    tiles: DeviceShares
-    sums: bool
-    seconds: Floats
-    finish_s: Floats
-
-    def shares(self, start: Mark, end: Mark) -> DeviceShares:
-        """The devices and their tiles."""
-        return self.tiles
 
 
 def connected_units(network: Network, geometry: Geometry) -> dict[Mark, Unit]:
@@ -92,11 +76,9 @@ def where_tiles_lie(
     return tuple(divider.partial_tile(unit, whole.replace(ROWS, span)) for span in rows)
 
 
-def divided(
-    network: Network, tables: Tables, subsets: Sequence[Sequence[Rank]]
-) -> list[DividedUnit]:
+def divided(network: Network, tables: Tables, subsets: Sequence[Sequence[Rank]]) -> list[Option]:
     """Every fully connected layer, divided over every subset of devices."""
-    found: list[DividedUnit] = []
+    found: list[Option] = []
     for start, unit in connected_units(network, tables.geometry).items():
         work = divider_of(network).whole(unit).work
         for subset in subsets:
@@ -109,12 +91,12 @@ def divided(
     return found
 
 
-def channel_slices(network: Network, tables: Tables) -> list[DividedUnit]:
+def channel_slices(network: Network, tables: Tables) -> list[Option]:
     """Every unit between two marks whose channels can be computed separately, in equal slices over
     all devices, which hold only their slice of the weights.
     """
     count, divider = len(tables.devices), divider_of(network)
-    found: list[DividedUnit] = []
+    found: list[Option] = []
     for start, unit in single_units(network, tables.geometry):
         if count < 2 or CHANNELS not in divider.splits(unit):
             continue
@@ -131,11 +113,12 @@ def _costed(
     start: Mark,
     devices: Sequence[Device],
     tiles: Sequence[UnitTile],
-) -> DividedUnit:
+) -> Option:
     """With the cost of Eq. 3: the sum of its transfers, and the slowest device's computation."""
     costs = np.full((2, *tables.shape), np.inf)
     costs[:, start, start + 1] = _divided_s(network, devices, tiles)
-    return DividedUnit(tuple(zip(devices, tiles, strict=True)), tiles[0].part is not None, *costs)
+    seconds, finish_s = costs
+    return Option(devices, tables.geometry.sizes, seconds, finish_s, units=tiles)
 
 
 def _divided_s(

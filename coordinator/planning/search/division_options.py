@@ -7,7 +7,7 @@ cuts that they search.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,105 +29,58 @@ _MOST_LINES = 500_000
 DeviceShares = tuple[tuple[Device, MapTile | UnitTile], ...]
 
 
-class Option(Protocol):
-    """One way to run any block."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Option:
+    """One way to run any block. [i, e] is the block between marks i and e: `seconds` is its
+    published cost, infinite if it can't be run in this way, and `finish_s` the time until the last
+    device finishes if all transfers run at once.
 
-    @property
-    def seconds(self) -> Floats:
-        """[i, e]: the published cost of the block between marks i and e; infinite if it can't be
-        run in this way.
-        """
-        ...
+    `shape`: each device has a tile of it, band by band: equal ones [OFL; Eq. 1 for a single unit],
+    or with areas in proportion to `weights`. `ends[i, e]`: full-width strips that finish together
+    [Eq. 6] end there, beginning with 0. `units`: these tiles of a single unit. Without any of
+    these, one device has the whole block [Algorithm 2 with one device; the second part of EFL].
+    """
 
-    @property
-    def finish_s(self) -> Floats:
-        """[i, e]: seconds until the last device finishes, if all transfers run at once."""
-        ...
+    devices: Sequence[Device]
+    sizes: Sequence[tuple[int, int]]
+    seconds: Floats
+    finish_s: Floats
+    shape: TileShape | None = None
+    weights: Sequence[float] | None = None
+    ends: NDArray[np.int16] | None = None
+    units: Sequence[UnitTile] = ()
 
     def shares(self, start: Mark, end: Mark) -> DeviceShares:
         """Devices and their tiles of the block between two marks, without empty ones."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Untiled:
-    """The whole block on one device [Algorithm 2 with one device; the second part of EFL]."""
-
-    device: Device
-    sizes: Sequence[tuple[int, int]]
-    seconds: Floats
-
-    @property
-    def finish_s(self) -> Floats:
-        """As `seconds`: one device's transfers follow each other in any case."""
-        return self.seconds
-
-    def shares(self, start: Mark, end: Mark) -> DeviceShares:
-        """The device, with the whole map."""
-        height, width = self.sizes[end]
-        return ((self.device, MapTile(Span(0, height), Span(0, width))),)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Tiled:
-    """Tiles of one shape, band by band, one per device: equal [OFL; Eq. 1 for a single unit], or
-    with areas in proportion to `weights`.
-    """
-
-    devices: Sequence[Device]
-    shape: TileShape
-    weights: Sequence[float] | None
-    sizes: Sequence[tuple[int, int]]
-    seconds: Floats
-    finish_s: Floats
-
-    def shares(self, start: Mark, end: Mark) -> DeviceShares:
-        """The devices whose tile is not empty."""
-        shares = zip(self.devices, self.tiles(end), strict=True)
+        if self.units:
+            return tuple(zip(self.devices, self.units, strict=True))
+        shares = zip(self.devices, self.tiles(start, end), strict=True)
         return tuple((device, tile) for device, tile in shares if not tile.is_empty)
 
-    def tiles(self, end: Mark) -> tuple[MapTile, ...]:
-        """Every device's tile of the blocks that end at a mark; some may be empty."""
-        if self.weights is None:
-            return self.shape.equal_tiles(*self.sizes[end])
-        return self.shape.tiles(*self.sizes[end], self.weights)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Strips:
-    """Full-width strips that finish together, on the first devices [Eq. 6]. `ends[i, e]` are the
-    places where the devices' strips end, starting with 0.
-    """
-
-    devices: Sequence[Device]
-    sizes: Sequence[tuple[int, int]]
-    seconds: Floats
-    finish_s: Floats
-    ends: NDArray[np.int16]
-
-    def shares(self, start: Mark, end: Mark) -> DeviceShares:
-        """The devices whose strip is not empty."""
+    def tiles(self, start: Mark, end: Mark) -> Sequence[MapTile]:
+        """Every device's tile of the map; some may be empty."""
         height, width = self.sizes[end]
-        edges = [int(place) for place in self.ends[start, end]]
-        strips = on_map(height, map(Span, edges, edges[1:]))
-        return tuple(
-            (device, MapTile(rows, Span(0, width)))
-            for device, rows in zip(self.devices, strips, strict=True)
-            if len(rows)
-        )
+        if self.shape is not None:
+            if self.weights is None:
+                return self.shape.equal_tiles(height, width)
+            return self.shape.tiles(height, width, self.weights)
+        rows: Sequence[Span] = [Span(0, height)]
+        if self.ends is not None:
+            edges = [int(place) for place in self.ends[start, end]]
+            rows = on_map(height, map(Span, edges, edges[1:]))
+        return [MapTile(each, Span(0, width)) for each in rows]
 
 
 def alone(tables: Tables) -> list[Option]:
-    """Every device alone; the host first, so that it wins ties."""
+    """Every device alone; the host first, so that it wins ties. One device's transfers follow each
+    other in any case.
+    """
     order = sorted(range(len(tables.devices)), key=lambda d: not tables.devices[d].host)
-    return [
-        Untiled(
-            tables.devices[d],
-            tables.geometry.sizes,
-            np.where(tables.fits[d], tables.alone_s[d], np.inf),
-        )
-        for d in order
-    ]
+    found = []
+    for d in order:
+        seconds = np.where(tables.fits[d], tables.alone_s[d], np.inf)
+        found.append(Option([tables.devices[d]], tables.geometry.sizes, seconds, seconds))
+    return found
 
 
 def grids(tables: Tables, counts: Sequence[int]) -> list[list[Option]]:
@@ -154,13 +107,13 @@ def tiled(
     rank. All are costed together.
     """
     options = [
-        Tiled(
+        Option(
             [tables.devices[d] for d in who],
-            shape,
-            None if weights is None else [weights[d] for d in who],
             tables.geometry.sizes,
             np.full(tables.shape, np.inf),
             np.full(tables.shape, np.inf),
+            shape,
+            None if weights is None else [weights[d] for d in who],
         )
         for who, shape in placed
     ]
@@ -172,7 +125,7 @@ def tiled(
     for end, splits in _splittable(tables) if placed else ():
         size = tables.geometry.sizes[end]
         if size not in known:
-            known[size] = [tile for option in options for tile in option.tiles(end)]
+            known[size] = [tile for option in options for tile in option.tiles(end, end)]
         compute, transfers = tables.tiles_s(end, known[size], where)
         total = np.add.reduceat(transfers, firsts, axis=1)
         total += np.maximum.reduceat(compute, firsts, axis=1)
@@ -185,7 +138,7 @@ def tiled(
     for option, (who, _) in zip(options, placed, strict=True):
         full = ~tables.fits[list(who)].all(axis=0)
         option.seconds[full] = option.finish_s[full] = np.inf
-    return list(options)
+    return options
 
 
 def strips(tables: Tables, members: Members) -> list[Option]:
@@ -209,12 +162,12 @@ def _strips(tables: Tables, subsets: Members) -> list[Option]:
             ends[:, part, end] = where[:, solved]
             first = solved.stop
     fits = np.where(subsets[:, :, None, None], tables.fits[None], True).all(axis=1)
-    # With a single non-empty strip it would be `Untiled`, a separate option.
+    # A single strip that is not empty is a device alone, another option.
     shared = (np.diff(ends, axis=3) > 0).sum(axis=3) > 1
     seconds = np.where(fits & shared, seconds, np.inf)
     sizes = tables.geometry.sizes
     return [
-        Strips(tables.devices, sizes, some_s, finish_s, some_ends)
+        Option(tables.devices, sizes, some_s, finish_s, ends=some_ends)
         for some_s, finish_s, some_ends in zip(*seconds, ends, strict=True)
     ]
 

@@ -10,13 +10,16 @@ finds their number, and the bytes that are not raw tensors, before a message is 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable
+from io import BytesIO
+from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
 import grpc
 import grpc.aio
 import structlog
+from google.protobuf.message import DecodeError
 from starlette.datastructures import Headers
 
 from coordinator.serving.common.access import (
@@ -38,6 +41,7 @@ from coordinator.serving.common.body import (
 )
 from coordinator.serving.common.errors import SlowBody
 from coordinator.serving.common.keys import NoKey, NotAllowed
+from models.onnx_file.wire_scan import LENGTH, BufferedFile
 from protos.errors import BadRequest, ImbrexError
 from protos.rpc.gates import Gate, RpcHandler
 from protos.rpc.serving import Context
@@ -60,8 +64,6 @@ log = structlog.get_logger(__name__)
 # A model has a few inputs and outputs, and a request a few parameters.
 MOST_FIELDS = 1024
 _INPUTS, _OUTPUTS, _RAW = 5, 6, 7  # of ModelInferRequest
-_LENGTH = 2
-_LONGEST_VARINT = 10
 
 
 class Reading(Gate):
@@ -204,9 +206,7 @@ class Reading(Gate):
         try:
             return (handler.request_deserializer or bytes)(data)
         except Exception:
-            raise BadRequest(
-                cause="the message cannot be read", cure="Send one as inference.proto defines it"
-            ) from None
+            raise _no_message() from None
 
 
 def _rule(handler: Any, method: str) -> AccessRule:
@@ -249,18 +249,21 @@ def require_bounded(data: bytes, most_typed_bytes: int) -> None:
         BadRequest: it has too many fields, or is malformed.
         BodyTooLarge: too many bytes of it are not raw tensors.
     """
-    view, typed, count = memoryview(data), len(data), 0
-    for number, inner in _fields(view):
-        count += 1
-        if number == _RAW:
-            typed -= len(inner)
-        elif number in (_INPUTS, _OUTPUTS):
-            count += sum(1 for _ in _fields(inner))
-        if count > MOST_FIELDS:
-            raise BadRequest(
-                cause=f"the message has more than {MOST_FIELDS} fields",
-                cure="Send tensors packed, or as raw_input_contents",
-            )
+    message, typed, count = BufferedFile(BytesIO(data), len(data)), len(data), 0
+    try:
+        for field in message.fields(message.whole):
+            count += 1
+            if field.wire_type == LENGTH and field.number == _RAW:
+                typed -= field.size
+            elif field.wire_type == LENGTH and field.number in (_INPUTS, _OUTPUTS):
+                count += sum(1 for _ in islice(message.fields(field), MOST_FIELDS))
+            if count > MOST_FIELDS:
+                raise BadRequest(
+                    cause=f"the message has more than {MOST_FIELDS} fields",
+                    cure="Send tensors packed, or as raw_input_contents",
+                )
+    except DecodeError:
+        raise _no_message() from None
     if typed > most_typed_bytes:
         raise json_too_large(most_typed_bytes)
 
@@ -276,42 +279,6 @@ def require_small(data: bytes, most_bytes: int) -> None:
             cause=f"the message has {len(data)} bytes although it carries no tensor",
             cure="Send the message that inference.proto defines for this call",
         )
-
-
-def _fields(view: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """(number, contents) of each field, up to one more than allowed; contents only of fields with a
-    length.
-    """
-    at = 0
-    for _ in range(MOST_FIELDS + 1):
-        if at >= len(view):
-            return
-        key, at = _varint(view, at)
-        start = at
-        match key & 7:
-            case 0:
-                _, at = _varint(view, at)
-            case 1:
-                at += 8
-            case 2:
-                length, start = _varint(view, at)
-                at = start + length
-            case 5:
-                at += 4
-            case _:
-                raise _no_message()
-        if at > len(view):
-            raise _no_message()
-        yield key >> 3, view[start:at] if key & 7 == _LENGTH else view[:0]
-
-
-def _varint(view: memoryview, at: int) -> tuple[int, int]:
-    value = 0
-    for position, byte in enumerate(view[at : at + _LONGEST_VARINT]):
-        value |= (byte & 0x7F) << (7 * position)
-        if byte < 0x80:
-            return value, at + position + 1
-    raise _no_message()
 
 
 def _no_message() -> BadRequest:

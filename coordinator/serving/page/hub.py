@@ -237,20 +237,15 @@ def _request(ended: Ended, model: str) -> dict[str, Any]:
     told |= {"plan_version": ended.plan_version, "queue_ms": _ms(ended.answer.timing.queue_s)}
     told["taken_ms"] = taken_ms(ended)
     for task in ended.tasks:
-        marks = (task.sent_s, task.ready_s, task.start_s, task.stop_s, task.received_s)
-        sent, ready, start, stop, received = (
-            _ms(mark - start_s) if mark else None for mark in marks
-        )
-        told["tasks"].append(
-            {
-                "device": task.device,
-                "sent": sent,
-                "ready": ready,
-                "start": start,
-                "stop": stop,
-                "received": received,
-            }
-        )
+        marks = {
+            "sent": task.sent_s,
+            "ready": task.ready_s,
+            "start": task.start_s,
+            "stop": task.stop_s,
+            "received": task.received_s,
+        }
+        since = {name: _ms(mark - start_s) if mark else None for name, mark in marks.items()}
+        told["tasks"].append({"device": task.device, **since})
     return told
 
 

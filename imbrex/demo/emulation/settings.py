@@ -1,49 +1,50 @@
-"""How an emulated computer differs from this one."""
+"""How an emulated computer differs from this one, and the files that tell its daemon."""
 
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from imbrex.kinds.presets import DeviceRates
+from imbrex.kinds.software import Software
 from protos.daemon.documents import first_problem
 from protos.daemon.files import read_text
 from protos.errors import BadConfiguration
 
-_Charge = Annotated[float, Field(ge=0, le=1000)]
 
-
-class Emulation(BaseModel):
+class Emulation(Software):
     """The extra costs of an emulated computer; the share of a core that computes is the worker's
     `pace`.
 
-    A message costs `message_ms` and each of its bytes `byte_ns` at either side, one from worker to
-    worker `peer_message_ms` and `peer_byte_ns`; setting a task up takes `task_ms`, describing one
-    at the host `describe_ms`, reading a byte of weights `weight_ns`. `reference_s` are the CPU
-    seconds of `rate.reference` on a core that nothing disturbs: kernels are timed relative to it,
-    since other programs come and go. Workers that name the same folder `turns` compute in turns,
-    and equal kernels take equal time on all of them: emulated computers share no caches and no
-    cores.
+    Software takes so much longer, and reading a byte of weights `weight_ns`. `reference_s` are the
+    CPU seconds of `rate.reference` on a core that nothing disturbs: kernels are timed relative to
+    it, since other programs come and go. Workers that name the same folder `turns` compute in
+    turns, and equal kernels take equal time on all of them: emulated computers share no caches and
+    no cores.
 
     With `rates`, kernels are charged what a preset of these says of their nodes, for the engine
     that computes them soonest by these, times how much less efficient the tile is on this machine
     than the whole map; without, at the pace alone.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    message_ms: _Charge = 0.0
-    byte_ns: _Charge = 0.0
-    peer_message_ms: _Charge = 0.0
-    peer_byte_ns: _Charge = 0.0
-    task_ms: _Charge = 0.0
-    describe_ms: _Charge = 0.0
-    weight_ns: _Charge = 0.0
+    weight_ns: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     reference_s: Annotated[float, Field(ge=0, le=1)] = 0.0
     turns: Path | None = None
     rates: DeviceRates | None = None
+
+
+class Computer(Emulation):
+    """An emulated computer, with the `pace` of its worker."""
+
+    pace: float
+
+    def write(self, path: Path, turns: Path) -> Path:
+        """The file that `imbrex.demo.emulation` runs a daemon by."""
+        told = self.model_dump(exclude={"pace"}, exclude_none=True)
+        return settings_file(path, {**told, "turns": turns})
 
 
 def command(file: Path) -> tuple[str, ...]:
@@ -69,3 +70,23 @@ def load_emulation(file: Path) -> Emulation:
     raise BadConfiguration(
         cause=f"the emulation file {file} cannot be used: {cause}", cure=f"Known keys: {known}"
     )
+
+
+def settings_file(path: Path, told: Mapping[str, object]) -> Path:
+    """Settings of a daemon as TOML."""
+    path.write_text("".join(f"{key} = {_toml(value)}\n" for key, value in told.items()))
+    return path
+
+
+def _toml(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return repr(value)
+        case list() | tuple():
+            return f"[{', '.join(map(_toml, value))}]"
+        case dict():
+            return f"{{{', '.join(f'{key} = {_toml(item)}' for key, item in value.items())}}}"
+        case _:
+            return f"'{value}'"
