@@ -15,13 +15,13 @@ from pydantic import BaseModel, TypeAdapter
 from coordinator.answers import IN_FORCE, Choice, DeviceStatus, Diagnosis, ModelStatus, PlanNow
 from coordinator.serving.common import names
 from coordinator.serving.v1 import answers
-from models.tensors.arrays import Arrays
 from protos.errors import BadRequest, NotFound
 
 if TYPE_CHECKING:
     import httpx
 
     from coordinator.planning.plan_json import PlanFile
+    from models.tensors.arrays import Arrays
 
 Answered = TypeVar("Answered")
 # A picture's or an archive's path, its bytes, or arrays by name.
