@@ -155,7 +155,6 @@ async def test_a_device_whose_engine_promises_less_is_not_computed_with(
 @pytest.mark.parametrize(
     ("wire", "requests"),
     [
-        ("exact", 6),
         ("int8", 6),
         *(pytest.param(wire, 30, marks=pytest.mark.slow) for wire in ("exact", "fp16", "int8")),
     ],
