@@ -234,6 +234,12 @@ SECTIONS = (
     ),
     Section("chaos-lab.json", "Ten minutes of faults", "Devices and cables; the kinds.", columns()),
     Section(
+        "chaos-engines.json",
+        "Ten minutes of faults, two engines",
+        "Every other device with ncnn, all at full speed.",
+        columns(),
+    ),
+    Section(
         "chaos-pair.json",
         "Ten minutes of faults, two coordinators",
         "Devices, coordinators, their machines and the store.",
