@@ -232,6 +232,12 @@ SECTIONS = (
         "A worker in a cgroup.",
         columns("cases"),
     ),
+    Section(
+        "shallow.json",
+        "A cheap switch",
+        "Ports that hold back 64 KB, and eight devices that send at the same time.",
+        columns(),
+    ),
     Section("chaos-lab.json", "Ten minutes of faults", "Devices and cables; the kinds.", columns()),
     Section(
         "chaos-engines.json",
