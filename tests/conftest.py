@@ -21,7 +21,7 @@ from tests.examples import PUSH
 # `--hypothesis-profile=night` is loaded after this.
 settings.load_profile(PUSH)
 
-# As the command line does: collections would take a tenth of the planners' time.
+# As the command line does.
 gc.set_threshold(YOUNG_OBJECTS)
 
 # As the daemons log: structlog by itself draws every local variable of an exception, for seconds.

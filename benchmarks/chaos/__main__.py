@@ -36,6 +36,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,10 @@ def main() -> int:
     parser.add_argument("--pair", action="store_true", help="there, with two coordinators")
     parser.add_argument("--liars", type=int, default=0, metavar="TRIES", help="devices that lie")
     chosen = parser.parse_args()
+    if chosen.engines and chosen.pair:
+        parser.error("--engines is for one coordinator: leave out --pair")
+    if chosen.engines and find_spec("ncnn") is None:
+        parser.error("--engines needs ncnn: pip install 'imbrex[ncnn]'")
     if chosen.liars:
         found = asyncio.run(liars.measure(chosen.liars, MODEL))
         emit(found, chosen, "\n".join(liars.lines(found)))

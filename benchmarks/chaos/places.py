@@ -24,7 +24,7 @@ PROCESS = ("kill", "term", "empty disk", "stop", "stop", "pace", "full disk", "m
 NETWORK = ("cut", "cut", "one way", "peers", "peers", "slow link")
 # With an empty disk a worker would be a member no longer; and two coordinators are not at the host.
 NOT_OF_MEMBERS = ("empty disk", "full disk", "one way")
-# Of other engines nobody knows the CPU time, so that they cannot be slowed down.
+# Devices at their full pace stay there: engines other than onnxruntime cannot be slowed down.
 NOT_AT_FULL_PACE = ("pace",)
 # A home's Ethernet; devices reach each other directly, so that halos travel between them.
 MBPS = 100.0

@@ -11,6 +11,7 @@ up to the application (`coordinator.serving.common.body`).
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import socket
 from collections import Counter
@@ -22,6 +23,7 @@ from typing import Any
 import h11
 import structlog
 import uvicorn
+import uvloop
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from coordinator.devices.host_worker import HostHardware
@@ -53,12 +55,17 @@ _PROXIES = frozenset({"127.0.0.1", "::1"})
 log = structlog.get_logger(__name__)
 
 
-async def run(settings: CoordinatorSettings, hardware: HostHardware | None = None) -> None:
-    """Serves until SIGTERM or SIGINT, on this computer or as the given `hardware`.
+def serve(settings: CoordinatorSettings, hardware: HostHardware | None = None) -> None:
+    """Runs a coordinator until SIGTERM or SIGINT, on this computer or as the given `hardware`.
 
     Raises:
         BadConfiguration: a port is taken, or the state directory can't be used.
     """
+    gc.freeze()  # full collections, which pause everything, pass over what is imported
+    uvloop.run(_run(settings, hardware))
+
+
+async def _run(settings: CoordinatorSettings, hardware: HostHardware | None) -> None:
     keep_buffers()
     with alone_in(settings.state_dir, "coordinator"), _listening(settings) as listener:
         remove_leftovers(settings.state_dir / WEIGHTS_FOLDER)

@@ -175,8 +175,7 @@ def main() -> None:
     follow_parent()
     prefer_quick_cipher(os.environ)
     gc.set_threshold(YOUNG_OBJECTS)
-    # Python ends with full collections, which take a second on a Pi and free what the process's end
-    # frees anyway.
+    # Python ends with full collections, which free what the process's end frees anyway.
     atexit.register(gc.freeze)
     try:
         app(prog_name="imbrex")

@@ -168,11 +168,8 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
     flags.pop("join", None)
     token = _token(join, join_only=join_only)
     import asyncio
-    import gc
 
-    import uvloop
-
-    from coordinator.serving.daemon import run
+    from coordinator.serving.daemon import serve
     from coordinator.settings import CoordinatorSettings
     from imbrex.described import find_planners_here
     from protos.daemon.files import alone_in
@@ -187,8 +184,7 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
         with alone_in(settings.state_dir, "coordinator"):
             asyncio.run(join_cluster(settings.state_dir, token))
     if not join_only:
-        gc.freeze()  # full collections, which pause everything, pass over what is imported
-        uvloop.run(run(settings))
+        serve(settings)
 
 
 def said(parameters: Mapping[str, Any]) -> dict[str, Any]:

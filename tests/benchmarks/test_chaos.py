@@ -25,6 +25,7 @@ def test_a_minute_of_chaos_costs_no_request(place: list[str]) -> None:
     if place and os.geteuid() != 0:
         pytest.skip("only root may make network namespaces")
     result = result_of("chaos", "--minutes", "1", "--seed", "7", *place)
+    assert "--engines" not in place or result["engines"] == {"onnxruntime": 3, "ncnn": 3}
     assert result["requests"] > 40
     assert result["faults"] > 5
     assert (result["lost"], result["wrong"]) == (0, 0), result["losses"]

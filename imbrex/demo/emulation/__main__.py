@@ -9,11 +9,9 @@ import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import uvloop
-
 from coordinator.costs.rates import RateCosts
 from coordinator.devices.host_worker import WORKER, HostHardware
-from coordinator.serving.daemon import run as run_coordinator
+from coordinator.serving.daemon import serve as serve_coordinator
 from coordinator.settings import CoordinatorSettings
 from imbrex.demo.emulation.emulated_link import SlowEndpoint
 from imbrex.demo.emulation.runtime import EmulatedRuntime
@@ -76,8 +74,7 @@ def main() -> int:
     settings_of_all = CoordinatorSettings.load(said.config)
     log_to_stderr(as_json=settings_of_all.log == "json")
     own_worker = (*command(file), *WORKER)
-    hardware = HostHardware(endpoint(emulation), own_worker)
-    uvloop.run(run_coordinator(settings_of_all, hardware))
+    serve_coordinator(settings_of_all, HostHardware(endpoint(emulation), own_worker))
     return 0
 
 
