@@ -66,13 +66,15 @@ from models.graph.graph import ROWS
 from models.operators import Kind, operator
 from models.tensors.memory import megabytes
 
-# Simulated tasks for the first round from each start, and for the best one's next rounds: about a
+# Simulated tasks for the first round from each start, and for the best ones' next rounds: about a
 # second.
 EFFORT = 70_000
 # A smaller improvement is not worth a change of the plan.
 WORTHWHILE = 1e-4
 # All devices are also tried as a start, unless the best start is faster by more than this share.
 _FAR = 1 - 1 / 1.25
+# The second best start is improved, too, if its first round ends within this share of the best's.
+_CLOSE = 0.03
 # Strips that finish together are a start where they are faster by more than this share.
 _MUCH = 0.03
 # Fewer devices are tried as a start until so many numbers in a row were no better than the best.
@@ -121,13 +123,17 @@ class _Halo:
         return self.stages.blocks(draft)
 
     def _best(self) -> Slots:
-        """The best of several starts after a round of moves each, improved."""
+        """The best of several starts after a round of moves each, improved; or the second best, if
+        that is close and ends better.
+        """
         begun = []
         for slots in self._begun():
             self.search.left = EFFORT
             begun.append(self._round(slots, self._cost(slots)))
-        slots, _ = min(begun, key=itemgetter(1))
-        return self._improved(slots)
+        begun.sort(key=itemgetter(1))
+        (_, least), *_ = begun
+        close = [slots for slots, cost in begun[:2] if not is_better(least, cost, _CLOSE)]
+        return min(map(self._improved, close), key=self._cost)
 
     def _begun(self) -> list[Slots]:
         """An exchange everywhere, over as many devices as start best and over all, and the best
