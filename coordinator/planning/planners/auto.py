@@ -142,35 +142,40 @@ class _Candidates:
     def add_fewer(self) -> None:
         """Tries the best strategies over fewer of the fastest devices, until that is clearly worse
         twice in a row or there is nothing to gain. Of very many devices, the best plan has chosen
-        already. In the end, one device less than the best plan uses, if it leaves some out.
+        already. If the best plan leaves devices out, it tries one device less and one more, as long
+        as that is better.
         """
         devices = len(self.cluster.devices)
         most = devices if devices <= _MANY else self._used
-        worse = 0
+        tried, worse = {devices}, 0
         for count in (each for each in _FEWER if each < most):
             before_s = self.best_s
             seconds = self._add_on(count)
+            tried.add(count)
             worse = worse + 1 if seconds > before_s * _CLOSE else 0
             if math.isinf(seconds) or worse == _HOPELESS:
                 break
-        if 1 < self._used < devices and self._used - 1 not in _FEWER:
-            self._add_on(self._used - 1)
+        for step in (-1, 1) if self._used < devices else ():
+            while 1 < (count := self._used + step) < devices and count not in tried:
+                tried.add(count)
+                self._add_on(count, most=1)
 
     @property
     def _used(self) -> int:
         """The devices that the best plan uses."""
         return len(min(self.found, key=lambda each: each.latency_s).plan.devices)
 
-    def _add_on(self, count: int) -> float:
-        """Tries the best strategies over so many devices, and returns the least latency; infinite
-        if there is nothing to gain, or their memory is too small.
+    def _add_on(self, count: int, most: int = _LEADING) -> float:
+        """Tries at `most` so many of the best strategies over so many devices, and returns the
+        least latency; infinite if there is nothing to gain, or their memory is too small.
         """
         if self.best_s <= self._ideal_s(count) * _WASTEFUL:
             return math.inf
         fewer = fastest(self.cluster, count)
         try:
             plans = [
-                (each, CANDIDATES[each].planner(self.network, fewer)) for each in self._leading()
+                (each, CANDIDATES[each].planner(self.network, fewer))
+                for each in self._leading()[:most]
             ]
         except Infeasible:
             return math.inf
