@@ -243,7 +243,7 @@ class Driver:
         part = later.popleft()
         try:
             for each in part:
-                if self.scheduler.is_current(each.request, each.task, each.attempt):
+                if self.scheduler.current(each.request, each.task, each.attempt):
                     self._assign(each, letters)
             for device, letter in letters.items():
                 self._post(device, letter)

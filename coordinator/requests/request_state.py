@@ -123,7 +123,7 @@ class RequestState:
     def answer(self, request: RequestId) -> Answer:
         """The answer for the caller; completes the timeline, which is part of it."""
         graph, timeline = self.graph, self.timeline
-        timeline.complete(self.shared, relayed=graph.is_direct and not self.direct)
+        timing = timeline.conclude(self.shared, relayed=graph.is_direct and not self.direct)
         scatter, gather = (
             sum(size_bytes for _, size_bytes in moved.values())
             for moved in (timeline.departures, timeline.arrivals)
@@ -131,7 +131,7 @@ class RequestState:
         return Answer(
             request_id=request,
             outputs=answer(graph.outputs, graph.joined, self.arrays, graph.ending),
-            timing=timeline.timing(),
+            timing=timing,
             plan_version=graph.plan.version,
             devices=tuple(dict.fromkeys(self.attempts.values())),
             traffic=TrafficBytes(scatter, gather, self.halo_bytes),
