@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from protos.wire.frames import decode
-from worker.exchange import result_queue
-from worker.exchange.result_queue import ResultQueue
+from worker.exchange import exchange
+from worker.exchange.exchange import ResultQueue
 from worker.tasks.actions import TaskEnd, TaskKey
 from worker.tasks.task_items import done_item
 
@@ -42,7 +42,7 @@ async def test_the_next_message_takes_along_what_is_held(sent):
 
 
 async def test_what_is_held_goes_by_itself_if_nothing_follows(sent, monkeypatch):
-    monkeypatch.setattr(result_queue, "HOLD_S", 0.02)
+    monkeypatch.setattr(exchange, "HOLD_S", 0.02)
     box, messages = sent
     for number in range(3):
         assert box.hold(end(number))

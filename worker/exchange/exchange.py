@@ -25,11 +25,10 @@ from protos.daemon.memory import Rest
 from protos.errors import ImbrexError, PeerViolation
 from protos.failures import OutOfMemory, RunError, SendFailed
 from protos.rpc.channels import Caller
-from protos.wire.frames import Buffer, decode
+from protos.wire.frames import Buffer, buffers, decode
 from worker.compute.compute import Compute, ComputeJob, Timed
 from worker.compute.sessions import Sessions
 from worker.engines.base import Ready
-from worker.exchange.result_queue import ResultQueue
 from worker.peers.neighbours import Neighbours
 from worker.peers.readers import FollowUp
 from worker.tasks.actions import (
@@ -42,6 +41,7 @@ from worker.tasks.actions import (
     SendToPeer,
     SetUp,
     TaskAction,
+    TaskEnd,
     TaskKey,
     TensorPiece,
 )
@@ -63,8 +63,71 @@ _MAX_PROBE_BYTES = 16 << 20
 # The header of a neighbour's message, 100 to 300 bytes per tensor: parsing this much blocks the
 # event loop for 10 ms.
 _MOST_PEER_HEADER_BYTES = 256 << 10
+# Queued tensors are views of arrays that tasks keep anyway, so this caps bookkeeping, not memory.
+MAX_WAITING = 16_384
+# How long items without payload wait for a message to be sent with. The host needs them for its
+# records and as a sign of life, before it would ask (half a second of silence).
+HOLD_S = 0.3
 
 _log = structlog.get_logger()
+
+
+class ResultQueue:
+    """The messages for one stream, in order; encoded only when the stream takes them. One task
+    takes them; any code on the event loop may add some.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[OutgoingMessage] = deque()
+        self._held: deque[TaskEnd] = deque()
+        self._will_flush = False
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    def add(self, messages: Iterable[OutgoingMessage]) -> None:
+        """Queues messages; if the other side has stopped reading and the queue is full, ends it."""
+        for message in messages:
+            if len(self._waiting) >= MAX_WAITING:
+                cause = f"{MAX_WAITING} messages wait for a peer that does not read"
+                cure = "Check whether that daemon hangs, and restart it"
+                _log.error("host does not read", cause=cause, cure=cure)
+                self.close()
+                return
+            self._waiting.append(message)
+        self._changed.set()
+
+    def hold(self, done: TaskEnd) -> bool:
+        """Keeps the end of a task for the next message, since a separate one costs each side half a
+        millisecond. May be called in any thread. True: `flush_soon` has to be called.
+        """
+        self._held.append(done)
+        is_first, self._will_flush = not self._will_flush, True
+        return is_first
+
+    def flush_soon(self) -> None:
+        """Sends the held items by themselves if no message follows for a while."""
+        asyncio.get_running_loop().call_later(HOLD_S, self._flush)
+
+    def _flush(self) -> None:
+        self._will_flush = False  # before looking: what is held from now on leads to another
+        if self._held and not self._closed:
+            self.add([([], [])])
+
+    def close(self) -> None:
+        """Ends the queue after the messages that wait."""
+        self._closed = True
+        self._changed.set()
+
+    async def next(self) -> list[Buffer] | None:
+        """The next message as buffers, with what is held; waits for one. None after the last."""
+        while not self._waiting:
+            if self._closed:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        items, payloads = self._waiting.popleft()
+        held = [done_item(self._held.popleft()) for _ in range(len(self._held))]
+        return buffers([*held, *items], payloads)
 
 
 class TaskExchange:
@@ -232,7 +295,8 @@ class TaskExchange:
                     source = action.pieces[0].key if action.pieces else None
                     self._send_to_host(action)
                 case ReportFailure(stream):
-                    self.neighbours.on_loop(self._write, stream, [([failed_item(action)], [])])
+                    if results := self._streams.get(stream):
+                        self.neighbours.on_loop(results.add, [([failed_item(action)], [])])
                 case Discard(key):
                     job = self._runs.pop(key, None)
                     if job is not None:
@@ -248,11 +312,12 @@ class TaskExchange:
 
     def _send_to_host(self, action: SendToHost) -> None:
         done, results = action.done, self._streams.get(action.stream)
+        if results is None:
+            return
         if action.pieces or not action.more:
             last = [done_item(done)] if done is not None else []
-            waiting = list(messages(action.pieces, last))
-            self.neighbours.on_loop(self._write, action.stream, waiting)
-        elif results is not None and done is not None and results.hold(done):
+            self.neighbours.on_loop(results.add, list(messages(action.pieces, last)))
+        elif done is not None and results.hold(done):
             self.neighbours.on_loop(results.flush_soon)
 
     def _job(self, run: RunProgram) -> ComputeJob:
@@ -345,20 +410,11 @@ class TaskExchange:
         else:
             raise PeerViolation(cause=f"a host sent {kind!r}, which only a worker may")
 
-    def _write(self, stream: int, waiting: Iterable[OutgoingMessage]) -> None:
-        results = self._streams.get(stream)
-        if results is None:
-            return
-        try:
-            results.add(waiting)
-        except ImbrexError as error:
-            _log.error("host does not read", cause=error.cause, cure=error.cure)
-            results.close()
-
     def _pong(self, number: int, ping: pb.Ping, now: float) -> None:
         payload = bytes(min(ping.reply_bytes, _MAX_PROBE_BYTES))
         pong = pb.Ping(number=ping.number, sent_s=ping.sent_s, received_s=now)
-        self._write(number, [([pb.Item(pong=pong)], [payload])])
+        if results := self._streams.get(number):
+            results.add([([pb.Item(pong=pong)], [payload])])
 
 
 def _key_in(about: Sequence[Any]) -> TaskKey | None:
