@@ -137,7 +137,8 @@ class Body:
 
     def __init__(self, intake: Intake, scope: Scope, receive: Receive) -> None:
         client = scope.get("client")
-        self.caller = f"at {neighbourhood(client[0] if client else '')}"
+        self.address = neighbourhood(client[0] if client else "")
+        self.caller = f"at {self.address}"
         self.guest = False
         self.kind, self.limit_bytes = BodyKind.NONE, 0
         # Bytes that have come.
