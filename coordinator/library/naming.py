@@ -47,6 +47,8 @@ class Names:
         self._store = Store()
         self._public: dict[str, tuple[str, str]] = {}
         self._replaced: Set[str] = set()
+        # How often; `stamp` may change with it.
+        self.refreshed = 0
         self.refresh()
         if detector:
             with suppress(Unavailable):  # it comes later
@@ -54,6 +56,7 @@ class Names:
 
     def refresh(self) -> None:
         """Reads the folders of the repository and of added models again."""
+        self.refreshed += 1
         self._changed_s = self._store.changed_s()
         eager = read_repository(self._folder) if self._folder else {}
         added = read_repository(self._store.root, every_version=True) if self._changed_s else {}
