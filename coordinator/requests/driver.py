@@ -52,7 +52,7 @@ from coordinator.tasks.events import (
 )
 from coordinator.tasks.scheduler import Scheduler, dispatch
 from coordinator.tasks.task_graph import TaskGraph
-from coordinator.tasks.timeline import TaskTimes, Timeline
+from coordinator.tasks.timeline import Timeline
 from models.graph.shapes import TensorInfo
 from models.tensors.arrays import is_finite
 from models.tensors.boxes import Box
@@ -301,7 +301,9 @@ class Driver:
             if kind == "tensor":
                 self.scheduler.dropped["late" if state is None else "stranger"] += 1
         elif kind == "done":
-            self._task_done(device, state, item.done)
+            connection = self._pool.get(device)
+            state.computed(device, item.done, connection.clock.offset_s if connection else 0.0)
+            self.step(Finished(RequestId(news.request), news.task, news.attempt))
         elif kind == "failed":
             self._task_failed(device, state, item.failed)
         elif isinstance(payload, np.ndarray):
@@ -325,21 +327,6 @@ class Driver:
         box = Box.of(*ranges(header.box))
         event = Received(request, header.task, header.attempt, header.tensor, box, finite)
         self.step(event, payload)
-
-    def _task_done(self, device: DeviceId, state: RequestState, done: pb.TaskDone) -> None:
-        connection = self._pool.get(device)
-        offset = connection.clock.offset_s if connection else 0.0
-        times = TaskTimes(
-            task=done.task,
-            attempt=done.attempt,
-            device=device,
-            ready_s=done.ready_s + offset,
-            start_s=done.start_s + offset,
-            stop_s=done.stop_s + offset,
-            described_last=done.described_last,
-        )
-        state.computed(times, done.peer_bytes)
-        self.step(Finished(RequestId(done.request), done.task, done.attempt))
 
     def _task_failed(self, device: DeviceId, state: RequestState, failed: pb.TaskFailed) -> None:
         if failed.code == "no_program" and (connection := self._pool.get(device)):

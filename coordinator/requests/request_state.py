@@ -55,11 +55,20 @@ class RequestState:
         self.shared |= both
         other.shared |= both
 
-    def computed(self, times: TaskTimes, peer_bytes: int) -> None:
-        """A device reported the end of a task and the bytes it sent to peers."""
-        self.halo_bytes += peer_bytes
+    def computed(self, device: DeviceId, done: pb.TaskDone, offset_s: float) -> None:
+        """A device, whose clock is that much behind, reported the end of a task."""
+        times = TaskTimes(
+            task=done.task,
+            attempt=done.attempt,
+            device=device,
+            ready_s=done.ready_s + offset_s,
+            start_s=done.start_s + offset_s,
+            stop_s=done.stop_s + offset_s,
+            described_last=done.described_last,
+        )
         self.timeline.tasks.append(times)
-        self.reported.add(times.task)
+        self.halo_bytes += done.peer_bytes
+        self.reported.add(done.task)
         if len(self.reported) == len(self.graph.tasks):
             self.told.set()
 
