@@ -58,6 +58,17 @@ def predictions(
         NotFiniteAnswer: what the head reads has NaN, or infinities that mean nothing.
     """
     check_outputs(sidecar, {name: output.shape for name, output in outputs.items()})
+    return predictions_of_checked(sidecar, outputs, placement)
+
+
+def predictions_of_checked(
+    sidecar: Sidecar, outputs: OutputValues, placement: Placement
+) -> list[VisionPrediction]:
+    """The same of a model whose outputs were checked when it was loaded.
+
+    Raises:
+        NotFiniteAnswer: as `predictions`.
+    """
     if sidecar.head is None:
         return [RawOutput(name, output) for name, output in outputs.items()]
     values = {name: output.astype(np.float32, copy=False) for name, output in outputs.items()}
