@@ -120,7 +120,7 @@ def image_to_tensor(
     model takes these, or they may travel in its place.
     """
     pixels, placement = image_to_pixels(image, form)
-    if any(each.dtype == np.uint8 for each in info.accepted):
+    if np.uint8 in info.accepted:
         return pixels, placement
     return form.pixels.values(pixels).astype(info.dtype, copy=False), placement
 
