@@ -327,7 +327,7 @@ class Scheduler:
         elif len(task.attempts) < MOST_AT_ONCE and (other := self._begin(run, task)) is not None:
             attempt.hedged = True
             yield Assign(request, index, other.number, other.device)
-            yield from self._feed(request, run, task, other)
+            yield from self._advance(request, [index])
         elif delay.is_hopeless:
             tried = ", ".join(each.device for each in task.attempts.values())
             cause = f"task {index} got no result for {delay.silent_s:.0f} s (from {tried})"
@@ -347,15 +347,10 @@ class Scheduler:
                     return  # no device is left, or none for a suspect alone
                 yield Assign(request, index, attempt.number, attempt.device)
             for attempt in task.attempts.values():
-                yield from self._feed(request, run, task, attempt)
-
-    def _feed(
-        self, request: RequestId, run: RequestRun, task: TaskRun, attempt: Attempt
-    ) -> Iterator[Action]:
-        for tensor, box in list(run.sendable(task, attempt)):
-            attempt.sent.add((tensor, box))
-            attempt.since_s = self._now
-            yield Send(request, task.spec.id, attempt.number, attempt.device, tensor, box)
+                for tensor, box in list(run.sendable(task, attempt)):
+                    attempt.sent.add((tensor, box))
+                    attempt.since_s = self._now
+                    yield Send(request, index, attempt.number, attempt.device, tensor, box)
 
     def _begin(self, run: RequestRun, task: TaskRun) -> Attempt | None:
         """A new attempt on the best device that is not yet trying; None if there is none."""

@@ -31,7 +31,7 @@ from fastapi import Request
 from starlette.datastructures import Headers
 
 from coordinator.serving.common.body import BodyKind, body_of
-from coordinator.serving.common.content import PLAIN, content_coding
+from coordinator.serving.common.content import PLAIN
 from coordinator.serving.common.keys import (
     Keys,
     NoKey,
@@ -324,7 +324,7 @@ def _has_key_in_form(request: Request) -> bool:
     not decompress for unknown callers.
     """
     access: Access = request.app.state.access
-    return content_coding(request.headers) == PLAIN and access.keys.in_use
+    return body_of(request).coding == PLAIN and access.keys.in_use
 
 
 def _require(request: Request, shown: str | None, role: Role) -> str:
