@@ -170,17 +170,30 @@ class TaskExchange:
         Raises:
             PeerViolation: it is malformed, or only a worker may send it.
         """
-        now = time.monotonic()
+        now, tasks = time.monotonic(), self._tasks
         payload: Any
         for item, payload in decode(message):
             kind = item.WhichOneof("kind")
             try:
                 if kind == "tensor":
-                    self._change(self._tasks.add_piece, piece_of(item.tensor, payload), now)
+                    self._change(tasks.add_piece, piece_of(item.tensor, payload), now)
+                elif kind == "task":
+                    self._change(tasks.add_task, task_order(item.task, number), now)
+                elif kind == "release":
+                    self._change(tasks.release, item.release.requests)
+                elif kind == "cancel":
+                    order = item.cancel
+                    self._change(tasks.cancel, order.request, order.task, order.attempt)
+                elif kind == "resend":
+                    outputs = output_specs(item.resend.outputs)
+                    self._change(tasks.resend, key_of(item.resend), outputs, number)
+                elif kind == "show":
+                    show = item.show
+                    self._change(tasks.show, key_of(show), show.tensor, box_of(show.box), number)
                 elif kind == "ping":
                     self._pong(number, item.ping, now)
                 elif kind != "pong":
-                    self._order(number, item, now)
+                    raise PeerViolation(cause=f"a host sent {kind!r}, which only a worker may")
             except PeerViolation as violation:
                 violation.request = getattr(getattr(item, kind), "request", "")
                 raise
@@ -390,25 +403,6 @@ class TaskExchange:
         self._change(self._tasks.failed, action.source, SendFailed.code, why)
 
     # ------------------------------------------------------------ on the event loop
-
-    def _order(self, number: int, item: pb.Item, now: float) -> None:
-        """Handles an item that only a host may send."""
-        kind, tasks = item.WhichOneof("kind"), self._tasks
-        if kind == "task":
-            self._change(tasks.add_task, task_order(item.task, number), now)
-        elif kind == "release":
-            self._change(tasks.release, item.release.requests)
-        elif kind == "cancel":
-            order = item.cancel
-            self._change(tasks.cancel, order.request, order.task, order.attempt)
-        elif kind == "resend":
-            outputs = output_specs(item.resend.outputs)
-            self._change(tasks.resend, key_of(item.resend), outputs, number)
-        elif kind == "show":
-            show = item.show
-            self._change(tasks.show, key_of(show), show.tensor, box_of(show.box), number)
-        else:
-            raise PeerViolation(cause=f"a host sent {kind!r}, which only a worker may")
 
     def _pong(self, number: int, ping: pb.Ping, now: float) -> None:
         payload = bytes(min(ping.reply_bytes, _MAX_PROBE_BYTES))
