@@ -83,6 +83,7 @@ class ResultQueue:
         self._will_flush = False
         self._changed = asyncio.Event()
         self._closed = False
+        self._loop = asyncio.get_running_loop()
 
     def add(self, messages: Iterable[OutgoingMessage]) -> None:
         """Queues messages; if the other side has stopped reading and the queue is full, ends it."""
@@ -96,17 +97,15 @@ class ResultQueue:
             self._waiting.append(message)
         self._changed.set()
 
-    def hold(self, done: TaskEnd) -> bool:
+    def hold(self, done: TaskEnd) -> None:
         """Keeps the end of a task for the next message, since a separate one costs each side half a
-        millisecond. May be called in any thread. True: `flush_soon` has to be called.
+        millisecond; if none follows for a while, sends it by itself. May be called in any thread.
         """
         self._held.append(done)
         is_first, self._will_flush = not self._will_flush, True
-        return is_first
-
-    def flush_soon(self) -> None:
-        """Sends the held items by themselves if no message follows for a while."""
-        asyncio.get_running_loop().call_later(HOLD_S, self._flush)
+        if is_first:
+            with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                self._loop.call_soon_threadsafe(self._loop.call_later, HOLD_S, self._flush)
 
     def _flush(self) -> None:
         self._will_flush = False  # before looking: what is held from now on leads to another
@@ -330,8 +329,8 @@ class TaskExchange:
         if action.pieces or not action.more:
             last = [done_item(done)] if done is not None else []
             self.neighbours.on_loop(results.add, list(messages(action.pieces, last)))
-        elif done is not None and results.hold(done):
-            self.neighbours.on_loop(results.flush_soon)
+        elif done is not None:
+            results.hold(done)
 
     def _job(self, run: RunProgram) -> ComputeJob:
         job = self._runs[run.key] = ComputeJob(

@@ -140,7 +140,7 @@ class _Task:
         if self.run is None:
             for entry in self.inputs.values():
                 if entry.array is None:
-                    entry.array = aligned_empty(entry.spec.box.shape, entry.spec.dtype)
+                    entry.array = aligned_empty(_shape(entry.spec.box), entry.spec.dtype)
             inputs = {
                 name: entry.array for name, entry in self.inputs.items() if entry.array is not None
             }
