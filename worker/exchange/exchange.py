@@ -258,24 +258,6 @@ class TaskExchange:
         that may compute one of the resulting runs, which is returned if a core is free; the thread
         has then claimed it.
         """
-        run: RunProgram | None = None
-        actions = deque(self._step(change, *about))
-        while actions:
-            action = actions.popleft()
-            if here and run is None and isinstance(action, RunProgram):
-                run = action
-            elif isinstance(action, Keep):
-                actions.extend(self._step(self._tasks.add_piece, action.piece, time.monotonic()))
-            else:
-                self._act(action)
-        if run is None:
-            return None
-        if self._compute.claim():
-            return self._job(run)
-        self._act(run)
-        return None
-
-    def _step(self, change: Callable[..., list[TaskAction]], *about: Any) -> list[TaskAction]:
         with self._lock:
             overflows = self._tasks.dropped["early_overflow"]
             try:
@@ -289,7 +271,17 @@ class TaskExchange:
             overflows -= self._tasks.dropped["early_overflow"]
         if overflows:
             self.neighbours.on_loop(self._rest.begin)
-        return actions
+        following: ComputeJob | None = None
+        for action in actions:
+            may = here and following is None
+            if isinstance(action, Keep):
+                about = action.piece, time.monotonic()
+                following = self._change(self._tasks.add_piece, *about, here=may) or following
+            elif may and isinstance(action, RunProgram) and self._compute.claim():
+                following = self._job(action)
+            else:
+                self._act(action)
+        return following
 
     def _act(self, action: OutwardAction) -> None:
         """Carries out an action; the task fails whose outputs cannot be passed on."""
