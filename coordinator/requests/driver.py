@@ -12,7 +12,7 @@ import uuid
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
@@ -159,7 +159,7 @@ class Driver:
         tried = request
         while True:
             try:
-                computed = await self._run(graph, feeds, tried, selections)
+                computed = await self._run(graph, feeds, tried, selections, known_as=request)
                 if not self._distrusted.isdisjoint(computed.answer.devices):
                     self.release(tried, computed.state.holders)
                     raise _Distrusted
@@ -169,8 +169,7 @@ class Driver:
                 tried = RequestId(f"{request}-{uuid.uuid4().hex[:4]}")
                 log.warning("request started again", request=request, as_=tried)
             else:
-                answer = replace(computed.answer, request_id=request)
-                return replace(computed, answer=answer)
+                return computed
 
     async def _run(
         self,
@@ -178,7 +177,9 @@ class Driver:
         feeds: Mapping[str, np.ndarray],
         request: RequestId,
         selections: Selections,
+        known_as: RequestId,
     ) -> ComputedRequest:
+        """One try at a request, under an id of its own; its caller knows it by another one."""
         arrays = {
             name: np.empty(info.shape, dtype_of(info.data_type))
             for name, info in graph.tensors.items()
@@ -210,9 +211,9 @@ class Driver:
             self._requests.pop(request, None)
         try:
             if graph.ending is None:
-                answer = state.answer(request)
+                answer = state.answer(known_as)
             else:  # ranking thousands of scores would hold up the event loop
-                answer = await asyncio.to_thread(state.answer, request)
+                answer = await asyncio.to_thread(state.answer, known_as)
         except BaseException:
             self.release(request, state.holders)
             raise
