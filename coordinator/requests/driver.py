@@ -20,6 +20,7 @@ import numpy as np
 import structlog
 
 from coordinator.devices.announcements import Announcements
+from coordinator.devices.connection import Receiver
 from coordinator.devices.outbox import Letter
 from coordinator.devices.pool import Pool
 from coordinator.requests.messages import resend_item, task_item, tensor_items
@@ -105,6 +106,8 @@ class Driver:
         self._pool = pool
         self._announcements = announcements
         self._requests: dict[RequestId, RequestState] = {}
+        # Who takes what devices keep of a request that has ended.
+        self.evidence: dict[RequestId, Receiver] = {}
         # Taken off when they are used again.
         self._distrusted: set[DeviceId] = set()
         self._ticker: asyncio.Task[None] | None = None
@@ -287,24 +290,29 @@ class Driver:
     def received(
         self, device: DeviceId, item: pb.Item, payload: np.ndarray | memoryview | None
     ) -> bool:
-        """An item from a device's stream. What comes late, or from a device that was not asked for
-        it, is dropped; results are counted then.
+        """An item from a device's stream: evidence of a request, or what it sends while one is in
+        flight. What comes late, or from a device that was not asked for it, is dropped; results are
+        counted then.
         """
         kind = item.WhichOneof("kind")
         if kind not in ("tensor", "done", "failed"):
             return True
         news: pb.Tensor | pb.TaskDone | pb.TaskFailed = getattr(item, kind)
+        request = RequestId(news.request)
+        evidence = self.evidence.get(request)
+        if evidence is not None and evidence.received(device, item, payload):
+            return True
         if kind == "failed":
             which = {"request": news.request, "task": news.task, "device": device}
             log.warning("task failed", **which, code=item.failed.code, message=item.failed.message)
-        state = self._requests.get(RequestId(news.request))
+        state = self._requests.get(request)
         if state is None or state.attempts.get((news.task, news.attempt)) != device:
             if kind == "tensor":
                 self.scheduler.dropped["late" if state is None else "stranger"] += 1
         elif kind == "done":
             connection = self._pool.get(device)
             state.computed(device, item.done, connection.clock.offset_s if connection else 0.0)
-            self.step(Finished(RequestId(news.request), news.task, news.attempt))
+            self.step(Finished(request, news.task, news.attempt))
         elif kind == "failed":
             self._task_failed(device, state, item.failed)
         elif isinstance(payload, np.ndarray):
