@@ -83,7 +83,7 @@ class Coordinator:
         self.plans = Plans(settings, self.library, maker, devices, news)
         self.served = Served(self.library, self.plans, devices)
         self.requests = Driver(devices.pool, news, LiveExpectations(devices))
-        self._collector = Collector(devices.pool)
+        self._collector = Collector(devices.pool, self.requests)
         self.examiner = Examiner(devices, self._collector, news)
         self.auditor = Auditor(
             settings.audit_every,
@@ -134,7 +134,7 @@ class Coordinator:
         """Starts discovery and the loading of models; returns at once."""
         self.settings.state_dir.mkdir(parents=True, exist_ok=True)
         self.state.follow()
-        await self.devices.start((self._collector, self.requests))
+        await self.devices.start(self.requests)
         await self.sharing.start(self.settings.state_dir)
         self._start(self.withdrawal.follow())
         self._start(self.served.load_configured())

@@ -69,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     lines = [f"{key:28} {value}" for key, value in result.items()]
     if given.list:
-        lists["passed"] = sorted(f"{file}: {name}" for file, name in alone)
+        for kind, passed in (("passed", alone), ("passed_by_halo", halo)):
+            lists[kind] = sorted(f"{file}: {name}" for file, name in passed)
         lines += [f"{key}: {entry}" for key, entries in lists.items() for entry in entries]
         result |= lists
     emit(result, given, "\n".join(lines))

@@ -25,7 +25,9 @@ LAMBDA = "<lambda>"
 ASIDE = frozenset(
     {
         *("Coordinator.settle", "Pool._tick", "Pool._follow_members", "Driver._tick"),
-        *("Connection._until_ping_is_due", "Pinger.ping", "Auditor._audit"),
+        *("Connection._watch", "Pinger.ping", "Auditor._audit", "Arbiter._asked"),
+        # The health that gRPC reports, the lists of devices set aside, uvicorn's clock.
+        *("RpcServer._keep_health", "Withdrawal.follow", "_run"),
     }
 )
 

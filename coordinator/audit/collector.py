@@ -7,6 +7,7 @@ import numpy as np
 
 from coordinator.audit.case import Case
 from coordinator.devices.pool import Pool
+from coordinator.requests.driver import Driver
 from coordinator.tasks.events import RequestId
 from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
@@ -18,8 +19,9 @@ from protos.wire.facts import DeviceId
 class Collector:
     """The cases that wait for tensors, by request."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, requests: Driver) -> None:
         self._pool = pool
+        self._requests = requests
         self._cases: dict[RequestId, Sequence[Case]] = {}
         self._arrived: dict[RequestId, asyncio.Future[None]] = {}
 
@@ -31,6 +33,7 @@ class Collector:
         """
         arrived = self._arrived[request] = asyncio.get_running_loop().create_future()
         self._cases[request] = cases
+        self._requests.evidence[request] = self
         try:
             async with asyncio.timeout(most_s):
                 for wanted in [each for case in cases for each in case.wanted]:
@@ -43,7 +46,7 @@ class Collector:
                 cure="See the log of that device's worker",
             ) from None
         finally:
-            del self._cases[request], self._arrived[request]
+            del self._cases[request], self._arrived[request], self._requests.evidence[request]
 
     def received(self, device: DeviceId, item: pb.Item, payload: object) -> bool:
         """Takes an item if it was requested here; returns whether it was."""

@@ -46,12 +46,12 @@ log = structlog.get_logger(__name__)
 
 
 class Receiver(Protocol):
-    """Who takes what devices send."""
+    """Takes what devices send."""
 
     def received(
         self, device: DeviceId, item: pb.Item, payload: np.ndarray | memoryview | None
     ) -> bool:
-        """Takes an item of a device, or leaves it to the next one who does.
+        """An item of a device; returns whether it was for this one.
 
         Raises:
             PeerViolation: no device sends this; its connection ends.
@@ -62,8 +62,8 @@ class Receiver(Protocol):
 class Connection:
     """Created by `open`; lives while `run` does, or until `close`.
 
-    It has two channels to the device: one for frames and calls, and one for pings alone. The first
-    of `receivers` that takes an item gets it. A switch of the device's engine is announced.
+    It has two channels to the device: one for frames and calls, and one for pings alone. The
+    `receiver` gets what the device sends. A switch of its engine is announced.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Connection:
         address: str,
         trust: Trust,
         device: DeviceId,
-        receivers: Sequence[Receiver],
+        receiver: Receiver,
         announcements: Announcements,
     ) -> None:
         self.address, self.device = address, device
@@ -88,7 +88,7 @@ class Connection:
         self._pinger = Pinger(self._pings, address)
         self.clock = self._pinger.clock
         self._pace = PingPace(time.monotonic(), PING_INTERVAL_S, LOST_AFTER_S)
-        self._receivers = receivers
+        self._receiver = receiver
         self._announcements = announcements
         self._facts: Facts | None = None
         self._protocol = 0
@@ -109,7 +109,7 @@ class Connection:
         cls,
         address: str,
         trust: Trust,
-        receivers: Sequence[Receiver],
+        receiver: Receiver,
         announcements: Announcements,
     ) -> Connection:
         """Connects and greets. From then on, only the device that answered is accepted.
@@ -128,7 +128,7 @@ class Connection:
                 raise
         device = Facts.of(reply.facts).id
         trust.require_member(device, address)
-        connection = cls(address, trust, device, receivers, announcements)
+        connection = cls(address, trust, device, receiver, announcements)
         try:
             await connection._greet(connection._client)
             await connection._go_direct()
@@ -265,7 +265,7 @@ class Connection:
             received = await self._stream.read()
             self._pace.heard_s = time.monotonic()
             for item, payload in received:
-                any(each.received(self.device, item, payload) for each in self._receivers)
+                self._receiver.received(self.device, item, payload)
 
     async def _write(self) -> None:
         while True:

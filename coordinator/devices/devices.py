@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -77,8 +77,8 @@ class Devices:
         self.withheld = Withheld(self.withheld_list.drained())
         self._host: HostWorker | None = None
 
-    async def start(self, receivers: Sequence[Receiver]) -> None:
-        """Starts discovery, and the host worker if this machine computes. `receivers` take what
+    async def start(self, receiver: Receiver) -> None:
+        """Starts discovery, and the host worker if this machine computes. `receiver` gets what
         devices send.
         """
         settings, certified = self._settings, self.trust.certified
@@ -88,7 +88,7 @@ class Devices:
             except ImbrexError as error:
                 log.warning("not on the list of coordinators", cause=error.cause)
         cluster = settings.cluster if settings.mdns else ""
-        await self.pool.start(receivers, settings.workers, cluster, settings.interfaces)
+        await self.pool.start(receiver, settings.workers, cluster, settings.interfaces)
         port = await self._enrolment.start() if self._enrolment else 0
         if settings.host_computes:
             try:

@@ -73,7 +73,7 @@ class Pool:
     def __init__(self, trust: Trust, announcements: Announcements) -> None:
         self._trust = trust
         self._announcements = announcements
-        self._receivers: Sequence[Receiver] = ()
+        self._receiver: Receiver  # once it is started
         self._members, self._generation = trust.members(), trust.generation
         self._membership = DeviceTable(random.random)
         self._connections: dict[str, Connection] = {}
@@ -90,15 +90,15 @@ class Pool:
 
     async def start(
         self,
-        receivers: Sequence[Receiver],
+        receiver: Receiver,
         listed: Sequence[str],
         cluster: str = "",
         interfaces: Sequence[str] = (),
     ) -> None:
         """Tries the listed addresses and, if `cluster` is given, listens for announcements. Devices
-        send to `receivers`.
+        send to `receiver`.
         """
-        self._receivers = receivers
+        self._receiver = receiver
         self._ticker = asyncio.create_task(self._tick())
         for address in listed:
             self.sighted(address, "static")
@@ -254,7 +254,7 @@ class Pool:
                 await self._knock(address)
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 connection = await Connection.open(
-                    address, self._trust, self._receivers, self._announcements
+                    address, self._trust, self._receiver, self._announcements
                 )
         except (TimeoutError, OSError):
             self._step(Dropped(address, f"{address} does not answer"))

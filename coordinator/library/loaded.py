@@ -87,7 +87,9 @@ class Library:
         # The most recently used one is last.
         self._models: dict[str, asyncio.Task[Loaded]] = {}
         self._unloaded: set[str] = set()
+        # Of these when they were loaded, and `refreshed` of the names when they were compared.
         self._stamps: dict[str, tuple[int, int] | None] = {}
+        self._compared = names.refreshed
 
     async def get(self, model: str) -> ServedModel:
         """A model, loaded on first use.
@@ -101,11 +103,8 @@ class Library:
                 cause=f"the model {self.names.public(model)[0]} was unloaded",
                 cure="Load it again: POST /v2/repository/models/NAME/load",
             )
-        stamp = self.names.stamp(model)
-        if self._stamps.setdefault(model, stamp) != stamp:
-            log.info("model replaced", model=model)
-            self._forget(model)
-            self._stamps[model] = stamp
+        if self._compared != self.names.refreshed:
+            self._forget_replaced()
         is_new = model not in self._models
         loaded = await self.load(model)
         if is_new:
@@ -116,6 +115,7 @@ class Library:
         """As `get`, of a model that is in use: nothing else is unloaded, and it is not replaced."""
         task = self._models.pop(model, None)
         if task is None:
+            self._stamps[model] = self.names.stamp(model)
             loading = asyncio.to_thread(load, model, self.names.public(model)[0], self._folder)
             task = asyncio.create_task(loading)
         self._models[model] = task
@@ -177,6 +177,14 @@ class Library:
             is_one_of_many = name in sizes[: 1 - MOST_SIZES]
             if (is_one_of_many or self.weight_bytes > self._most_bytes) and self.let_go(name, keep):
                 log.info("model unloaded to make room for others", model=name)
+
+    def _forget_replaced(self) -> None:
+        """Forgets models whose files are others than when they were loaded."""
+        self._compared = self.names.refreshed
+        for model in list(self._models):
+            if self._stamps[model] != self.names.stamp(model):
+                log.info("model replaced", model=model)
+                self._forget(model)
 
     def _forget(self, model: str, *, stays: bool = False) -> None:
         self._models.pop(model, None)

@@ -47,6 +47,8 @@ class Names:
         self._store = Store()
         self._public: dict[str, tuple[str, str]] = {}
         self._replaced: Set[str] = set()
+        # How often; `stamp` may change with it.
+        self.refreshed = 0
         self.refresh()
         if detector:
             with suppress(Unavailable):  # it comes later
@@ -54,12 +56,19 @@ class Names:
 
     def refresh(self) -> None:
         """Reads the folders of the repository and of added models again."""
+        self.refreshed += 1
         self._changed_s = self._store.changed_s()
         eager = read_repository(self._folder) if self._folder else {}
         added = read_repository(self._store.root, every_version=True) if self._changed_s else {}
         self._eager = frozenset(eager)
         self.stored: dict[str, Stored] = {**added, **eager}
         self.detector = self._detector or self._store.defaults().get("detection", "")
+        # What the operator said a name stands for: of an installed model, the latest version.
+        self._given = {
+            name: given
+            for name, given in self._configured.items()
+            if given != name or name not in self.stored or not self.stored[name].versions
+        }
         before = self._public.keys()
         self._public = {
             str(path): (stored.name, number)
@@ -93,8 +102,8 @@ class Names:
             with suppress(Unavailable, NotFound):  # it is to come, or was removed
                 finds.append(self.source(self.detector))
         named = [
-            given if self._is_given(name) else str(self.stored[name].latest)
-            for name, given in self._configured.items()
+            self._given[name] if name in self._given else str(self.stored[name].latest)
+            for name in self._configured
         ]
         return tuple(dict.fromkeys((*named, *latest, *finds)))
 
@@ -112,15 +121,16 @@ class Names:
             Unavailable: the cluster has it, and this coordinator does not have it yet.
             BadRequest: the size is not possible.
         """
-        if not self._is_given(name) and self._store.changed_s() != self._changed_s:
+        if name not in self._given and self._store.changed_s() != self._changed_s:
             self.refresh()
-        plain, size = split_name(name)
-        if size is not None and name not in self._configured and name not in self.stored:
-            if split_name(plain)[1] is not None:
+        if name not in self._given and name not in self.stored:
+            plain, size = split_name(name)
+            if size is not None and split_name(plain)[1] is not None:
                 raise NotFound(cause=f"{name[:80]!r} has several sizes", cure="Name one of them")
-            return f"{self.source(plain, version)}@{size}"
-        if self._is_given(name) or name not in self.stored:
-            if name not in self._configured and name not in catalogue.names():
+            if size is not None:
+                return f"{self.source(plain, version)}@{size}"
+        if name in self._given or name not in self.stored:
+            if name not in self._given and name not in catalogue.names():
                 self._require_here(name, version)
                 raise NotFound(
                     cause=f"there is no model {name!r}",
@@ -130,7 +140,7 @@ class Names:
                 )
             if version not in ("", ONLY_VERSION):
                 raise _no_version(name, version, (ONLY_VERSION,))
-            return self._configured.get(name, name)
+            return self._given.get(name, name)
         stored = self.stored[name]
         if version and version not in stored.versions:
             self._require_here(name, version)
@@ -146,14 +156,6 @@ class Names:
     def stamp(self, source: str) -> tuple[int, int] | None:
         """Changes when a source of an installed model is another file than before."""
         return self._stamps.get(split_name(source)[0])
-
-    def _is_given(self, name: str) -> bool:
-        """Whether the operator said what a name stands for: of an installed model, the latest
-        version.
-        """
-        given = self._configured.get(name)
-        stored = self.stored.get(name)
-        return given is not None and (given != name or stored is None or not stored.versions)
 
     def public(self, source: str) -> tuple[str, str]:
         """The public name and version of a source."""
@@ -176,7 +178,7 @@ class Names:
         """Every available version of a public name."""
         if name not in self.stored:
             name, _ = split_name(name)
-        if self._is_given(name) or name not in self.stored:
+        if name in self._given or name not in self.stored:
             return (ONLY_VERSION,)
         return tuple(self.stored[name].versions)
 

@@ -22,7 +22,7 @@ from math import ceil, exp, inf
 
 from coordinator.answers import LoadStatus
 from coordinator.planning.groups import Grouping, ServiceTimes
-from coordinator.plans.book import PlanBook, completed
+from coordinator.plans.book import PlanBook
 from coordinator.plans.steps import (
     Divide,
     Divided,
@@ -250,48 +250,43 @@ class Regrouping:
 
     # ------------------------------------------------------------ what happens
 
-    @completed
-    def queue(self, ticket: Ticket, model: str, graph: TaskGraph, now: float) -> Iterator[PlanStep]:
+    def queue(self, ticket: Ticket, model: str, graph: TaskGraph, now: float) -> list[PlanStep]:
         """A request wants its turn on the groups of a model, whose plan in force is `graph`."""
         line = self._lines.setdefault(model, ModelLine(model))
         line.follow(graph)
         line.load.arrived(now)
         line.waiting[ticket] = None
         self._line_of[ticket] = line
-        yield from self._look(line, now)
-        yield from line.let_in()
+        return [*self._look(line, now), *line.let_in()]
 
-    @completed
-    def leave(self, ticket: Ticket, now: float) -> Iterator[PlanStep]:
+    def leave(self, ticket: Ticket, now: float) -> list[PlanStep]:
         """The holder of this ticket was answered, or does not wait any longer."""
         line = self._line_of.pop(ticket, None)
         if line is None:
-            return
-        if line.leave(ticket):
-            yield from self._look(line, now)
-        yield from line.let_in()
+            return []
+        steps = list(self._look(line, now)) if line.leave(ticket) else []
+        steps += line.let_in()
         line.load.ended(now)
+        return steps
 
-    @completed
-    def devices_changed(self, devices: frozenset[DeviceId]) -> Iterator[PlanStep]:
+    def devices_changed(self, devices: frozenset[DeviceId]) -> list[PlanStep]:
         """Devices came or went; `devices` can be used now."""
         self._devices = devices
+        steps: list[PlanStep] = []
         for line in self._lines.values():
             line.drop(devices)
-            yield from line.let_in()
+            steps += line.let_in()
+        return steps
 
-    @completed
-    def forget(self, model: str) -> Iterator[PlanStep]:
+    def forget(self, model: str) -> list[PlanStep]:
         """The model was replaced or unloaded."""
         line = self._lines.pop(model, None)
-        if line is not None and line.work is not None:
-            yield Stop(line.work)
+        return [Stop(line.work)] if line is not None and line.work is not None else []
 
-    @completed
-    def ended(self, outcome: WorkOutcome, now: float) -> Iterator[PlanStep]:
+    def ended(self, outcome: WorkOutcome, now: float) -> list[PlanStep]:
         """A work ended, for a line or for an entry of the book."""
-        for line in [each for each in self._lines.values() if each.work == outcome.work]:
-            yield from self._made(line, outcome, now)
+        lines = [each for each in self._lines.values() if each.work == outcome.work]
+        return [step for line in lines for step in self._made(line, outcome, now)]
 
     def _made(self, line: ModelLine, outcome: WorkOutcome, now: float) -> Iterator[PlanStep]:
         target, line.work, line.target = line.target, None, None

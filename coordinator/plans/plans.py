@@ -111,10 +111,11 @@ class Plans:
         if choice != IN_FORCE:
             yield graph
             return
-        ticket, turn = self._ticket()
+        ticket = next(self._tickets)
+        self._asked[ticket] = asyncio.get_running_loop().create_future()
         try:
             self._do(self.groups.queue(ticket, model, graph, time.monotonic()))
-            yield await turn
+            yield await self._asked[ticket]
         finally:
             del self._asked[ticket]
             self._do(self.groups.leave(ticket, time.monotonic()))
@@ -132,20 +133,15 @@ class Plans:
             return graph
         if not self.book.knows(model, choice):
             self._maker.planner(choice.strategy)  # an unknown name must not leave an entry
-        ticket, prepared = self._ticket()
+        ticket = next(self._tickets)
+        self._asked[ticket] = asyncio.get_running_loop().create_future()
         try:
             self._enter(self.book.ask(ticket, model, choice, time.monotonic()))
-            return await prepared
+            return await self._asked[ticket]
         finally:
             del self._asked[ticket]
             self.book.leave(ticket)
             self._enter(())
-
-    def _ticket(self) -> tuple[Ticket, asyncio.Future[TaskGraph]]:
-        """A ticket, and what its holder waits for."""
-        ticket = next(self._tickets)
-        self._asked[ticket] = asyncio.get_running_loop().create_future()
-        return ticket, self._asked[ticket]
 
     # ------------------------------------------------------------ plans as clients see them
 

@@ -12,7 +12,7 @@ import uuid
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
@@ -20,6 +20,7 @@ import numpy as np
 import structlog
 
 from coordinator.devices.announcements import Announcements
+from coordinator.devices.connection import Receiver
 from coordinator.devices.outbox import Letter
 from coordinator.devices.pool import Pool
 from coordinator.requests.messages import resend_item, task_item, tensor_items
@@ -52,7 +53,7 @@ from coordinator.tasks.events import (
 )
 from coordinator.tasks.scheduler import Scheduler, dispatch
 from coordinator.tasks.task_graph import TaskGraph
-from coordinator.tasks.timeline import TaskTimes, Timeline
+from coordinator.tasks.timeline import Timeline
 from models.graph.shapes import TensorInfo
 from models.tensors.arrays import is_finite
 from models.tensors.boxes import Box
@@ -105,6 +106,8 @@ class Driver:
         self._pool = pool
         self._announcements = announcements
         self._requests: dict[RequestId, RequestState] = {}
+        # Who takes what devices keep of a request that has ended.
+        self.evidence: dict[RequestId, Receiver] = {}
         # Taken off when they are used again.
         self._distrusted: set[DeviceId] = set()
         self._ticker: asyncio.Task[None] | None = None
@@ -159,7 +162,7 @@ class Driver:
         tried = request
         while True:
             try:
-                computed = await self._run(graph, feeds, tried, selections)
+                computed = await self._run(graph, feeds, tried, selections, known_as=request)
                 if not self._distrusted.isdisjoint(computed.answer.devices):
                     self.release(tried, computed.state.holders)
                     raise _Distrusted
@@ -169,8 +172,7 @@ class Driver:
                 tried = RequestId(f"{request}-{uuid.uuid4().hex[:4]}")
                 log.warning("request started again", request=request, as_=tried)
             else:
-                answer = replace(computed.answer, request_id=request)
-                return replace(computed, answer=answer)
+                return computed
 
     async def _run(
         self,
@@ -178,7 +180,9 @@ class Driver:
         feeds: Mapping[str, np.ndarray],
         request: RequestId,
         selections: Selections,
+        known_as: RequestId,
     ) -> ComputedRequest:
+        """One try at a request, under an id of its own; its caller knows it by another one."""
         arrays = {
             name: np.empty(info.shape, dtype_of(info.data_type))
             for name, info in graph.tensors.items()
@@ -210,9 +214,9 @@ class Driver:
             self._requests.pop(request, None)
         try:
             if graph.ending is None:
-                answer = state.answer(request)
+                answer = state.answer(known_as)
             else:  # ranking thousands of scores would hold up the event loop
-                answer = await asyncio.to_thread(state.answer, request)
+                answer = await asyncio.to_thread(state.answer, known_as)
         except BaseException:
             self.release(request, state.holders)
             raise
@@ -243,7 +247,7 @@ class Driver:
         part = later.popleft()
         try:
             for each in part:
-                if self.scheduler.is_current(each.request, each.task, each.attempt):
+                if self.scheduler.current(each.request, each.task, each.attempt):
                     self._assign(each, letters)
             for device, letter in letters.items():
                 self._post(device, letter)
@@ -286,22 +290,29 @@ class Driver:
     def received(
         self, device: DeviceId, item: pb.Item, payload: np.ndarray | memoryview | None
     ) -> bool:
-        """An item from a device's stream. What comes late, or from a device that was not asked for
-        it, is dropped; results are counted then.
+        """An item from a device's stream: evidence of a request, or what it sends while one is in
+        flight. What comes late, or from a device that was not asked for it, is dropped; results are
+        counted then.
         """
         kind = item.WhichOneof("kind")
         if kind not in ("tensor", "done", "failed"):
             return True
         news: pb.Tensor | pb.TaskDone | pb.TaskFailed = getattr(item, kind)
+        request = RequestId(news.request)
+        evidence = self.evidence.get(request)
+        if evidence is not None and evidence.received(device, item, payload):
+            return True
         if kind == "failed":
             which = {"request": news.request, "task": news.task, "device": device}
             log.warning("task failed", **which, code=item.failed.code, message=item.failed.message)
-        state = self._requests.get(RequestId(news.request))
+        state = self._requests.get(request)
         if state is None or state.attempts.get((news.task, news.attempt)) != device:
             if kind == "tensor":
                 self.scheduler.dropped["late" if state is None else "stranger"] += 1
         elif kind == "done":
-            self._task_done(device, state, item.done)
+            connection = self._pool.get(device)
+            state.computed(device, item.done, connection.clock.offset_s if connection else 0.0)
+            self.step(Finished(request, news.task, news.attempt))
         elif kind == "failed":
             self._task_failed(device, state, item.failed)
         elif isinstance(payload, np.ndarray):
@@ -325,21 +336,6 @@ class Driver:
         box = Box.of(*ranges(header.box))
         event = Received(request, header.task, header.attempt, header.tensor, box, finite)
         self.step(event, payload)
-
-    def _task_done(self, device: DeviceId, state: RequestState, done: pb.TaskDone) -> None:
-        connection = self._pool.get(device)
-        offset = connection.clock.offset_s if connection else 0.0
-        times = TaskTimes(
-            task=done.task,
-            attempt=done.attempt,
-            device=device,
-            ready_s=done.ready_s + offset,
-            start_s=done.start_s + offset,
-            stop_s=done.stop_s + offset,
-            described_last=done.described_last,
-        )
-        state.computed(times, done.peer_bytes)
-        self.step(Finished(RequestId(done.request), done.task, done.attempt))
 
     def _task_failed(self, device: DeviceId, state: RequestState, failed: pb.TaskFailed) -> None:
         if failed.code == "no_program" and (connection := self._pool.get(device)):

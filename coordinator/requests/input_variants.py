@@ -33,8 +33,7 @@ def check_feeds(network: Network, feeds: Arrays) -> None:
         )
     for name, array in feeds.items():
         info = graph.tensors[name]
-        kinds = {each.dtype for each in info.accepted}
-        if array.shape != info.shape or array.dtype not in kinds:
+        if array.shape != info.shape or array.dtype not in info.accepted:
             raise BadRequest(
                 cause=f"{name!r} is {array.dtype} {array.shape}, "
                 f"the model takes {info.dtype} {info.shape}",

@@ -192,8 +192,7 @@ def tensor_items(
     action: Send, graph: TaskGraph, array: np.ndarray
 ) -> Iterator[tuple[pb.Item, np.ndarray]]:
     """A box of the host's tensor `array` as items with views of it; large ones are divided."""
-    info = graph.tensors[action.tensor]
-    for part in pieces(action.box, info.itemsize):
+    for part in pieces(action.box, array.itemsize):
         box = Box.of(*part)
         header = pb.Tensor(
             request=action.request,
@@ -202,6 +201,6 @@ def tensor_items(
             attempt=action.attempt,
             tensor=action.tensor,
             box=box_message(box),
-            data_type=info.data_type,
+            data_type=graph.tensors[action.tensor].data_type,
         )
         yield pb.Item(tensor=header), array[box.slices()]

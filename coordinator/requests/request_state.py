@@ -55,11 +55,20 @@ class RequestState:
         self.shared |= both
         other.shared |= both
 
-    def computed(self, times: TaskTimes, peer_bytes: int) -> None:
-        """A device reported the end of a task and the bytes it sent to peers."""
-        self.halo_bytes += peer_bytes
+    def computed(self, device: DeviceId, done: pb.TaskDone, offset_s: float) -> None:
+        """A device, whose clock is that much behind, reported the end of a task."""
+        times = TaskTimes(
+            task=done.task,
+            attempt=done.attempt,
+            device=device,
+            ready_s=done.ready_s + offset_s,
+            start_s=done.start_s + offset_s,
+            stop_s=done.stop_s + offset_s,
+            described_last=done.described_last,
+        )
         self.timeline.tasks.append(times)
-        self.reported.add(times.task)
+        self.halo_bytes += done.peer_bytes
+        self.reported.add(done.task)
         if len(self.reported) == len(self.graph.tasks):
             self.told.set()
 
@@ -123,7 +132,7 @@ class RequestState:
     def answer(self, request: RequestId) -> Answer:
         """The answer for the caller; completes the timeline, which is part of it."""
         graph, timeline = self.graph, self.timeline
-        timeline.complete(self.shared, relayed=graph.is_direct and not self.direct)
+        timing = timeline.conclude(self.shared, relayed=graph.is_direct and not self.direct)
         scatter, gather = (
             sum(size_bytes for _, size_bytes in moved.values())
             for moved in (timeline.departures, timeline.arrivals)
@@ -131,7 +140,7 @@ class RequestState:
         return Answer(
             request_id=request,
             outputs=answer(graph.outputs, graph.joined, self.arrays, graph.ending),
-            timing=timeline.timing(),
+            timing=timing,
             plan_version=graph.plan.version,
             devices=tuple(dict.fromkeys(self.attempts.values())),
             traffic=TrafficBytes(scatter, gather, self.halo_bytes),

@@ -195,12 +195,15 @@ class HttpConnection(H11Protocol):
             leaving.connections.discard(leaving)
             leaving.transport.abort()
         if leaving is not self:
-            self._watch()
+            self._due = self.loop.call_later(HEAD_S, self._hang_up)
 
     def data_received(self, data: bytes) -> None:
-        """Data has arrived."""
+        """Data has arrived. The time for a head is limited, from when its first byte may come."""
         super().data_received(data)
-        self._watch()
+        if not self.idle:
+            self._forget()
+        elif self._due is None:
+            self._due = self.loop.call_later(HEAD_S, self._hang_up)
 
     def on_response_complete(self) -> None:
         """A request was answered: the connection is idle now."""
@@ -236,13 +239,6 @@ class HttpConnection(H11Protocol):
             return None
         others = [each for each in among if not each.unanswered and each is not self]
         return _idlest(others) or self
-
-    def _watch(self) -> None:
-        """Limits the time for the next head, from its first byte."""
-        if not self.idle:
-            self._forget()
-        elif self._due is None:
-            self._due = self.loop.call_later(HEAD_S, self._hang_up)
 
     def _forget(self) -> None:
         if self._due is not None:

@@ -161,11 +161,6 @@ class RequestRun:
         lately = {each: at_s for each, at_s in self.cancelled.items() if now - at_s < LINGERS_S}
         self.cancelled = lately
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether every output of the network is complete at the host."""
-        return all(tensor in self.tasks[task].held for task, tensor in self.graph.ends)
-
     def awaited(self, task: TaskRun) -> list[TaskOutput]:
         """Outputs that the host needs and does not have."""
         return [
@@ -242,7 +237,7 @@ class Judge:
         box, before = came.box, attempt.merged.get(came.tensor, ())
         whole = next((o.box for o in task.spec.outputs if o.tensor == came.tensor), None)
         is_part = whole is not None and len(box) == len(whole) and whole.contains(box)
-        if not is_part or box.is_empty or not all(box.intersect(each).is_empty for each in before):
+        if not is_part or box.is_empty or any(box.overlaps(each) for each in before):
             cause = f"it sent {came.box} of {came.tensor!r}, which was not requested"
             return Objection(cause, proven=True)
         if not came.finite and not self._believes(run, task, attempt.device):

@@ -107,7 +107,7 @@ class Scheduler:
             case Joined(device):
                 actions = self._joined(device)
             case Delivered(request, task, number):
-                if found := self._current(request, task, number):
+                if found := self.current(request, task, number):
                     run, _, attempt = found
                     attempt.delivered = True
                     attempt.since_s = run.progress_s = now
@@ -116,7 +116,7 @@ class Scheduler:
             case Finished():
                 actions = self._computed(event)
             case ResultRefused(request, task, number, cause):
-                if found := self._current(request, task, number):
+                if found := self.current(request, task, number):
                     actions = self._refuse(request, found, Objection(cause, proven=True))
             case Failed():
                 actions = self._failed(event)
@@ -129,10 +129,6 @@ class Scheduler:
                     self._help_overdue(request, run) for request, run in list(self.requests.items())
                 )
         return list(actions)
-
-    def is_current(self, request: RequestId, task: int, number: int) -> bool:
-        """Whether this attempt goes on."""
-        return self._current(request, task, number) is not None
 
     # ------------------------------------------------------------ events
 
@@ -158,7 +154,7 @@ class Scheduler:
                 yield from self._advance(request, range(len(run.tasks)))
 
     def _received(self, event: Received) -> Iterator[Action]:
-        found = self._current(event.request, event.task, event.attempt)
+        found = self.current(event.request, event.task, event.attempt)
         if found is None:
             self.dropped["late"] += 1
             return
@@ -182,7 +178,7 @@ class Scheduler:
 
     def _computed(self, event: Finished) -> Iterator[Action]:
         """Ends a task whose outputs all go to peers; other tasks end when they are merged."""
-        found = self._current(event.request, event.task, event.attempt)
+        found = self.current(event.request, event.task, event.attempt)
         if found is None:
             return
         run, task, attempt = found
@@ -199,7 +195,7 @@ class Scheduler:
         for other in task.finish(attempt):
             yield Cancel(request, task.spec.id, other.number, other.device)
             run.cancelled[other.device] = self._now
-        if run.is_complete:
+        if all(tensor in run.tasks[number].held for number, tensor in run.graph.ends):
             yield Complete(request)
             yield from self._end(request)
             return
@@ -222,7 +218,7 @@ class Scheduler:
         )
 
     def _failed(self, event: Failed) -> Iterator[Action]:
-        found = self._current(event.request, event.task, event.attempt)
+        found = self.current(event.request, event.task, event.attempt)
         if found is None:
             self.dropped["late"] += 1
             return
@@ -331,7 +327,7 @@ class Scheduler:
         elif len(task.attempts) < MOST_AT_ONCE and (other := self._begin(run, task)) is not None:
             attempt.hedged = True
             yield Assign(request, index, other.number, other.device)
-            yield from self._feed(request, run, task, other)
+            yield from self._advance(request, [index])
         elif delay.is_hopeless:
             tried = ", ".join(each.device for each in task.attempts.values())
             cause = f"task {index} got no result for {delay.silent_s:.0f} s (from {tried})"
@@ -351,15 +347,10 @@ class Scheduler:
                     return  # no device is left, or none for a suspect alone
                 yield Assign(request, index, attempt.number, attempt.device)
             for attempt in task.attempts.values():
-                yield from self._feed(request, run, task, attempt)
-
-    def _feed(
-        self, request: RequestId, run: RequestRun, task: TaskRun, attempt: Attempt
-    ) -> Iterator[Action]:
-        for tensor, box in list(run.sendable(task, attempt)):
-            attempt.sent.add((tensor, box))
-            attempt.since_s = self._now
-            yield Send(request, task.spec.id, attempt.number, attempt.device, tensor, box)
+                for tensor, box in list(run.sendable(task, attempt)):
+                    attempt.sent.add((tensor, box))
+                    attempt.since_s = self._now
+                    yield Send(request, index, attempt.number, attempt.device, tensor, box)
 
     def _begin(self, run: RequestRun, task: TaskRun) -> Attempt | None:
         """A new attempt on the best device that is not yet trying; None if there is none."""
@@ -382,8 +373,8 @@ class Scheduler:
         if run is not None and run.touched:
             yield Release(request, tuple(run.touched))
 
-    def _current(self, request: RequestId, task: int, number: int) -> _Found | None:
-        """An active attempt."""
+    def current(self, request: RequestId, task: int, number: int) -> _Found | None:
+        """An attempt that goes on."""
         run = self.requests.get(request)
         if run is None or not 0 <= task < len(run.tasks):
             return None

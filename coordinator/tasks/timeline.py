@@ -89,9 +89,12 @@ class Timeline:
     departures: Transits = field(default_factory=Transits)
     arrivals: Transits = field(default_factory=Transits)
 
-    def complete(self, shared: Set[str] = frozenset(), *, relayed: bool = False) -> None:
+    def conclude(self, shared: Set[str] = frozenset(), *, relayed: bool = False) -> Timing:
         """Everything was reported: adds to the tasks' times those of their transfers, and whether
         their devices were `shared`, and what peers exchange was `relayed`.
+
+        In the timing every moment counts once: as compute while any task computes, as gather while
+        any finished task's output is still on its way, and as scatter otherwise.
         """
         for index, times in enumerate(self.tasks):
             attempt = times.task, times.attempt
@@ -106,11 +109,6 @@ class Timeline:
                 shared=times.device in shared,
                 relayed=relayed,
             )
-
-    def timing(self) -> Timing:
-        """Every moment counts once: as compute while any task computes, as gather while any
-        finished task's output is still on its way, and as scatter otherwise.
-        """
         computing = _merge((each.start_s, each.stop_s) for each in self.tasks)
         returning = _merge((each.stop_s, max(each.stop_s, each.received_s)) for each in self.tasks)
         start_s, stop_s = self.submitted_s, self.ended_s

@@ -63,9 +63,11 @@ class TensorInfo:
         return self if self.wire is None else TensorInfo(self.shape, self.wire.data_type)
 
     @property
-    def accepted(self) -> "tuple[TensorInfo, ...]":
-        """The forms accepted in requests: itself, and for a picture its pixels."""
-        return (self, self.on_wire) if isinstance(self.wire, Pixels) else (self,)
+    def accepted(self) -> "tuple[np.dtype[Any], ...]":
+        """The types accepted in requests: its own, and for a picture that of its pixels."""
+        if not isinstance(self.wire, Pixels):
+            return (self.dtype,)
+        return self.dtype, _numpy_type(self.wire.data_type)
 
     @property
     def wire_itemsize(self) -> int:

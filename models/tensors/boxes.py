@@ -88,7 +88,9 @@ class Box(tuple[Span, ...]):
 
     def contains(self, other: "Box") -> bool:
         """Whether every element of `other` is in this box."""
-        return other.is_empty or self.intersect(other) == other
+        return other.is_empty or all(
+            a.start <= b.start and b.stop <= a.stop for a, b in zip(self, other, strict=True)
+        )
 
     def slices(self, inside: "Box | None" = None) -> tuple[slice, ...]:
         """Index of this box in an array that holds `inside` (default: the whole tensor)."""

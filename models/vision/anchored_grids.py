@@ -1,5 +1,6 @@
 """YOLOv2 and YOLOv3: grids of anchored boxes."""
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import numpy as np
@@ -36,16 +37,11 @@ class YoloV2(Detector):
         return {first(shapes): grid(len(self.anchors), self.stride, classes, size)}
 
     def candidates(self, outputs: OutputValues, classes: int, size: PictureSize) -> Candidates:
-        """Every anchor of every cell with its likeliest class.
-
-        With raw values tx, ty, tw, th, to and the class logits t at channel a * (5 + classes) + k:
-        x = (sigmoid(tx) + column) * stride, w = anchor_w * exp(tw) * stride,
-        score = sigmoid(to) * softmax(t)                              [YOLO9000, section 2]
+        """Every anchor of every cell with its likeliest class: classes exclude each other
+        [YOLO9000, section 2].
         """
-        raw = per_anchor(outputs[first(outputs)], len(self.anchors))
         anchors = tuple((w * self.stride, h * self.stride) for w, h in self.anchors)
-        scores = sigmoid(raw[..., 4:5]) * softmax(raw[..., 5:])
-        return likeliest(*centre_and_size(raw, anchors, self.stride), scores)
+        return boxes_of(outputs[first(outputs)], anchors, self.stride, softmax)
 
 
 def grid(anchors: int, stride: int, classes: int, size: PictureSize) -> Shape:
@@ -53,16 +49,20 @@ def grid(anchors: int, stride: int, classes: int, size: PictureSize) -> Shape:
     return (1, anchors * (5 + classes), size[0] // stride, size[1] // stride)
 
 
-def per_anchor(values: Values, anchors: int) -> Values:
-    """(1, anchors * values, H, W) as (H, W, anchors, values)."""
+def boxes_of(
+    values: Values, anchors: Anchors, stride: int, share: Callable[[Values], Values]
+) -> Candidates:
+    """Every anchor of every cell of a grid (1, anchors * (5 + classes), H, W) with its likeliest
+    class; `anchors` are in pixels, `share` makes probabilities of the logits of classes.
+
+    With raw values tx, ty, tw, th, to and the class logits t at channel a * (5 + classes) + k:
+    x = (sigmoid(tx) + column) * stride, w = anchor_w * exp(tw), score = sigmoid(to) * share(t)
+    """
     _, _, rows, columns = values.shape
-    return values.reshape(anchors, -1, rows, columns).transpose(2, 3, 0, 1)
-
-
-def centre_and_size(raw: Values, anchors: Anchors, stride: int) -> tuple[Values, Values]:
-    """Of (H, W, anchors, values), in pixels; `anchors` too."""
-    centre = (sigmoid(raw[..., 0:2]) + cells(*raw.shape[:2])[:, :, None, :]) * stride
-    return centre, grown(raw[..., 2:4]) * np.asarray(anchors, dtype=np.float32)
+    raw = values.reshape(len(anchors), -1, rows, columns).transpose(2, 3, 0, 1)
+    centre = (sigmoid(raw[..., 0:2]) + cells(rows, columns)[:, :, None, :]) * stride
+    size = grown(raw[..., 2:4]) * np.asarray(anchors, dtype=np.float32)
+    return likeliest(centre, size, sigmoid(raw[..., 4:5]) * share(raw[..., 5:]))
 
 
 @dataclass(frozen=True, slots=True, config=DOCUMENT)
@@ -93,16 +93,11 @@ class YoloV3(Detector):
         return dict(zip(known, grids, strict=False))
 
     def candidates(self, outputs: OutputValues, classes: int, size: PictureSize) -> Candidates:
-        """Every anchor of every cell of every grid: as YOLOv2, with anchors in pixels and
-        score = sigmoid(to) * sigmoid(t): classes do not exclude each other [YOLOv3, section 2].
+        """Every anchor of every cell of every grid with its likeliest class: classes do not exclude
+        each other [YOLOv3, section 2].
         """
-        parts = []
-        for values, anchors, stride in zip(
-            outputs.values(), self.anchors, self.strides, strict=True
-        ):
-            raw = per_anchor(values, len(anchors))
-            scores = sigmoid(raw[..., 4:5]) * sigmoid(raw[..., 5:])
-            parts.append(likeliest(*centre_and_size(raw, anchors, stride), scores))
+        grids = zip(outputs.values(), self.anchors, self.strides, strict=True)
+        parts = [boxes_of(values, anchors, stride, sigmoid) for values, anchors, stride in grids]
         return Candidates(
             np.concatenate([part.boxes for part in parts]),
             np.concatenate([part.classes for part in parts]),

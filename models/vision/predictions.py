@@ -9,7 +9,7 @@ import numpy as np
 from models.vision.class_map import ClassSegment
 from models.vision.class_scores import ClassProbability
 from models.vision.detection import DetectedBox
-from models.vision.head import ANY, OutputShapes, OutputValues, Values, View
+from models.vision.head import ANY, OutputValues, Values, View
 from models.vision.image_input import Placement
 from models.vision.repainted import Repainting
 from models.vision.sidecar import Sidecar
@@ -58,6 +58,17 @@ def predictions(
         NotFiniteAnswer: what the head reads has NaN, or infinities that mean nothing.
     """
     check_outputs(sidecar, {name: output.shape for name, output in outputs.items()})
+    return predictions_of_checked(sidecar, outputs, placement)
+
+
+def predictions_of_checked(
+    sidecar: Sidecar, outputs: OutputValues, placement: Placement
+) -> list[VisionPrediction]:
+    """The same of a model whose outputs were checked when it was loaded.
+
+    Raises:
+        NotFiniteAnswer: as `predictions`.
+    """
     if sidecar.head is None:
         return [RawOutput(name, output) for name, output in outputs.items()]
     values = {name: output.astype(np.float32, copy=False) for name, output in outputs.items()}
@@ -74,7 +85,8 @@ def check_outputs(sidecar: Sidecar, shapes: Mapping[str, Sequence[int]]) -> None
     """
     if sidecar.head is None:
         return
-    wanted = wanted_shapes(sidecar, {name: tuple(shape) for name, shape in shapes.items()})
+    known = {name: tuple(shape) for name, shape in shapes.items()} or {"?": ()}
+    wanted = sidecar.head.wanted(known, len(sidecar.labels), sidecar.picture.size)
     for name in wanted.keys() - shapes.keys():
         raise _unfit(sidecar, f"the head reads an output {name!r}, which the model does not have")
     if len(wanted) != len(shapes):
@@ -89,13 +101,6 @@ def check_outputs(sidecar: Sidecar, shapes: Mapping[str, Sequence[int]]) -> None
             raise _unfit(
                 sidecar, f"output {name!r} has shape {tuple(shape)}, where its head reads {told}"
             )
-
-
-def wanted_shapes(sidecar: Sidecar, shapes: OutputShapes) -> OutputShapes:
-    """The outputs that a sidecar's head reads from a model with outputs of these shapes."""
-    if sidecar.head is None:
-        return shapes
-    return sidecar.head.wanted(shapes or {"?": ()}, len(sidecar.labels), sidecar.picture.size)
 
 
 def _unfit(sidecar: Sidecar, problem: str) -> OutputMismatch:

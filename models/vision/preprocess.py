@@ -120,7 +120,7 @@ def image_to_tensor(
     model takes these, or they may travel in its place.
     """
     pixels, placement = image_to_pixels(image, form)
-    if any(each.dtype == np.uint8 for each in info.accepted):
+    if np.uint8 in info.accepted:
         return pixels, placement
     return form.pixels.values(pixels).astype(info.dtype, copy=False), placement
 
@@ -136,8 +136,8 @@ def image_to_pixels(image: Image.Image, form: ImageInput) -> tuple[NDArray[np.ui
         kept = (left * x, top * y, right * x, bottom * y)
         shown = image.resize((width, height), Image.Resampling.BILINEAR, box=kept)
     else:
-        size = _shown_size(*full_size(image), form)
-        part = image.resize(size, Image.Resampling.BILINEAR)
+        size = placement.width * placement.scale_x, placement.height * placement.scale_y
+        part = image.resize((round(size[0]), round(size[1])), Image.Resampling.BILINEAR)
         shown = Image.new("RGB", (width, height), (form.pad_value,) * 3)
         shown.paste(part, (placement.left, placement.top))
     pixels = np.asarray(shown.convert("L") if form.color == "GREY" else shown, dtype=np.uint8)
@@ -152,7 +152,15 @@ def image_to_pixels(image: Image.Image, form: ImageInput) -> tuple[NDArray[np.ui
 def place(width: int, height: int, form: ImageInput) -> Placement:
     """Where a picture of (width, height) pixels comes to lie in the input `form`."""
     model_height, model_width = form.size
-    shown_width, shown_height = _shown_size(width, height, form)
+    if form.resize == "stretch":
+        shown_width, shown_height = model_width, model_height
+    elif form.resize_shorter is not None:  # rounded down, as torchvision does
+        shorter, side = min(width, height), form.resize_shorter
+        shown_width = max(side, side * width // shorter)
+        shown_height = max(side, side * height // shorter)
+    else:
+        scale = min(model_width / width, model_height / height)
+        shown_width, shown_height = max(1, round(width * scale)), max(1, round(height * scale))
     return Placement(
         width=width,
         height=height,
@@ -161,18 +169,6 @@ def place(width: int, height: int, form: ImageInput) -> Placement:
         left=round((model_width - shown_width) / 2),
         top=round((model_height - shown_height) / 2),
     )
-
-
-def _shown_size(width: int, height: int, form: ImageInput) -> tuple[int, int]:
-    """Width and height of the whole picture in the model's pixels, before any crop."""
-    model_height, model_width = form.size
-    if form.resize == "stretch":
-        return model_width, model_height
-    if form.resize_shorter is not None:  # rounded down, as torchvision does
-        shorter, side = min(width, height), form.resize_shorter
-        return max(side, side * width // shorter), max(side, side * height // shorter)
-    scale = min(model_width / width, model_height / height)
-    return max(1, round(width * scale)), max(1, round(height * scale))
 
 
 def _opened(data: bytes, limits: PictureLimits) -> Image.Image:

@@ -140,38 +140,16 @@ class Direct(asyncio.BufferedProtocol):
         return self._ahead[self._stop :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """`count` bytes have arrived."""
-        if self._message is None:
-            self._stop += nbytes
-            self._split()
+        """So many bytes have arrived: of the long message being read, or of several that are read
+        ahead.
+        """
+        if self._message is not None:
+            self._filled += nbytes
+            if self._filled == len(self._message):
+                message, self._message = self._message, None
+                self._came(message)
             return
-        self._filled += nbytes
-        if self._filled == len(self._message):
-            message, self._message = self._message, None
-            self._came(message)
-
-    def eof_received(self) -> None:
-        """The other end has half-closed: close the stream."""
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The stream has ended."""
-        del exc
-        self._has_ended = True
-        self._wake()
-        self.resume_writing()
-
-    def pause_writing(self) -> None:
-        """The send buffer is above its limit."""
-        self._emptied = self._loop.create_future()
-
-    def resume_writing(self) -> None:
-        """The send buffer has drained, or the stream has ended."""
-        if self._emptied is not None:
-            self._emptied.set_result(None)
-            self._emptied = None
-
-    def _split(self) -> None:
-        """Takes the messages out of what was read ahead."""
+        self._stop += nbytes
         while self._stop - self._start >= _LENGTH.size:
             (size,) = _LENGTH.unpack_from(self._ahead, self._start)
             if size > self.most_bytes:
@@ -192,6 +170,26 @@ class Direct(asyncio.BufferedProtocol):
         left = self._stop - self._start
         self._ahead[:left] = bytes(self._ahead[self._start : self._stop])
         self._start, self._stop = 0, left
+
+    def eof_received(self) -> None:
+        """The other end has half-closed: close the stream."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The stream has ended."""
+        del exc
+        self._has_ended = True
+        self._wake()
+        self.resume_writing()
+
+    def pause_writing(self) -> None:
+        """The send buffer is above its limit."""
+        self._emptied = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        """The send buffer has drained, or the stream has ended."""
+        if self._emptied is not None:
+            self._emptied.set_result(None)
+            self._emptied = None
 
     def _came(self, message: Buffer) -> None:
         self._messages.append(message)

@@ -63,7 +63,7 @@ class Wire:
 
     def __init__(self, *answers) -> None:
         self.answers = answers
-        self.collector = Collector(self)
+        self.collector = Collector(self, SimpleNamespace(evidence={}))
 
     def connection(self, device):
         """As the pool: each device answers so."""

@@ -50,8 +50,9 @@ class Watched:
 @contextlib.asynccontextmanager
 async def connected(*addresses):
     """Connections that live as those of a pool."""
+    nobody = Watched()
     connections = [
-        await Connection.open(address, Trust(), (), Announcements()) for address in addresses
+        await Connection.open(address, Trust(), nobody, Announcements()) for address in addresses
     ]
     runs = [asyncio.create_task(each.run()) for each in connections]
     try:
@@ -67,7 +68,7 @@ async def connected(*addresses):
 @contextlib.asynccontextmanager
 async def watched_pool(*listed, cluster="", trust=None):
     watched = Watched(trust)
-    await watched.pool.start([watched], listed, cluster, [LOOPBACK])
+    await watched.pool.start(watched, listed, cluster, [LOOPBACK])
     try:
         yield watched
     finally:

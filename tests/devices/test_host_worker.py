@@ -51,7 +51,7 @@ async def test_it_is_in_the_pool_as_host_and_restarted_when_killed(tmp_path):
     watched = Watched()
     pool = watched.pool
     host = HostWorker(tmp_path, told(tmp_path), pool)
-    await pool.start((), [])
+    await pool.start(watched, [])
     await host.start()
     try:
         await until(pool.ready)

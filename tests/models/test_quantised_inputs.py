@@ -88,7 +88,7 @@ def test_tiles_of_quantised_values_give_the_whole_answer(
 def test_only_the_models_own_tensor_is_accepted_for_it() -> None:
     net = network()
     graph = quantised(small(net, net.quantise("x", SHAPE)))
-    assert [each.dtype for each in graph.tensors["x"].accepted] == [np.float32]
+    assert graph.tensors["x"].accepted == (np.float32,)
     values = np.full(SHAPE, 0.5, np.float32)
     sent = as_they_travel(graph, {"x": values})["x"]
     assert sent.dtype == np.uint8

@@ -14,7 +14,13 @@ from models.graph.graph import JoinedOutput
 from models.tensors.boxes import Span
 from models.tensors.selection import Selection, Selections
 from protos import imbrex_pb2 as pb
+from protos.wire.facts import DeviceId
 from tests.requests.sketches import HALVES, A, B, C, R, chain, direct_chain
+
+
+def done(task: int) -> pb.TaskDone:
+    """What a device reports of a task."""
+    return pb.TaskDone(task=task, ready_s=1.0, start_s=1.0, stop_s=2.0)
 
 
 def empty(graph: TaskGraph) -> RequestState:
@@ -30,7 +36,7 @@ def request(*devices: str) -> RequestState:
     graph = replace(graph, plan=replace(graph.plan, blocks=(block,)))
     made = empty(graph)
     for task, device in enumerate(devices):
-        made.computed(TaskTimes(task, 0, device, 1.0, 1.0, 2.0), 0)
+        made.computed(DeviceId(device), done(task), 0.0)
     return made
 
 
@@ -51,7 +57,7 @@ async def test_devices_that_two_requests_use_are_shared_by_both() -> None:
 async def test_what_a_direct_plan_sent_through_the_host_is_marked() -> None:
     graph = direct_chain([HALVES, HALVES])
     made = empty(graph)
-    made.computed(TaskTimes(0, 0, A, 1.0, 1.0, 2.0), 0)
+    made.computed(A, done(0), 0.0)
     assert [each.relayed for each in times(made)] == [True]
     made.direct = True
     assert [each.relayed for each in times(made)] == [False]

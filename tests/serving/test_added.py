@@ -9,6 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from coordinator.devices.announcements import Announcements
+from coordinator.library.loaded import Library, ModelForgotten
 from coordinator.library.naming import Names
 from imbrex.cli.adding import Said, add
 from models.catalogue.installed import Store
@@ -68,6 +70,22 @@ def test_a_version_that_is_replaced_is_another_file(store: str, tmp_path: Path) 
     assert names.source("camera") == source
     assert before is not None
     assert names.stamp(f"{source}@64x64") == names.stamp(source) != before
+
+
+async def test_a_model_whose_file_was_replaced_is_loaded_again(store: str, tmp_path: Path) -> None:
+    file, forgotten, news = save_camera(tmp_path), [], Announcements()
+    news.on(ModelForgotten, forgotten.append)
+    add(file, Said(), default=False, as_json=True)
+    library = Library(Names(()), tmp_path, 10**9, news)
+    source = library.names.source("camera")
+    first = await library.get(source)
+    library.names.refresh()
+    assert await library.get(source) is first
+    assert forgotten == []
+    Store().remove("camera")
+    add(file, Said(), default=False, as_json=True)
+    assert await library.get(library.names.source("camera")) is not first
+    assert forgotten == [ModelForgotten(source, stays=False)]
 
 
 def test_a_detector_that_was_removed_is_no_longer_configured(store: str, tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from protos.wire.frames import decode
-from worker.exchange import result_queue
-from worker.exchange.result_queue import ResultQueue
+from worker.exchange import exchange
+from worker.exchange.exchange import ResultQueue
 from worker.tasks.actions import TaskEnd, TaskKey
 from worker.tasks.task_items import done_item
 
@@ -33,19 +33,17 @@ async def sent():
 
 async def test_the_next_message_takes_along_what_is_held(sent):
     box, messages = sent
-    assert box.hold(end(1))
-    box.flush_soon()
-    assert not box.hold(end(2)), "it will be flushed with the first"
+    box.hold(end(1))
+    box.hold(end(2))
     box.add([([done_item(end(3))], [])])
     await asyncio.sleep(0.01)
     assert messages == [[1, 2, 3]]
 
 
 async def test_what_is_held_goes_by_itself_if_nothing_follows(sent, monkeypatch):
-    monkeypatch.setattr(result_queue, "HOLD_S", 0.02)
+    monkeypatch.setattr(exchange, "HOLD_S", 0.02)
     box, messages = sent
     for number in range(3):
-        assert box.hold(end(number))
-        box.flush_soon()
+        box.hold(end(number))
         await asyncio.sleep(0.1)
     assert messages == [[0], [1], [2]]

@@ -107,14 +107,9 @@ class Throttle:
 
     def computed(self, ready: Ready[T]) -> tuple[T, float]:
         """The result, and the seconds that it is to take."""
-        value, cpu_s = self.timed(ready)
-        return value, cpu_s / self._pace
-
-    def timed(self, ready: Ready[T]) -> tuple[T, float]:
-        """The result and its CPU seconds."""
         before = self._clock.cpu_s()
         value = ready.compute()
-        return value, self._clock.cpu_s() - before
+        return value, (self._clock.cpu_s() - before) / self._pace
 
     def close(self) -> None:
         """Releases its resources."""

@@ -81,14 +81,6 @@ class Fastest(Verified):
         self._longest: list[ReferenceRun] = []
         self._follow()
 
-    def wants(self, sha256: str) -> str:
-        """The engines for which runs of this program are wanted; `auto`: to find some."""
-        wanted = super().wants(sha256)
-        return AUTO if self._untried and self._has_room else wanted
-
-    def _compares(self) -> bool:
-        return bool(self._untried) or super()._compares()
-
     def _note(self, run: ReferenceRun) -> None:
         """Remembers the run if it is one of those that took longest, each of another program."""
         if all(run.sha256 != other.sha256 for other in self._longest):

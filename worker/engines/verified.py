@@ -36,6 +36,7 @@ from protos.errors import ImbrexError
 from protos.failures import BadInput, RunError
 from protos.wire.facts import EngineShare, KeptPrograms
 from protos.wire.limits import ALL_TYPES, Limits
+from worker.engines import AUTO
 from worker.engines.base import (
     Engine,
     Place,
@@ -150,6 +151,8 @@ class Verified:
         self._place = place
         self._reference = reference
         self._engines: dict[str, Engine] = {}
+        # Engines of which it is still to be found out whether they are faster.
+        self._untried: list[str] = []
         self._programs = ProgramCache(place.store)
         self._suspects = place.folder / "suspects"
         # Trials are made by another process, with weights of its own.
@@ -253,10 +256,12 @@ class Verified:
     # ------------------------------------------------------------ for its programs, in any thread
 
     def wants(self, sha256: str) -> str:
-        """The engines for which runs of this program are wanted; empty: none. Called with every
-        task.
+        """The engines for which runs of this program are wanted; empty: none; `auto`: to find some.
+        Called with every task.
         """
         self._busy_s = time.monotonic()
+        if self._untried and self._has_room:
+            return AUTO
         return "" if sha256 in self._refused_programs else "+".join(self._engines)
 
     def offer(self, program: "VerifiedProgram", run: ReferenceRun) -> bool:
@@ -337,7 +342,7 @@ class Verified:
 
     def _compares(self) -> bool:
         """Whether there is an engine to compare, now or after a while."""
-        return bool(self._engines)
+        return bool(self._engines or self._untried)
 
     def _note(self, run: ReferenceRun) -> None:
         """Takes a run of onnxruntime's while there is no other engine."""

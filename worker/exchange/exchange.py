@@ -25,11 +25,10 @@ from protos.daemon.memory import Rest
 from protos.errors import ImbrexError, PeerViolation
 from protos.failures import OutOfMemory, RunError, SendFailed
 from protos.rpc.channels import Caller
-from protos.wire.frames import Buffer, decode
+from protos.wire.frames import Buffer, buffers, decode
 from worker.compute.compute import Compute, ComputeJob, Timed
 from worker.compute.sessions import Sessions
 from worker.engines.base import Ready
-from worker.exchange.result_queue import ResultQueue
 from worker.peers.neighbours import Neighbours
 from worker.peers.readers import FollowUp
 from worker.tasks.actions import (
@@ -42,6 +41,7 @@ from worker.tasks.actions import (
     SendToPeer,
     SetUp,
     TaskAction,
+    TaskEnd,
     TaskKey,
     TensorPiece,
 )
@@ -63,8 +63,70 @@ _MAX_PROBE_BYTES = 16 << 20
 # The header of a neighbour's message, 100 to 300 bytes per tensor: parsing this much blocks the
 # event loop for 10 ms.
 _MOST_PEER_HEADER_BYTES = 256 << 10
+# Queued tensors are views of arrays that tasks keep anyway, so this caps bookkeeping, not memory.
+MAX_WAITING = 16_384
+# How long items without payload wait for a message to be sent with. The host needs them for its
+# records and as a sign of life, before it would ask (half a second of silence).
+HOLD_S = 0.3
 
 _log = structlog.get_logger()
+
+
+class ResultQueue:
+    """The messages for one stream, in order; encoded only when the stream takes them. One task
+    takes them; any code on the event loop may add some.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[OutgoingMessage] = deque()
+        self._held: deque[TaskEnd] = deque()
+        self._will_flush = False
+        self._changed = asyncio.Event()
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+
+    def add(self, messages: Iterable[OutgoingMessage]) -> None:
+        """Queues messages; if the other side has stopped reading and the queue is full, ends it."""
+        for message in messages:
+            if len(self._waiting) >= MAX_WAITING:
+                cause = f"{MAX_WAITING} messages wait for a peer that does not read"
+                cure = "Check whether that daemon hangs, and restart it"
+                _log.error("host does not read", cause=cause, cure=cure)
+                self.close()
+                return
+            self._waiting.append(message)
+        self._changed.set()
+
+    def hold(self, done: TaskEnd) -> None:
+        """Keeps the end of a task for the next message, since a separate one costs each side half a
+        millisecond; if none follows for a while, sends it by itself. May be called in any thread.
+        """
+        self._held.append(done)
+        is_first, self._will_flush = not self._will_flush, True
+        if is_first:
+            with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                self._loop.call_soon_threadsafe(self._loop.call_later, HOLD_S, self._flush)
+
+    def _flush(self) -> None:
+        self._will_flush = False  # before looking: what is held from now on leads to another
+        if self._held and not self._closed:
+            self.add([([], [])])
+
+    def close(self) -> None:
+        """Ends the queue after the messages that wait."""
+        self._closed = True
+        self._changed.set()
+
+    async def next(self) -> list[Buffer] | None:
+        """The next message as buffers, with what is held; waits for one. None after the last."""
+        while not self._waiting:
+            if self._closed:
+                return None
+            self._changed.clear()
+            await self._changed.wait()
+        items, payloads = self._waiting.popleft()
+        held = [done_item(self._held.popleft()) for _ in range(len(self._held))]
+        return buffers([*held, *items], payloads)
 
 
 class TaskExchange:
@@ -107,17 +169,30 @@ class TaskExchange:
         Raises:
             PeerViolation: it is malformed, or only a worker may send it.
         """
-        now = time.monotonic()
+        now, tasks = time.monotonic(), self._tasks
         payload: Any
         for item, payload in decode(message):
             kind = item.WhichOneof("kind")
             try:
                 if kind == "tensor":
-                    self._change(self._tasks.add_piece, piece_of(item.tensor, payload), now)
+                    self._change(tasks.add_piece, piece_of(item.tensor, payload), now)
+                elif kind == "task":
+                    self._change(tasks.add_task, task_order(item.task, number), now)
+                elif kind == "release":
+                    self._change(tasks.release, item.release.requests)
+                elif kind == "cancel":
+                    order = item.cancel
+                    self._change(tasks.cancel, order.request, order.task, order.attempt)
+                elif kind == "resend":
+                    outputs = output_specs(item.resend.outputs)
+                    self._change(tasks.resend, key_of(item.resend), outputs, number)
+                elif kind == "show":
+                    show = item.show
+                    self._change(tasks.show, key_of(show), show.tensor, box_of(show.box), number)
                 elif kind == "ping":
                     self._pong(number, item.ping, now)
                 elif kind != "pong":
-                    self._order(number, item, now)
+                    raise PeerViolation(cause=f"a host sent {kind!r}, which only a worker may")
             except PeerViolation as violation:
                 violation.request = getattr(getattr(item, kind), "request", "")
                 raise
@@ -183,24 +258,6 @@ class TaskExchange:
         that may compute one of the resulting runs, which is returned if a core is free; the thread
         has then claimed it.
         """
-        run: RunProgram | None = None
-        actions = deque(self._step(change, *about))
-        while actions:
-            action = actions.popleft()
-            if here and run is None and isinstance(action, RunProgram):
-                run = action
-            elif isinstance(action, Keep):
-                actions.extend(self._step(self._tasks.add_piece, action.piece, time.monotonic()))
-            else:
-                self._act(action)
-        if run is None:
-            return None
-        if self._compute.claim():
-            return self._job(run)
-        self._act(run)
-        return None
-
-    def _step(self, change: Callable[..., list[TaskAction]], *about: Any) -> list[TaskAction]:
         with self._lock:
             overflows = self._tasks.dropped["early_overflow"]
             try:
@@ -214,7 +271,17 @@ class TaskExchange:
             overflows -= self._tasks.dropped["early_overflow"]
         if overflows:
             self.neighbours.on_loop(self._rest.begin)
-        return actions
+        following: ComputeJob | None = None
+        for action in actions:
+            may = here and following is None
+            if isinstance(action, Keep):
+                about = action.piece, time.monotonic()
+                following = self._change(self._tasks.add_piece, *about, here=may) or following
+            elif may and isinstance(action, RunProgram) and self._compute.claim():
+                following = self._job(action)
+            else:
+                self._act(action)
+        return following
 
     def _act(self, action: OutwardAction) -> None:
         """Carries out an action; the task fails whose outputs cannot be passed on."""
@@ -232,7 +299,8 @@ class TaskExchange:
                     source = action.pieces[0].key if action.pieces else None
                     self._send_to_host(action)
                 case ReportFailure(stream):
-                    self.neighbours.on_loop(self._write, stream, [([failed_item(action)], [])])
+                    if results := self._streams.get(stream):
+                        self.neighbours.on_loop(results.add, [([failed_item(action)], [])])
                 case Discard(key):
                     job = self._runs.pop(key, None)
                     if job is not None:
@@ -248,12 +316,13 @@ class TaskExchange:
 
     def _send_to_host(self, action: SendToHost) -> None:
         done, results = action.done, self._streams.get(action.stream)
+        if results is None:
+            return
         if action.pieces or not action.more:
             last = [done_item(done)] if done is not None else []
-            waiting = list(messages(action.pieces, last))
-            self.neighbours.on_loop(self._write, action.stream, waiting)
-        elif results is not None and done is not None and results.hold(done):
-            self.neighbours.on_loop(results.flush_soon)
+            self.neighbours.on_loop(results.add, list(messages(action.pieces, last)))
+        elif done is not None:
+            results.hold(done)
 
     def _job(self, run: RunProgram) -> ComputeJob:
         job = self._runs[run.key] = ComputeJob(
@@ -326,39 +395,11 @@ class TaskExchange:
 
     # ------------------------------------------------------------ on the event loop
 
-    def _order(self, number: int, item: pb.Item, now: float) -> None:
-        """Handles an item that only a host may send."""
-        kind, tasks = item.WhichOneof("kind"), self._tasks
-        if kind == "task":
-            self._change(tasks.add_task, task_order(item.task, number), now)
-        elif kind == "release":
-            self._change(tasks.release, item.release.requests)
-        elif kind == "cancel":
-            order = item.cancel
-            self._change(tasks.cancel, order.request, order.task, order.attempt)
-        elif kind == "resend":
-            outputs = output_specs(item.resend.outputs)
-            self._change(tasks.resend, key_of(item.resend), outputs, number)
-        elif kind == "show":
-            show = item.show
-            self._change(tasks.show, key_of(show), show.tensor, box_of(show.box), number)
-        else:
-            raise PeerViolation(cause=f"a host sent {kind!r}, which only a worker may")
-
-    def _write(self, stream: int, waiting: Iterable[OutgoingMessage]) -> None:
-        results = self._streams.get(stream)
-        if results is None:
-            return
-        try:
-            results.add(waiting)
-        except ImbrexError as error:
-            _log.error("host does not read", cause=error.cause, cure=error.cure)
-            results.close()
-
     def _pong(self, number: int, ping: pb.Ping, now: float) -> None:
         payload = bytes(min(ping.reply_bytes, _MAX_PROBE_BYTES))
         pong = pb.Ping(number=ping.number, sent_s=ping.sent_s, received_s=now)
-        self._write(number, [([pb.Item(pong=pong)], [payload])])
+        if results := self._streams.get(number):
+            results.add([([pb.Item(pong=pong)], [payload])])
 
 
 def _key_in(about: Sequence[Any]) -> TaskKey | None:

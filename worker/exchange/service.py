@@ -30,8 +30,7 @@ from worker.compute.measure import Measurer, input_shape
 from worker.compute.sessions import Sessions
 from worker.engines.base import Engine
 from worker.engines.processor import settle_thread
-from worker.exchange.exchange import TaskExchange
-from worker.exchange.result_queue import ResultQueue
+from worker.exchange.exchange import ResultQueue, TaskExchange
 from worker.machine.advertise import Advertisement
 from worker.machine.identity import facts
 from worker.machine.machine import LocalMachine

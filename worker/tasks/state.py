@@ -140,7 +140,7 @@ class _Task:
         if self.run is None:
             for entry in self.inputs.values():
                 if entry.array is None:
-                    entry.array = aligned_empty(entry.spec.box.shape, entry.spec.dtype)
+                    entry.array = aligned_empty(_shape(entry.spec.box), entry.spec.dtype)
             inputs = {
                 name: entry.array for name, entry in self.inputs.items() if entry.array is not None
             }
@@ -215,9 +215,9 @@ class Tasks:
         actions: list[TaskAction] = []
         for piece in self._early.take(key):
             actions += self._fill(task, piece, now)
-        actions = actions or self._start_if_full(task, now)
+        actions = actions or self._go_on(task, now)
         task.described_last = task.phase is TaskPhase.RUNNING
-        return actions or self._set_up(request)
+        return actions
 
     def add_piece(self, piece: TensorPiece, now: float) -> list[TaskAction]:
         """A tensor frame arrived from the host or a peer."""
@@ -351,24 +351,23 @@ class Tasks:
         if piece.sender and kept_bytes <= task.order.form.input_bytes:
             task.from_peers.append(piece)
             task.from_peers_bytes = kept_bytes
-        return self._start_if_full(task, now)
+        return self._go_on(task, now)
 
-    def _start_if_full(self, task: _Task, now: float) -> list[TaskAction]:
-        if task.phase is not TaskPhase.WAITING or any(e.missing for e in task.inputs.values()):
-            return []
-        run = task.to_run()
-        task.run, task.phase, task.ready_s = None, TaskPhase.RUNNING, now
-        request = self._requests[task.order.key.request]
-        request.bare.pop(task.order.key, None)
-        request.has_begun = True
-        return [run, *self._set_up(request)]
-
-    def _set_up(self, request: _Request) -> list[TaskAction]:
-        """While its first task computes, the others of a request can be set up."""
-        if request.is_being_set_up or not request.has_begun or not request.bare:
-            return []
-        request.is_being_set_up = True
-        return [SetUp(next(iter(request.bare)).request)]
+    def _go_on(self, task: _Task, now: float) -> list[TaskAction]:
+        """Starts the task if its inputs are complete. While its first task computes, the others of
+        a request can be set up.
+        """
+        key, actions = task.order.key, list[TaskAction]()
+        request = self._requests[key.request]
+        if task.phase is TaskPhase.WAITING and not any(e.missing for e in task.inputs.values()):
+            actions.append(task.to_run())
+            task.run, task.phase, task.ready_s = None, TaskPhase.RUNNING, now
+            request.bare.pop(key, None)
+            request.has_begun = True
+        if request.has_begun and request.bare and not request.is_being_set_up:
+            request.is_being_set_up = True
+            actions.append(SetUp(key.request))
+        return actions
 
     def _deliver(
         self, task: _Task, destinations: Iterable[Destination], done: TaskEnd | None

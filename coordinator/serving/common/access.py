@@ -31,15 +31,13 @@ from fastapi import Request
 from starlette.datastructures import Headers
 
 from coordinator.serving.common.body import BodyKind, body_of
-from coordinator.serving.common.content import PLAIN, content_coding
+from coordinator.serving.common.content import PLAIN
 from coordinator.serving.common.keys import (
-    Key,
     Keys,
     NoKey,
     NotAllowed,
     RateLimiter,
     Role,
-    neighbourhood,
 )
 from coordinator.settings import CoordinatorSettings
 from protos.errors import ImbrexError
@@ -220,30 +218,33 @@ class Access:
         self._rates = RateLimiter(per_s)
         self._clock = clock
 
-    def admit(self, shown: str | None, role: Role, host: str, *, counted: bool = True) -> str:
-        """Admits a call from this address with the key that it shows; returns the caller's name. A
-        call that is not `counted` contains requests that are counted themselves.
+    def admit(self, shown: str | None, role: Role, address: str, *, counted: bool = True) -> str:
+        """Admits a call from this address (`neighbourhood`) with the key that it shows; returns the
+        caller's name. A call that is not `counted` contains requests that are counted themselves.
 
         Raises:
             NoKey, NotAllowed: the key is missing or does not permit this.
             TooManyRequests: too many calls; also told to callers that guess keys.
         """
         try:
-            caller = _caller(self.keys.require(shown, role), host)
+            key = self.keys.require(shown, role)
         except ImbrexError:
-            self._rates.take(_caller(None, host), self._clock())
+            self._rates.take(f"at {address}", self._clock())
             raise
+        caller = f"at {address}" if key is None else f"key {key.name}"
         if counted:
             self._rates.take(caller, self._clock())
         return caller
 
-    def count(self, shown: str | None, host: str) -> None:
+    def count(self, shown: str | None, address: str) -> None:
         """Counts a call whose key was checked before.
 
         Raises:
             TooManyRequests: too many calls.
         """
-        self._rates.take(_caller(self.keys.holder(shown), host), self._clock())
+        key = self.keys.holder(shown)
+        caller = f"at {address}" if key is None else f"key {key.name}"
+        self._rates.take(caller, self._clock())
 
 
 async def guard(request: Request) -> None:
@@ -323,18 +324,14 @@ def _has_key_in_form(request: Request) -> bool:
     not decompress for unknown callers.
     """
     access: Access = request.app.state.access
-    return content_coding(request.headers) == PLAIN and access.keys.in_use
+    return body_of(request).coding == PLAIN and access.keys.in_use
 
 
 def _require(request: Request, shown: str | None, role: Role) -> str:
     access: Access = request.app.state.access
-    client = request.client.host if request.client else ""
     try:
-        return access.admit(shown, role, client)
+        return access.admit(shown, role, body_of(request).address)
     except (NoKey, NotAllowed) as error:
+        client = request.client.host if request.client else ""
         log.warning("client refused", client=client, path=request.url.path, cause=error.cause)
         raise
-
-
-def _caller(key: Key | None, host: str) -> str:
-    return f"key {key.name}" if key is not None else f"at {neighbourhood(host)}"

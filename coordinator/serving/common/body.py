@@ -21,7 +21,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from coordinator.serving.common.content import PLAIN, Unpacker, content_coding
+from coordinator.serving.common.content import PLAIN, Unpacker
 from coordinator.serving.common.errors import BodyTooLarge, SlowBody
 from coordinator.serving.common.keys import NoKey, neighbourhood
 from coordinator.serving.common.names import ID_HEADER
@@ -137,7 +137,8 @@ class Body:
 
     def __init__(self, intake: Intake, scope: Scope, receive: Receive) -> None:
         client = scope.get("client")
-        self.caller = f"at {neighbourhood(client[0] if client else '')}"
+        self.address = neighbourhood(client[0] if client else "")
+        self.caller = f"at {self.address}"
         self.guest = False
         self.kind, self.limit_bytes = BodyKind.NONE, 0
         # Bytes that have come.
@@ -145,12 +146,13 @@ class Body:
         self._intake = intake
         self._receive = receive
         self._headers = headers = Headers(scope=scope)
+        self.coding = headers.get("content-encoding", "").strip().lower() or PLAIN
         # Bytes of memory that it may take: its announced length, or the limit if the length is not
         # announced or the body is compressed.
         length = headers.get("content-length", "0")
         self._expected = intake.max_body_bytes
         if "transfer-encoding" not in headers and length.isdecimal():
-            packed = int(length) and content_coding(headers) != PLAIN
+            packed = int(length) and self.coding != PLAIN
             self._expected = self._expected if packed else min(int(length), self._expected)
         # Of nothing, until memory is needed.
         self._reserved = Reservation(intake.small, self.caller, 0)
@@ -178,15 +180,14 @@ class Body:
             BodyTooLarge, UnsupportedMediaType, BadRequest: as `read`.
         """
         assert self.kind is not BodyKind.NONE, "the rule of a route says what it reads"
-        coding = content_coding(self._headers)
         sent = self._sent()
-        if coding == PLAIN:
+        if self.coding == PLAIN:
             async for piece in sent:
                 yield piece
             return
         unpacked_bytes = 0
         try:
-            unpacker = Unpacker(coding)
+            unpacker = Unpacker(self.coding)
             async for packed in sent:
                 unpacked = unpacker.unpack(packed)
                 while piece := await asyncio.to_thread(next, unpacked, b""):

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
 from fastapi import Request
-from starlette.datastructures import Headers
 
 from coordinator.serving.common.errors import NotAcceptable, UnsupportedMediaType
 from protos.errors import BadRequest
@@ -69,11 +68,6 @@ def _with_quality(item: str) -> tuple[str, float]:
             except ValueError:
                 return wanted, 0.0
     return wanted, 1.0
-
-
-def content_coding(headers: Headers) -> str:
-    """The body's content coding; `PLAIN` if there is none."""
-    return headers.get("content-encoding", "").strip().lower() or PLAIN
 
 
 class Unpacker:

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from coordinator.service import Coordinator
 
 
-def coordinator_of(request: Request) -> Any:
-    """The coordinator behind a request."""
+async def coordinator_of(request: Request) -> Any:
+    """The coordinator behind a request. A coroutine, as `choice` is: FastAPI calls what routes
+    depend on in another thread otherwise, which takes longer than all of its work.
+    """
     return request.app.state.coordinator
 
 
@@ -30,7 +32,7 @@ else:
 ModelName = Annotated[str, Path(description="As in GET /v1/models.", examples=["digits"])]
 
 
-def choice(
+async def choice(
     strategy: Annotated[
         str, Query(description="How to plan; by default, as the coordinator does.")
     ] = "",

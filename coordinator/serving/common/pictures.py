@@ -25,7 +25,7 @@ from models.tensors.selection import NO_SELECTION
 from models.vision.detection import Detector
 from models.vision.drawing import annotated
 from models.vision.image_input import Placement
-from models.vision.predictions import RawOutput, VisionPrediction, predictions
+from models.vision.predictions import RawOutput, VisionPrediction, predictions_of_checked
 from models.vision.preprocess import decode_image, image_to_tensor
 from protos.errors import BadRequest
 
@@ -130,11 +130,11 @@ def found_by(served: ServedModel, asked: RequestInput, answer: Answer) -> list[V
     """What the model found, best first; the raw outputs if no picture was sent.
 
     Raises:
-        NotFiniteAnswer: as `predictions`.
+        NotFiniteAnswer: what the model's head reads has NaN, or infinities that mean nothing.
     """
     if served.sidecar is None or asked.placement is None:
         return [RawOutput(name, output) for name, output in answer.outputs.items()]
-    found = predictions(served.sidecar, answer.outputs, asked.placement)
+    found = predictions_of_checked(served.sidecar, answer.outputs, asked.placement)
     served.sightings.pictures += 1
     served.sightings.empty += not found
     return found

@@ -6,6 +6,7 @@ the model's input; only then are exactly that many bytes read. Nothing is unpick
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from io import BytesIO
@@ -80,16 +81,17 @@ def _read_one(archive: zipfile.ZipFile, member: str, info: TensorInfo) -> np.nda
         raise ValueError(f"the tensor {name!r} is not packed as numpy packs it")
     with archive.open(member) as file:
         shape, fortran, dtype = _header(file)
-        info = next((each for each in info.accepted if dtype == each.dtype), info)
-        if shape != info.shape or dtype != info.dtype:
+        kind = dtype if dtype in info.accepted else info.dtype
+        if shape != info.shape or dtype != kind:
             raise BadRequest(
                 cause=f"the tensor {name!r} is {dtype}{list(shape)}",
-                cure=f"The model's input {name!r} is {info.dtype}{list(info.shape)}",
+                cure=f"The model's input {name!r} is {kind}{list(info.shape)}",
             )
-        data = file.read(info.nbytes)
-        if len(data) != info.nbytes:
+        size = dtype.itemsize * math.prod(shape)
+        data = file.read(size)
+        if len(data) != size:
             raise BadRequest(
-                cause=f"the tensor {name!r} ends after {len(data)} of {info.nbytes} bytes",
+                cause=f"the tensor {name!r} ends after {len(data)} of {size} bytes",
                 cure="Send the whole archive",
             )
     flat = np.frombuffer(data, dtype)

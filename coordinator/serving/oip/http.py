@@ -89,7 +89,7 @@ def shape(fault: Fault) -> Response:
     return JSONResponse({"error": fault.message}, status, fault.headers)
 
 
-def _service(request: Request) -> InferenceService:
+async def _service(request: Request) -> InferenceService:
     service: InferenceService = request.app.state.oip
     return service
 

@@ -40,7 +40,7 @@ from coordinator.serving.common.body import (
     json_too_large,
 )
 from coordinator.serving.common.errors import SlowBody
-from coordinator.serving.common.keys import NoKey, NotAllowed
+from coordinator.serving.common.keys import NoKey, NotAllowed, neighbourhood
 from models.onnx_file.wire_scan import LENGTH, BufferedFile
 from protos.errors import BadRequest, ImbrexError
 from protos.rpc.gates import Gate, RpcHandler
@@ -158,7 +158,8 @@ class Reading(Gate):
         if rule.role is None:
             return host
         try:
-            return self._access.admit(shown, rule.role, host, counted=method != _STREAM)
+            address = neighbourhood(host)
+            return self._access.admit(shown, rule.role, address, counted=method != _STREAM)
         except (NoKey, NotAllowed) as error:
             log.warning("caller refused", caller=context.peer(), call=method, cause=error.cause)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))

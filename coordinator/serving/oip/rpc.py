@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha import reflection
 from starlette.datastructures import Headers
 
 from coordinator.serving.common.access import Access, asks, open_to_all, orders, shown_key
+from coordinator.serving.common.keys import neighbourhood
 from coordinator.serving.oip.messages import read_request, write_answer
 from coordinator.serving.oip.reading import SERVICE, Reading, host_of
 from coordinator.serving.oip.request import InferRequest
@@ -238,4 +239,4 @@ class _Calls(inference_pb2_grpc.GRPCInferenceServiceServicer):
             TooManyRequests: its caller sends requests too often.
         """
         sent = {key: str(value) for key, value in context.invocation_metadata() or ()}
-        self._access.count(shown_key(Headers(sent)), host_of(context.peer()))
+        self._access.count(shown_key(Headers(sent)), neighbourhood(host_of(context.peer())))

@@ -179,7 +179,7 @@ class EmulatedThrottle(Throttle):
         value, cpu_s = self._warm(ready)
         times = [cpu_s]
         while len(times) < _SHORT and sum(times) + cpu_s <= _SHORT_TIME * before_s:
-            times.append(self.timed(ready)[1])
+            times.append(self._timed(ready)[1])
         after_s = warm_s(self._reference, self._clock.cpu_s)
         kept.append(share(before_s, statistics.median(times), after_s))
         if self._turns:
@@ -190,7 +190,13 @@ class EmulatedThrottle(Throttle):
         """The result and its CPU seconds; with warm caches if reading weights is charged."""
         if self._emulation.weight_ns:
             ready.compute()
-        return self.timed(ready)
+        return self._timed(ready)
+
+    def _timed(self, ready: Ready[T]) -> tuple[T, float]:
+        """The result and its CPU seconds."""
+        before = self._clock.cpu_s()
+        value = ready.compute()
+        return value, self._clock.cpu_s() - before
 
     def close(self) -> None:
         """Releases its resources."""
