@@ -1,7 +1,9 @@
 """Mixing operators need all of one axis, mostly channels, and the same elsewhere; reducing ones
-need all rows.
+need all rows. Products of matrices in tensors, as in attention, need rows of A, columns of B, and
+each matrix of the batch on its own; a product of two matrices with constant B is a Gemm.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from models.operators.constants import computed_settings, first_only, setting
@@ -99,6 +101,41 @@ def _normalised(graph: "Graph", node: "Node", box: Box) -> Box:
     return box
 
 
+# ---------------------------------------------------------------- products
+
+
+def factors(a: Sequence[int], b: Sequence[int], box: Box) -> tuple[Box, Box]:
+    """What a box of a product reads of its factors, of shapes `a` and `b`."""
+    batch, summed = Box(box[:-2]), Span(0, a[-1])
+    return (
+        Box((*project(batch, a[:-2]), box[-2], summed)),
+        Box((*project(batch, b[:-2]), summed, box[-1])),
+    )
+
+
+def _product(graph: "Graph", node: "Node", box: Box) -> Boxes:
+    a, b = (graph.shape(name) for name in node.inputs)
+    return factors(a, b, box)
+
+
+def _product_flop(graph: "Graph", node: "Node", output: Box) -> int:
+    return 2 * graph.shape(node.inputs[0])[-1] * output.volume
+
+
+def _product_refuses(graph: "Graph", node: "Node") -> str:
+    vectors = any(len(graph.shape(name)) < 2 for name in node.inputs)
+    return f"{node.op} multiplies by a vector" if vectors else ""
+
+
+_PRODUCT = Operator(
+    Kind.MIXING,
+    "product",
+    _product,
+    flop=_product_flop,
+    refuses=_product_refuses,
+    heavy=True,
+    aligned=True,
+)
 # Of the last axes; the last is onnxruntime's own, in ONNX's domain.
 LAYER_NORMS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
 _LAYER_NORM = Operator(Kind.MIXING, "layer_norm", _layer_norm, yields=_normalised, aligned=True)
@@ -129,5 +166,6 @@ MIXING = {
     **dict.fromkeys((*REDUCING, *_GLOBAL_POOLS), _REDUCE),
     "LRN": Operator(Kind.MIXING, "normalisation", _same, yields=whole_channels),
     **dict.fromkeys(LAYER_NORMS, _LAYER_NORM),
+    "MatMul": _PRODUCT,
     "Gemm": Operator(Kind.MIXING, "fully_connected", _gemm, flop=_gemm_flop, heavy=True),
 }

@@ -9,8 +9,8 @@ from onnx import NodeProto
 
 from models.operators.declaration import Boxes, BoxPiece, Emitter, Kind, Operator
 from models.operators.layout import joined, of_joined
+from models.operators.mixing import factors
 from models.operators.pointwise import project
-from models.operators.product import factors
 from models.operators.windowed import per_output_channel
 from models.tensors.boxes import Box, Span
 

@@ -3,6 +3,8 @@
 If an axis grows by a whole factor, the operator treats a part of the map like the whole; otherwise
 the elements picked from the whole map, and their weights, become constants of the program.
 Positions are computed in float32, as onnxruntime does.
+
+GridSample: every output element reads anywhere in its channel, as deformable attention does.
 """
 
 from dataclasses import dataclass
@@ -222,9 +224,23 @@ def _flop(graph: "Graph", node: "Node", output: Box) -> int:
     return output.volume * (1 if _mode(node) == "nearest" else 7)
 
 
+def _sampled(graph: "Graph", node: "Node", box: Box) -> Boxes:
+    """The whole map of the same channels, and the same places of the grid."""
+    shape = graph.shape(node.inputs[0])
+    sampled = Box((box[0], box[1], *(Span(0, size) for size in shape[2:])))
+    return (sampled, Box((box[0], *box[2:], Span(0, len(shape) - 2))))
+
+
+def _sample_flop(graph: "Graph", node: "Node", output: Box) -> int:
+    """Linear interpolation of four neighbours."""
+    return 8 * output.volume
+
+
 _RESIZE = Operator(Kind.RESAMPLING, "resize", _reads, build=_build, flop=_flop, refuses=_refuses)
 
-RESIZE = {"Resize": _RESIZE, "Upsample": _RESIZE}
+_SAMPLE = Operator(Kind.RESAMPLING, "resize", _sampled, flop=_sample_flop, aligned=True)
+
+RESIZE = {"Resize": _RESIZE, "Upsample": _RESIZE, "GridSample": _SAMPLE}
 
 
 def positions(coordinates: str, size: int, out: int, scale: np.float32) -> Singles:

@@ -28,14 +28,9 @@ from models.operators.indexing import INDEXING
 from models.operators.layout import LAYOUT
 from models.operators.mixing import MIXING
 from models.operators.pointwise import POINTWISE
-from models.operators.product import PRODUCT
 from models.operators.quantised import QUANTISED, dequantises
-from models.operators.reshape import RESHAPE
 from models.operators.resize import RESIZE
-from models.operators.roll import ROLL
-from models.operators.sample import SAMPLE
 from models.operators.tail import TAIL
-from models.operators.transposed import TRANSPOSED
 from models.operators.whole_flop import WHOLE_FLOP
 from models.operators.windowed import WINDOWED
 from models.tensors.boxes import Box, Span
@@ -72,18 +67,13 @@ _OPAQUE = Operator(Kind.OPAQUE, "opaque", _everything, yields=_whole_output, flo
 TABLE: Mapping[str, Operator] = {
     **POINTWISE,
     **WINDOWED,
-    **TRANSPOSED,
     **RESIZE,
     **INDEXING,
     **LAYOUT,
     **ARRANGE,
     **MIXING,
     **QUANTISED,
-    **RESHAPE,
-    **ROLL,
-    **SAMPLE,
     **TAIL,
-    **PRODUCT,
 }
 
 # onnxruntime does not know imbrex's own operators: they are written in its terms also where they
