@@ -10,7 +10,7 @@ from coordinator.library.loaded import Library
 from coordinator.measuring.baseline import best_alone
 from coordinator.measuring.probing import Probing
 from coordinator.measuring.profiler import Profiler
-from coordinator.measuring.retrials import Retrials
+from coordinator.measuring.queues import Retrials
 from coordinator.plans.book import NO_WORKER
 from coordinator.requests.admission import Admission
 from coordinator.settings import CoordinatorSettings
