@@ -5,16 +5,14 @@ written into the program of one tile.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import onnx
 from onnx import NodeProto
 
+from models.graph.graph import Graph, Node
 from models.tensors.boxes import Box
-
-if TYPE_CHECKING:
-    from models.graph.graph import Graph, Node
 
 Boxes = tuple[Box | None, ...]
 Attribute = int | float | str | list[int] | list[float]
@@ -58,8 +56,8 @@ class BoxPiece:
     the node writes `output` to a tensor of its own name.
     """
 
-    graph: "Graph"
-    node: "Node"
+    graph: Graph
+    node: Node
     output: Box
     reads: Boxes
     inputs: tuple[str, ...]
@@ -93,7 +91,7 @@ def as_it_is(piece: BoxPiece, program: Emitter) -> None:
     piece.copy(program)
 
 
-def one_per_element(graph: "Graph", node: "Node", output: Box) -> int:
+def one_per_element(graph: Graph, node: Node, output: Box) -> int:
     """FLOPs of an operator that touches every element of its output once."""
     return output.volume
 
@@ -122,4 +120,4 @@ class Operator:
     refuses: "Callable[[Graph, Node], str]" = lambda graph, node: ""
     heavy: bool = False
     aligned: bool = False
-    in_parts: "Callable[[Graph, Node], tuple[int, int] | None] | None" = None
+    in_parts: Callable[[Graph, Node], tuple[int, int] | None] | None = None

@@ -12,18 +12,15 @@ all between: so the node reads the first rows from a copy of its input, a tensor
 import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from models.graph.graph import ROWS
+from models.graph.graph import ROWS, Graph, Node
 from models.operators.arrange import DOMAIN
 from models.operators.constants import first_only
 from models.operators.declaration import Boxes, BoxPiece, Emitter, Kind, Operator
 from models.tensors.boxes import Box, Span
-
-if TYPE_CHECKING:
-    from models.graph.graph import Graph, Node
 
 ROLL_OP = "Roll"
 
@@ -39,19 +36,19 @@ class _SameRows(NamedTuple):
     made: int
 
 
-def _concat_axis(node: "Node", box: Box) -> int:
+def _concat_axis(node: Node, box: Box) -> int:
     return node.int("axis", 1) % len(box)
 
 
-def _joins_rows(graph: "Graph", node: "Node", axis: int) -> bool:
+def _joins_rows(graph: Graph, node: Node, axis: int) -> bool:
     return axis == graph.axis(node.outputs[0], ROWS)
 
 
-def _concat(graph: "Graph", node: "Node", box: Box) -> Boxes:
+def _concat(graph: Graph, node: Node, box: Box) -> Boxes:
     return of_joined(graph, node, node.inputs, box)
 
 
-def of_joined(graph: "Graph", node: "Node", names: Sequence[str], box: Box) -> Boxes:
+def of_joined(graph: Graph, node: Node, names: Sequence[str], box: Box) -> Boxes:
     """What a box reads of the tensors that a node joins: of rows, those that hold some of the box;
     of channels, all.
     """
@@ -71,7 +68,7 @@ def _build_concat(piece: BoxPiece, program: Emitter) -> None:
     _write_joined(piece, program, _concat_axis(piece.node, piece.output))
 
 
-def joined(graph: "Graph", node: "Node", box: Box) -> Box:
+def joined(graph: Graph, node: Node, box: Box) -> Box:
     """Any rows, but all inputs joined along another axis."""
     axis = _concat_axis(node, box)
     if _joins_rows(graph, node, axis):
@@ -79,33 +76,33 @@ def joined(graph: "Graph", node: "Node", box: Box) -> Box:
     return box.replace(axis, Span(0, graph.shape(node.outputs[0])[axis]))
 
 
-def _space_to_depth(graph: "Graph", node: "Node", box: Box) -> Boxes:
+def _space_to_depth(graph: Graph, node: Node, box: Box) -> Boxes:
     block = node.int("blocksize", 1)
     channels = Span(0, graph.shape(node.inputs[0])[1])
     rows, cols = (Span(s.start * block, s.stop * block) for s in box[2:])
     return (Box((box[0], channels, rows, cols)),)
 
 
-def whole_channels(graph: "Graph", node: "Node", box: Box) -> Box:
+def whole_channels(graph: Graph, node: Node, box: Box) -> Box:
     """All channels of a demanded box."""
     return box.replace(1, Span(0, graph.shape(node.outputs[0])[1]))
 
 
-def _depth_to_space(graph: "Graph", node: "Node", box: Box) -> Boxes:
+def _depth_to_space(graph: Graph, node: Node, box: Box) -> Boxes:
     block = node.int("blocksize", 1)
     channels = Span(0, graph.shape(node.inputs[0])[1])
     rows, cols = (Span(s.start // block, s.stop // block) for s in box[2:])
     return (Box((box[0], channels, rows, cols)),)
 
 
-def _whole_blocks(graph: "Graph", node: "Node", box: Box) -> Box:
+def _whole_blocks(graph: Graph, node: Node, box: Box) -> Box:
     """All channels, and the rows and columns that whole input elements become."""
     block = node.int("blocksize", 1)
     rows, cols = (Span(s.start // block * block, -(-s.stop // block) * block) for s in box[2:])
     return Box((box[0], Span(0, graph.shape(node.outputs[0])[1]), rows, cols))
 
 
-def _rolled(graph: "Graph", node: "Node", box: Box) -> Boxes:
+def _rolled(graph: Graph, node: Node, box: Box) -> Boxes:
     """Of the input and of its copy; None where nothing is read."""
     axis, shift = node.int("axis", 0), node.int("shift", 0)
     size = graph.shape(node.inputs[0])[axis]
@@ -130,7 +127,7 @@ def _write_joined(piece: BoxPiece, program: Emitter, axis: int) -> None:
         program.emit("Concat", read, piece.name, axis=axis)
 
 
-def _same_rows(graph: "Graph", node: "Node") -> _SameRows | None:
+def _same_rows(graph: Graph, node: Node) -> _SameRows | None:
     """How a Reshape keeps rows; None if it does not."""
     name, made = node.inputs[0], node.outputs[0]
     source, target = graph.axis(name, ROWS), graph.axis(made, ROWS)
@@ -143,7 +140,7 @@ def _same_rows(graph: "Graph", node: "Node") -> _SameRows | None:
     return _SameRows(source, target, shape[source] // parts, out[target] // parts)
 
 
-def _reshape(graph: "Graph", node: "Node", box: Box) -> Boxes:
+def _reshape(graph: Graph, node: Node, box: Box) -> Boxes:
     whole, same = Box.whole(graph.shape(node.inputs[0])), _same_rows(graph, node)
     if same is not None:
         rows = box[same.target]
@@ -152,7 +149,7 @@ def _reshape(graph: "Graph", node: "Node", box: Box) -> Boxes:
     return first_only(node, whole)
 
 
-def _reshape_yields(graph: "Graph", node: "Node", box: Box) -> Box:
+def _reshape_yields(graph: Graph, node: Node, box: Box) -> Box:
     """All of the parts that hold a demanded row."""
     whole, same = Box.whole(graph.shape(node.outputs[0])), _same_rows(graph, node)
     if same is None:
@@ -171,13 +168,13 @@ def _build_reshape(piece: BoxPiece, program: Emitter) -> None:
     program.emit("Reshape", [piece.inputs[0], label], piece.name)
 
 
-def _transposed(graph: "Graph", node: "Node", box: Box) -> Boxes:
+def _transposed(graph: Graph, node: Node, box: Box) -> Boxes:
     order = node.ints("perm", reversed(range(len(graph.shape(node.inputs[0])))))
     spans = sorted(zip(order, box, strict=True))
     return (Box([span for _, span in spans]),)
 
 
-def _in_parts(graph: "Graph", node: "Node") -> tuple[int, int] | None:
+def _in_parts(graph: Graph, node: Node) -> tuple[int, int] | None:
     same = _same_rows(graph, node)
     return None if same is None else (same.made, same.read)
 

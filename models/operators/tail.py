@@ -2,28 +2,24 @@
 non-maximum suppression, and all that follows them. It runs whole, on one device.
 """
 
-from typing import TYPE_CHECKING
-
 from onnx import NodeProto
 
+from models.graph.graph import Graph, Node
 from models.graph.soundness import rename
 from models.operators.arrange import DOMAIN
 from models.operators.declaration import Boxes, BoxPiece, Emitter, Kind, Operator
 from models.tensors.boxes import Box
-
-if TYPE_CHECKING:
-    from models.graph.graph import Graph, Node
 
 OP = "Tail"
 # The attribute that holds the nodes, as a graph with the node's own inputs.
 BODY = "body"
 
 
-def _reads(graph: "Graph", node: "Node", box: Box) -> Boxes:
+def _reads(graph: Graph, node: Node, box: Box) -> Boxes:
     return tuple(Box.whole(graph.shape(name)) for name in node.inputs)
 
 
-def _yields(graph: "Graph", node: "Node", box: Box) -> Box:
+def _yields(graph: Graph, node: Node, box: Box) -> Box:
     return Box.whole(graph.shape(node.outputs[0]))
 
 
@@ -37,7 +33,7 @@ def _build(piece: BoxPiece, program: Emitter) -> None:
         program.append(proto)
 
 
-def _flop(graph: "Graph", node: "Node", box: Box) -> int:
+def _flop(graph: Graph, node: Node, box: Box) -> int:
     return node.timed_flop or box.volume
 
 

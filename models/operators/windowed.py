@@ -7,17 +7,14 @@ outside the tile is cut off by pads.
 """
 
 import math
-from typing import TYPE_CHECKING
 
+from models.graph.graph import Graph, Node
 from models.operators.declaration import Boxes, BoxPiece, Emitter, Kind, Operator
 from models.tensors.boxes import Box, Span
 from models.tensors.windows import Window, weights_position
 
-if TYPE_CHECKING:
-    from models.graph.graph import Graph, Node
 
-
-def input_channels(graph: "Graph", node: "Node", outputs: Span) -> Span:
+def input_channels(graph: Graph, node: Node, outputs: Span) -> Span:
     """Channels that a convolution reads for these channels of its output."""
     groups, channels = node.int("group", 1), graph.shape(node.inputs[0])[1]
     if groups == 1:
@@ -26,7 +23,7 @@ def input_channels(graph: "Graph", node: "Node", outputs: Span) -> Span:
     return Span(outputs.start // per_output * per_input, -(-outputs.stop // per_output) * per_input)
 
 
-def whole_groups(graph: "Graph", node: "Node", box: Box) -> Box:
+def whole_groups(graph: Graph, node: Node, box: Box) -> Box:
     """A grouped convolution yields whole groups of output channels."""
     groups = node.int("group", 1)
     if groups == 1:
@@ -35,14 +32,14 @@ def whole_groups(graph: "Graph", node: "Node", box: Box) -> Box:
     return box.replace(1, Span(box[1].start // size * size, -(-box[1].stop // size) * size))
 
 
-def groups_of(graph: "Graph", node: "Node", output: Box) -> int | None:
+def groups_of(graph: Graph, node: Node, output: Box) -> int | None:
     """How many groups a box of whole groups holds; None for one group of which any part may be."""
     if node.int("group", 1) == 1:
         return None
     return node.int("group", 1) * len(output[1]) // graph.shape(node.outputs[0])[1]
 
 
-def per_output_channel(graph: "Graph", name: str, channels: Span) -> Box | None:
+def per_output_channel(graph: Graph, name: str, channels: Span) -> Box | None:
     """The box read of a bias, scale or zero point: one value per output channel, or one for all."""
     if not name:
         return None
@@ -50,7 +47,7 @@ def per_output_channel(graph: "Graph", name: str, channels: Span) -> Box | None:
     return Box((channels,)) if len(shape) == 1 and shape[0] > 1 else Box.whole(shape)
 
 
-def _window_spans(graph: "Graph", node: "Node", box: Box) -> tuple[Span, ...]:
+def _window_spans(graph: Graph, node: Node, box: Box) -> tuple[Span, ...]:
     sizes = graph.shape(node.inputs[0])[2:]
     return tuple(
         window.input_span(span, size)
@@ -58,12 +55,12 @@ def _window_spans(graph: "Graph", node: "Node", box: Box) -> tuple[Span, ...]:
     )
 
 
-def _pool(graph: "Graph", node: "Node", box: Box) -> Boxes:
+def _pool(graph: Graph, node: Node, box: Box) -> Boxes:
     data = Box((box[0], box[1], *_window_spans(graph, node, box)))
     return (data, *(per_output_channel(graph, name, box[1]) for name in node.inputs[1:]))
 
 
-def _conv(graph: "Graph", node: "Node", box: Box) -> Boxes:
+def _conv(graph: Graph, node: Node, box: Box) -> Boxes:
     channels = input_channels(graph, node, box[1])
     data = Box((box[0], channels, *_window_spans(graph, node, box)))
     place = weights_position(node.op)
@@ -75,7 +72,7 @@ def _conv(graph: "Graph", node: "Node", box: Box) -> Boxes:
     )
 
 
-def _reading_something(graph: "Graph", node: "Node", box: Box) -> Box:
+def _reading_something(graph: Graph, node: Node, box: Box) -> Box:
     """Windows entirely in the padding can only be computed together with one that is not."""
     before, after = graph.shape(node.inputs[0]), graph.shape(node.outputs[0])
     for axis, window in enumerate(node.windows, start=2):
@@ -84,7 +81,7 @@ def _reading_something(graph: "Graph", node: "Node", box: Box) -> Box:
     return box
 
 
-def _conv_yields(graph: "Graph", node: "Node", box: Box) -> Box:
+def _conv_yields(graph: Graph, node: Node, box: Box) -> Box:
     return whole_groups(graph, node, _reading_something(graph, node, box))
 
 
@@ -104,20 +101,20 @@ def _build(piece: BoxPiece, program: Emitter) -> None:
     )
 
 
-def _taps(node: "Node") -> int:
+def _taps(node: Node) -> int:
     return math.prod(window.kernel for window in node.windows)
 
 
-def _conv_flop(graph: "Graph", node: "Node", output: Box) -> int:
+def _conv_flop(graph: Graph, node: Node, output: Box) -> int:
     per_group = graph.shape(node.inputs[0])[1] // node.int("group", 1)
     return 2 * _taps(node) * per_group * output.volume
 
 
-def _pool_flop(graph: "Graph", node: "Node", output: Box) -> int:
+def _pool_flop(graph: Graph, node: Node, output: Box) -> int:
     return _taps(node) * output.volume
 
 
-def _pool_refuses(graph: "Graph", node: "Node") -> str:
+def _pool_refuses(graph: Graph, node: Node) -> str:
     """onnxruntime, unlike ONNX, uses negative pads for such pools."""
     if node.int("channels_last", 0):
         return f"{node.op} with channels last is not divided"
@@ -138,7 +135,7 @@ def _input_span(window: Window, output: Span, size: int) -> Span:
     return Span(start, min(max(last, start), size - 1) + 1)
 
 
-def _adding_spans(graph: "Graph", node: "Node", box: Box) -> tuple[Span, ...]:
+def _adding_spans(graph: Graph, node: Node, box: Box) -> tuple[Span, ...]:
     sizes = graph.shape(node.inputs[0])[2:]
     return tuple(
         _input_span(window, span, size)
@@ -146,7 +143,7 @@ def _adding_spans(graph: "Graph", node: "Node", box: Box) -> tuple[Span, ...]:
     )
 
 
-def _transposed_conv(graph: "Graph", node: "Node", box: Box) -> Boxes:
+def _transposed_conv(graph: Graph, node: Node, box: Box) -> Boxes:
     channels = input_channels(graph, node, box[1])
     weights = graph.shape(node.inputs[1])
     outputs = Span(0, weights[1]) if node.int("group", 1) > 1 else box[1]
@@ -179,7 +176,7 @@ def _build_transposed(piece: BoxPiece, program: Emitter) -> None:
     )
 
 
-def _transposed_flop(graph: "Graph", node: "Node", output: Box) -> int:
+def _transposed_flop(graph: Graph, node: Node, output: Box) -> int:
     """Every input element meets every tap: the map's area over the strides."""
     steps = math.prod(window.stride for window in node.windows)
     per_group = graph.shape(node.inputs[0])[1] // node.int("group", 1)
