@@ -113,11 +113,11 @@ class Operator:
 
     kind: Kind
     layer_type: str
-    reads: "Callable[[Graph, Node, Box], Boxes]"
-    yields: "Callable[[Graph, Node, Box], Box]" = lambda graph, node, box: box
+    reads: Callable[[Graph, Node, Box], Boxes]
+    yields: Callable[[Graph, Node, Box], Box] = lambda graph, node, box: box
     build: Callable[[BoxPiece, Emitter], None] = as_it_is
-    flop: "Callable[[Graph, Node, Box], int]" = one_per_element
-    refuses: "Callable[[Graph, Node], str]" = lambda graph, node: ""
+    flop: Callable[[Graph, Node, Box], int] = one_per_element
+    refuses: Callable[[Graph, Node], str] = lambda graph, node: ""
     heavy: bool = False
     aligned: bool = False
     in_parts: Callable[[Graph, Node], tuple[int, int] | None] | None = None

@@ -32,7 +32,7 @@ def _along_axis(graph: Graph, node: Node, box: Box) -> Box:
 
 
 def _gemm(graph: Graph, node: Node, box: Box) -> Boxes:
-    inner = _inner(graph, node)
+    inner = gemm_inner(graph, node)
     rows, cols, whole = box[0], box[1], Span(0, inner)
     a = Box((whole, rows)) if node.int("transA", 0) else Box((rows, whole))
     b = Box((cols, whole)) if node.int("transB", 0) else Box((whole, cols))
@@ -41,12 +41,14 @@ def _gemm(graph: Graph, node: Node, box: Box) -> Boxes:
     return (a, b, project(box, graph.shape(node.inputs[2])))
 
 
-def _inner(graph: Graph, node: Node) -> int:
+def gemm_inner(graph: Graph, node: Node) -> int:
+    """The length of the axis that a fully connected layer sums over."""
     return graph.shape(node.inputs[0])[0 if node.int("transA", 0) else 1]
 
 
-def _gemm_flop(graph: Graph, node: Node, output: Box) -> int:
-    return 2 * _inner(graph, node) * output.volume
+def gemm_flop(graph: Graph, node: Node, output: Box) -> int:
+    """Every output element sums products over that axis."""
+    return 2 * gemm_inner(graph, node) * output.volume
 
 
 # ---------------------------------------------------------------- reducing
@@ -115,7 +117,8 @@ def _product(graph: Graph, node: Node, box: Box) -> Boxes:
     return factors(a, b, box)
 
 
-def _product_flop(graph: Graph, node: Node, output: Box) -> int:
+def product_flop(graph: Graph, node: Node, output: Box) -> int:
+    """Every output element sums products over the last axis of A."""
     return 2 * graph.shape(node.inputs[0])[-1] * output.volume
 
 
@@ -128,7 +131,7 @@ _PRODUCT = Operator(
     Kind.MIXING,
     "product",
     _product,
-    flop=_product_flop,
+    flop=product_flop,
     refuses=_product_refuses,
     heavy=True,
     aligned=True,
@@ -164,5 +167,5 @@ MIXING = {
     "LRN": Operator(Kind.MIXING, "normalisation", _same, yields=whole_channels),
     **dict.fromkeys(LAYER_NORMS, _LAYER_NORM),
     "MatMul": _PRODUCT,
-    "Gemm": Operator(Kind.MIXING, "fully_connected", _gemm, flop=_gemm_flop, heavy=True),
+    "Gemm": Operator(Kind.MIXING, "fully_connected", _gemm, flop=gemm_flop, heavy=True),
 }

@@ -9,7 +9,7 @@ from onnx import NodeProto
 from models.graph.graph import Graph, Node
 from models.operators.declaration import Boxes, BoxPiece, Emitter, Kind, Operator
 from models.operators.layout import joined, of_joined
-from models.operators.mixing import factors
+from models.operators.mixing import factors, gemm_flop, gemm_inner, product_flop
 from models.operators.pointwise import project
 from models.operators.windowed import per_output_channel
 from models.tensors.boxes import Box, Span
@@ -67,19 +67,11 @@ _A, _B = 0, 3
 def _gemm(graph: Graph, node: Node, box: Box) -> Boxes:
     """Rows of A by columns of B; inputs with one value per column follow the columns."""
     rows, cols = box
-    whole = Span(0, _inner(graph, node))
+    whole = Span(0, gemm_inner(graph, node))
     reads: list[Box | None] = [per_output_channel(graph, name, cols) for name in node.inputs]
     reads[_A] = Box((whole, rows)) if node.int("transA", 0) else Box((rows, whole))
     reads[_B] = Box((cols, whole)) if node.int("transB", 0) else Box((whole, cols))
     return tuple(reads)
-
-
-def _inner(graph: Graph, node: Node) -> int:
-    return graph.shape(node.inputs[_A])[0 if node.int("transA", 0) else 1]
-
-
-def _gemm_flop(graph: Graph, node: Node, output: Box) -> int:
-    return 2 * _inner(graph, node) * output.volume
 
 
 def _second(node: Node) -> int:
@@ -114,10 +106,6 @@ def _product_refuses(graph: Graph, node: Node) -> str:
     settings = [graph.shape(node.inputs[place]) for place in others if node.inputs[place]]
     single = all(size == 1 for shape in settings for size in shape)
     return "" if single else f"{node.op} has a scale or zero point for each row"
-
-
-def _product_flop(graph: Graph, node: Node, output: Box) -> int:
-    return 2 * graph.shape(node.inputs[_A])[-1] * output.volume
 
 
 # ---------------------------------------------------------------- along one axis, over the map
@@ -160,7 +148,7 @@ _PRODUCT = Operator(
     Kind.MIXING,
     "product",
     _product,
-    flop=_product_flop,
+    flop=product_flop,
     refuses=_product_refuses,
     heavy=True,
     aligned=True,
@@ -176,7 +164,7 @@ QUANTISED = {
         Kind.LAYOUT, "concat", _concat, yields=joined, build=_build_concat
     ),
     "com.microsoft.QGemm": Operator(
-        Kind.MIXING, "fully_connected", _gemm, flop=_gemm_flop, heavy=True
+        Kind.MIXING, "fully_connected", _gemm, flop=gemm_flop, heavy=True
     ),
     **dict.fromkeys(["MatMulInteger", "QLinearMatMul"], _PRODUCT),
     "com.microsoft.QLinearSoftmax": Operator(

@@ -29,7 +29,8 @@ from models.operators.mixing import MIXING
 from models.operators.pointwise import POINTWISE
 from models.operators.quantised import QUANTISED, dequantises
 from models.operators.resize import RESIZE
-from models.operators.tail import TAIL
+from models.operators.tail import OP as TAIL
+from models.operators.tail import build_tail
 from models.operators.whole_flop import WHOLE_FLOP
 from models.operators.windowed import WINDOWED
 from models.tensors.boxes import Box, Span
@@ -69,7 +70,7 @@ TABLE: Mapping[str, Operator] = {
     **ARRANGE,
     **MIXING,
     **QUANTISED,
-    **TAIL,
+    f"{DOMAIN}.{TAIL}": replace(_OPAQUE, build=build_tail),
 }
 
 # onnxruntime does not know imbrex's own operators: they are written in its terms also where they

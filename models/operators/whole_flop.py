@@ -32,7 +32,7 @@ def _packed_product(graph: Graph, node: Node) -> int:
     return 2 * node.int("K", 0) * math.prod(graph.shape(node.outputs[0]))
 
 
-def _windows(place: int) -> "Callable[[Graph, Node], int]":
+def _windows(place: int) -> Callable[[Graph, Node], int]:
     def flop(graph: Graph, node: Node) -> int:
         taps = math.prod(graph.shape(node.inputs[place])[1:])
         return 2 * taps * math.prod(graph.shape(node.outputs[0]))
@@ -69,7 +69,7 @@ def _sum(graph: Graph, node: Node) -> int:
 
 
 # Where a formula cannot tell, it yields 0.
-WHOLE_FLOP: "Mapping[str, Callable[[Graph, Node], int]]" = {
+WHOLE_FLOP: Mapping[str, Callable[[Graph, Node], int]] = {
     **dict.fromkeys(_RECURRENT, _recurrent),
     "Einsum": _sum,
     "Attention": _attention,
