@@ -20,18 +20,16 @@ from models.onnx_file.stored import Allocate, StoredModel, filled, in_memory
 from models.operators import MOST_LINES_ASKED, lines_asked, refusal
 from models.operators.arrange import DOMAIN
 from models.operators.fitting import fitting, require_fitting
-from models.rewrite import (
-    arranged,
-    by_heads,
-    dequantised_shapes,
-    ending,
-    joined_last,
-    rolled,
-    row_axes,
-    simplified,
-)
+from models.rewrite.arrangements import arranged
+from models.rewrite.detector_ends import ending
 from models.rewrite.draft import Draft, op_of
 from models.rewrite.fold import fold_constants
+from models.rewrite.narrow import dequantised_shapes
+from models.rewrite.rolls import rolled
+from models.rewrite.rows import row_axes
+from models.rewrite.rules import simplified
+from models.rewrite.sampled import by_heads
+from models.rewrite.sink import joined_last
 from models.rewrite.unplannable import VALUE_SHAPED, part
 from models.tensors.arrays import Arrays
 from models.tensors.windows import (
