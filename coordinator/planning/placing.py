@@ -168,7 +168,13 @@ class _Placing:
 
         @cache
         def fitting(count: int) -> list[Block] | None:
-            return self._fitting(frozenset(order[:count]))
+            # No device holds much more than an equal share if that is possible.
+            staged = frozenset(order[:count])
+            held = sum(size for k, size in enumerate(self._held) if k not in staged)
+            held += sum(self._once_bytes(self.plan.blocks[k]) for k in staged)
+            share = held / len(self._devices)
+            fits = (self._corrected(staged, share * level) for level in LEVELS)
+            return next((blocks for blocks in fits if blocks is not None), None)
 
         # The more blocks are stages, the less is held twice, but the worse stages may fit.
         counts = range(len(heavy), len(order) + 1)
@@ -191,16 +197,6 @@ class _Placing:
 
     def _once_bytes(self, block: Block) -> int:
         return sum(whole.weight_bytes for whole in self._wholes[block.start : block.stop])
-
-    def _fitting(self, staged: Collection[int]) -> list[Block] | None:
-        """The plan's blocks, of which these become stages; None if that does not fit. No device
-        holds much more than an equal share if that is possible.
-        """
-        held = sum(size for k, size in enumerate(self._held) if k not in staged)
-        held += sum(self._once_bytes(self.plan.blocks[k]) for k in staged)
-        share = held / len(self._devices)
-        fits = (self._corrected(staged, share * level) for level in LEVELS)
-        return next((blocks for blocks in fits if blocks is not None), None)
 
     def _corrected(self, staged: Collection[int], most: float) -> list[Block] | None:
         """The same, if no device holds more than `most` bytes of weights."""
@@ -243,7 +239,12 @@ class _Placing:
 
     def _made(self, staged: Collection[int], rooms: _Rooms) -> list[Block] | None:
         """The same in these rooms."""
-        kept = {name for k in range(len(self._held)) if k not in staged for name in self._on(k)}
+        kept = {
+            name
+            for k in range(len(self._held))
+            if k not in staged
+            for name in self.plan.blocks[k].devices
+        }
         if any(min(rooms[name].weights, rooms[name].memory) < 0 for name in kept):
             return None
         found: list[Block] = []
@@ -263,9 +264,6 @@ class _Placing:
                 return None
             found += stages
         return found
-
-    def _on(self, index: int) -> tuple[DeviceId, ...]:
-        return self.plan.blocks[index].devices
 
     def _stages(self, start: int, stop: int, rooms: _Rooms) -> list[Block] | None:
         """Units on one device after the other; what they need is taken from `rooms`."""

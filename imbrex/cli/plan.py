@@ -41,6 +41,10 @@ class _Alternative:
     latency_s: float = 0.0
     reason: str = ""
 
+    def is_notable(self, now_s: float) -> bool:
+        """Whether it is notably faster."""
+        return not self.reason and self.latency_s < now_s * (1 - _NOTABLE)
+
     def would(self, now_s: float) -> str:
         """A part of a sentence."""
         if self.reason:
@@ -248,9 +252,17 @@ def sentences(situation: Situation, step: _Announce) -> Iterator[str]:
             f"Why {used} of {len(situation.cluster.devices)} devices: it takes "
             f"{terminal.duration(now_s)}; planned by the same strategy, {_listed(numbers)}."
         )
-    others = list(_strategies(situation, step))
+    others: list[_Alternative] = []
+    for name, planner in STRATEGIES.items():
+        if name not in (situation.plan.strategy, "auto"):
+            step(name)
+            others.append(situation.planned(name, situation.cluster, planner))
     yield f"Other strategies would take: {_listed([each.would(now_s) for each in others])}."
-    yield from _faster(now_s, others)
+    # One that beats the plan, which `auto` may have ruled out by an estimate.
+    faster = [each for each in others if each.is_notable(now_s)]
+    if faster:
+        best = min(faster, key=lambda each: each.latency_s)
+        yield f"{best.what} would be faster here: plan with --strategy {best.what}."
     yield from _opt_in_sentences(now_s, list(_opt_ins(situation, step)))
 
 
@@ -270,32 +282,24 @@ def _numbers(situation: Situation, step: _Announce) -> Iterator[_Alternative]:
         yield situation.planned(f"without {slowest.name}, the slowest, it would take", without)
 
 
-def _strategies(situation: Situation, step: _Announce) -> Iterator[_Alternative]:
-    for name, planner in STRATEGIES.items():
-        if name not in (situation.plan.strategy, "auto"):
-            step(name)
-            yield situation.planned(name, situation.cluster, planner)
-
-
-def _faster(now_s: float, others: Sequence[_Alternative]) -> Iterator[str]:
-    """The best strategy that beats the plan, which `auto` may have ruled out by an estimate."""
-    faster = [
-        each for each in others if not each.reason and each.latency_s < now_s * (1 - _NOTABLE)
-    ]
-    if faster:
-        best = min(faster, key=lambda each: each.latency_s)
-        yield f"{best.what} would be faster here: plan with --strategy {best.what}."
-
-
 def _opt_ins(situation: Situation, step: _Announce) -> Iterator[_Alternative]:
     step("opt-ins")
+    cluster = situation.cluster
 
-    def times_as_wide(link: Link, factor: float) -> Link:
-        return replace(link, bytes_per_s=link.bytes_per_s * factor)
+    def faster(link: Link) -> Link:
+        return replace(link, bytes_per_s=link.bytes_per_s * _FASTER_LINK)
 
     yield situation.planned(
         f"a network {_FASTER_LINK} times as fast would make it",
-        _with_links(situation.cluster, lambda link: times_as_wide(link, _FASTER_LINK)),
+        replace(
+            cluster,
+            # The host's own worker reads from memory as before.
+            devices=tuple(
+                each if each.host else replace(each, link=faster(each.link))
+                for each in cluster.devices
+            ),
+            uplink=faster(cluster.uplink) if cluster.uplink else None,
+        ),
     )
     if situation.plan.wire == "exact":
         yield situation.planned(
@@ -311,9 +315,7 @@ def _opt_ins(situation: Situation, step: _Announce) -> Iterator[_Alternative]:
 
 
 def _opt_in_sentences(now_s: float, found: Sequence[_Alternative]) -> Iterator[str]:
-    helping = [
-        each for each in found if not each.reason and each.latency_s < now_s * (1 - _NOTABLE)
-    ]
+    helping = [each for each in found if each.is_notable(now_s)]
     for each in sorted(helping, key=lambda one: one.latency_s):
         sentence = each.would(now_s)
         yield sentence[0].upper() + sentence[1:] + "."
@@ -321,15 +323,6 @@ def _opt_in_sentences(now_s: float, found: Sequence[_Alternative]) -> Iterator[s
         rest = [each.what.partition(" would")[0].partition(" (")[0] for each in found]
         rest = [what for what, each in zip(rest, found, strict=True) if each not in helping]
         yield f"Not worth it here: {_listed(rest)}."
-
-
-def _with_links(cluster: Cluster, change: Callable[[Link], Link]) -> Cluster:
-    """The cluster with another network; the host's own worker reads from memory as before."""
-    devices = tuple(
-        each if each.host else replace(each, link=change(each.link)) for each in cluster.devices
-    )
-    uplink = change(cluster.uplink) if cluster.uplink else None
-    return replace(cluster, devices=devices, uplink=uplink)
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -165,7 +165,11 @@ def load_kind(name: str) -> NamedPreset:
     path = Path(name) if name.endswith((".toml", ".json")) else FOLDER / f"{name}.toml"
     try:
         text = read_text(path)
-        told = tomllib.loads(text) if path.suffix == ".toml" else _reported(text)
+        if path.suffix == ".toml":
+            told = tomllib.loads(text)
+        else:
+            numbers = json.loads(text)["kinds"][0]["preset"]
+            told = {name: each["value"] for name, each in numbers.items()}
         return NamedPreset(path.stem, Preset.model_validate(told))
     except FileNotFoundError:
         raise NotFound(
@@ -183,8 +187,3 @@ def load_kind(name: str) -> NamedPreset:
             cause=f"the preset {path} cannot be read: {error!r}",
             cure="Correct it; `imbrex bench --report` makes a .json, anything else is TOML",
         ) from error
-
-
-def _reported(text: str) -> dict[str, Any]:
-    numbers = json.loads(text)["kinds"][0]["preset"]
-    return {name: each["value"] for name, each in numbers.items()}

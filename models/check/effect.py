@@ -12,7 +12,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from models.check.check import Blocking
-from models.cut.cutter import CutTile, cut
+from models.cut.cutter import cut
 from models.cut.program import BlobSource
 from models.cut.units import Network
 from models.run.quantised_inputs import as_they_travel
@@ -52,7 +52,12 @@ class Encoded:
     def __init__(self, network: Network, blocking: Blocking, *, in_half: bool = False) -> None:
         self._graph = network.graph
         blobs = BlobSource()
-        self._blocks = [_whole_block(network, *each, blobs) for each in blocking]
+        self._blocks = []
+        for start, stop in blocking:
+            names = network.outputs(start, stop)
+            demand = {name: Box.whole(network.graph.shape(name)) for name in names}
+            nodes = network.nodes(start, stop)
+            self._blocks.append(cut(network.graph, nodes, demand, blobs, static=True))
         floats = {
             name
             for name, info in network.graph.tensors.items()
@@ -105,12 +110,6 @@ def _nothing(model: ModelProto) -> None:
 def _agreement(actual: np.ndarray, expected: np.ndarray) -> float:
     axis = min(1, expected.ndim - 1)
     return float((actual.argmax(axis) == expected.argmax(axis)).mean())
-
-
-def _whole_block(network: Network, start: int, stop: int, blobs: BlobSource) -> CutTile:
-    names = network.outputs(start, stop)
-    demand = {name: Box.whole(network.graph.shape(name)) for name in names}
-    return cut(network.graph, network.nodes(start, stop), demand, blobs, static=True)
 
 
 def round_to_half(model: ModelProto, floats: Set[str]) -> None:

@@ -191,7 +191,9 @@ def _require_onnx(path: Path, model: ModelProto) -> None:
     if not model.graph.node or not model.graph.output or not model.opset_import:
         raise _not_onnx(path)
     if not opsets:
-        if not _uses_onnx(model):
+        domains = {node.domain for node in model.graph.node}
+        # Functions may have nodes of ONNX's own domain.
+        if not model.functions and domains.isdisjoint(("", "ai.onnx")):
             model.opset_import.append(helper.make_opsetid("", _ADDED_OPSET))
     elif opsets[0] < OPSETS.start:
         _raise_opset(path, model)
@@ -203,12 +205,6 @@ def _require_onnx(path: Path, model: ModelProto) -> None:
             cause=f"{path} has {count} nodes",
             cure=f"At most {MAX_NODES} nodes can be planned: simplify the model first.",
         )
-
-
-def _uses_onnx(model: ModelProto) -> bool:
-    """Whether it has nodes of ONNX's own domain, or functions, which may have some."""
-    domains = {node.domain for node in model.graph.node}
-    return bool(model.functions) or not domains.isdisjoint(("", "ai.onnx"))
 
 
 def _raise_opset(path: Path, model: ModelProto) -> None:

@@ -70,8 +70,10 @@ def by_branches(
     its blocks already.
     """
     search = _Search(plan, network, cluster, stages)
-    for start, stop in _whole(plan.blocks):
-        search.spread(start, stop)
+    for whole, run in groupby(plan.blocks, key=lambda block: len(block.tiles) == 1):
+        if whole:  # blocks that one device computes whole
+            blocks = list(run)
+            search.spread(blocks[0].start, blocks[-1].stop)
     hopeless = 0
     for block in reversed(plan.blocks):
         hopeless = hopeless + 1 if search.spread(block.start, plan.blocks[-1].stop) else 0
@@ -239,14 +241,6 @@ def _free(block: Block) -> Block:
     if exchange == block.exchange and not block.barrier:
         return block
     return replace(block, barrier=False, exchange=exchange)
-
-
-def _whole(blocks: Sequence[Block]) -> Iterator[tuple[int, int]]:
-    """Runs of blocks that one device computes whole."""
-    for whole, run in groupby(blocks, key=lambda block: len(block.tiles) == 1):
-        if whole:
-            found = list(run)
-            yield found[0].start, found[-1].stop
 
 
 # ---------------------------------------------------------------- placing tasks

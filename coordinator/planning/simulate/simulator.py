@@ -181,7 +181,8 @@ class _Request:
             arrival = self._waiting[task]
             arrival.missing -= volume
             if not arrival.missing:
-                seconds = self._compute_s(task, arrival.device)
+                works = tile_works(self.network, *self._tiles[task])
+                seconds = self.cluster.devices[arrival.device].costs.block_s(works)
                 self.media.compute(arrival.device, seconds, self._computed, (task, seconds))
 
     def _computed(self, done: tuple[int, float]) -> None:
@@ -233,10 +234,6 @@ class _Request:
         self, kind: ActivityKind, device: DeviceId, tasks: Sequence[int], start_s: float
     ) -> None:
         self.activities += (Activity(kind, device, task, start_s, self.media.now) for task in tasks)
-
-    def _compute_s(self, task: int, d: int) -> float:
-        block, tile = self._tiles[task]
-        return self.cluster.devices[d].costs.block_s(tile_works(self.network, block, tile))
 
     def _size(self, tensor: str, box: Box) -> int:
         return box.volume * self.graph.tensors[tensor].itemsize

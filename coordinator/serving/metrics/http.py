@@ -16,7 +16,6 @@ from coordinator.plans.plans import TookOver
 from coordinator.requests.journal import Ended
 from coordinator.service import Coordinator
 from coordinator.serving.common.access import asks
-from coordinator.tasks.timeline import TaskTimes
 from protos.wire.facts import ONNXRUNTIME
 
 # From a small network on a fast machine to a large one on a single Pi.
@@ -158,7 +157,10 @@ class _Gauges(Collector):
                     engine.add_metric((*labels, name), speedup)
                     if count is not None:
                         programs.add_metric((*labels, name), count)
-                _add_measured(status, labels, (ratio, celsius, throttled))
+                ratio.add_metric(labels, status.correction)
+                throttled.add_metric(labels, float(status.throttled))
+                if status.celsius:
+                    celsius.add_metric(labels, status.celsius)
         yield from (up, seen, drained, quarantined, refused, audited, wrong, others)
         yield from (ratio, rate, link, celsius, throttled, engine, programs)
 
@@ -224,13 +226,10 @@ class Counts:
             histogram.labels(model).observe(seconds)
         self._retried.labels(model).inc(ended.answer.retried_tasks)
         for task in ended.tasks:
-            self._task(task)
-
-    def _task(self, task: TaskTimes) -> None:
-        labels = (task.device, self._name(task.device))
-        self._tiles.labels(*labels).observe(max(0.0, task.stop_s - task.start_s))
-        self._bytes.labels(*labels, "sent").inc(task.sent_bytes)
-        self._bytes.labels(*labels, "received").inc(task.received_bytes)
+            labels = (task.device, self._name(task.device))
+            self._tiles.labels(*labels).observe(max(0.0, task.stop_s - task.start_s))
+            self._bytes.labels(*labels, "sent").inc(task.sent_bytes)
+            self._bytes.labels(*labels, "received").inc(task.received_bytes)
 
     def _name(self, device: str) -> str:
         if device not in self._known:
@@ -288,13 +287,3 @@ def _engines(status: DeviceStatus) -> Iterator[tuple[str, int | None, float]]:
         name, speedup = str(status.facts.get("engine", "")), status.facts.get("speedup")
         unmeasured = 1.0 if name == ONNXRUNTIME else math.nan
         yield name, None, speedup if isinstance(speedup, float) and speedup else unmeasured
-
-
-def _add_measured(
-    status: DeviceStatus, labels: tuple[str, str], families: tuple[GaugeMetricFamily, ...]
-) -> None:
-    ratio, celsius, throttled = families
-    ratio.add_metric(labels, status.correction)
-    if status.celsius:
-        celsius.add_metric(labels, status.celsius)
-    throttled.add_metric(labels, float(status.throttled))
