@@ -90,7 +90,10 @@ class Differences:
     def add(self, actual: Arrays, expected: Arrays) -> None:
         """Adds the answers for one input."""
         self._errors.append(compare(actual, expected).max_rel_error)
-        shares = [_agreement(actual[name], expected[name]) for name in expected]
+        shares = []
+        for name, right in expected.items():
+            axis = min(1, right.ndim - 1)
+            shares.append(float((actual[name].argmax(axis) == right.argmax(axis)).mean()))
         self._agreements.append(sum(shares) / len(shares))
 
     def effect(self) -> Effect:
@@ -105,11 +108,6 @@ class Differences:
 
 def _nothing(model: ModelProto) -> None:
     """Leaves a program as it is."""
-
-
-def _agreement(actual: np.ndarray, expected: np.ndarray) -> float:
-    axis = min(1, expected.ndim - 1)
-    return float((actual.argmax(axis) == expected.argmax(axis)).mean())
 
 
 def round_to_half(model: ModelProto, floats: Set[str]) -> None:

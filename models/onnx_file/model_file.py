@@ -278,7 +278,13 @@ def with_scores(model: ModelProto) -> None:
         scores = helper.make_node("Identity", node.input, node.output, node.name)
         node.CopyFrom(scores)
         kept.append(helper.make_tensor_value_info(value.name, TensorProto.FLOAT, None))
-    numbers = [value for value in kept if not _is_name(value, maker.get(value.name))]
+    numbers = [
+        value
+        for value in kept
+        if value.type.tensor_type.elem_type != TensorProto.STRING
+        or value.name not in maker
+        or not _is_of(maker[value.name], "LabelEncoder")
+    ]
     for value in numbers or kept:
         _require_numbers(value)
     if len(numbers) < len(model.graph.output) or kept != [*model.graph.output]:
@@ -296,11 +302,6 @@ def _names(node: NodeProto) -> list[str]:
     texts: list[bytes] = given.get("classlabels_strings", [])
     numbers: list[int] = given.get("classlabels_int64s", [])
     return [each.decode(errors="replace") for each in texts] or [str(each) for each in numbers]
-
-
-def _is_name(value: ValueInfoProto, node: NodeProto | None) -> bool:
-    is_text = value.type.tensor_type.elem_type == TensorProto.STRING
-    return is_text and node is not None and _is_of(node, "LabelEncoder")
 
 
 def _require_numbers(value: ValueInfoProto) -> None:

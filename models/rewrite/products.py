@@ -45,7 +45,10 @@ def einsum(draft: Draft, node: NodeProto) -> bool:
 
     def arranged(place: int, label: str, before: str, rows: str, columns: str) -> str:
         order = before + rows + columns
-        source = _transposed(draft, node.input[place], f"{made}__{label}", labels[place], order)
+        source, given = node.input[place], labels[place]
+        if given != order:
+            perm = [given.index(each) for each in order]
+            source = draft.emit("Transpose", [source], f"{made}__{label}", perm=perm)
         if len(rows) == len(columns) == 1:
             return source
         shape = [*(sizes[each] for each in before), size(rows), size(columns)]
@@ -81,12 +84,6 @@ def _terms(labels: list[str], result: str) -> _Terms | None:
         summed,
         "".join(each for each in result if each not in first),
     )
-
-
-def _transposed(draft: Draft, source: str, made: str, given: str, wanted: str) -> str:
-    if given == wanted:
-        return source
-    return draft.emit("Transpose", [source], made, perm=[given.index(each) for each in wanted])
 
 
 def attention(draft: Draft, node: NodeProto) -> bool:

@@ -104,14 +104,10 @@ class _Sinking:
             if name in self._taken_parts:
                 self.flush()
         self.draft.nodes.append(node)
-        if self._dequantises_constants(node):
+        fixed = all(name in self.draft.constants for name in node.input if name)
+        if fixed and op_of(node) in WIDENING and not attributes_of(node).get("block_size", 0):
             self.draft.dequantised[node.output[0]] = node
         self._done.update(node.output)
-
-    def _dequantises_constants(self, node: NodeProto) -> bool:
-        if op_of(node) not in WIDENING or attributes_of(node).get("block_size", 0):
-            return False
-        return all(name in self.draft.constants for name in node.input if name)
 
     def _taken(self, node: NodeProto) -> tuple[int, NodeProto] | None:
         """Which part a Slice takes, and the node that takes it."""
@@ -154,7 +150,8 @@ class _Sinking:
             return None
         if len(self.made) > _MOST_WRITTEN:
             return None
-        change = _change_of(self.draft, node, read)
+        rule = _RULES.get(op_of(node))
+        change = rule(self.draft, node, read) if rule else None
         return None if change is None else self._write(node, read, change)
 
     def _is_list(self, node: NodeProto) -> bool:
@@ -217,12 +214,6 @@ class _Sinking:
         self.draft.nodes.append(one)
         self.draft.dequantised[name] = one
         return name
-
-
-def _change_of(draft: Draft, node: NodeProto, read: Mapping[str, _TensorParts]) -> _Change | None:
-    """How a node that reads these parts is divided; None if it cannot be."""
-    rule = _RULES.get(op_of(node))
-    return rule(draft, node, read) if rule else None
 
 
 _Rule = Callable[[Draft, NodeProto, Mapping[str, _TensorParts]], _Change | None]
