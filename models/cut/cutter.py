@@ -237,7 +237,11 @@ class TileBuilder:
 
     def program(self) -> Program:
         """The collected program; it names weights without holding them."""
-        self._rename(self._plain)
+        # Nodes make and read the decoded forms of what is encoded.
+        plain = {k: v for k, v in self._plain.items() if k in self.reach.computed}
+        for node in self.nodes if plain else ():
+            node.input[:] = [plain.get(name, name) for name in node.input]
+            node.output[:] = [plain.get(name, name) for name in node.output]
         self._name_apart()
         for name in self._outputs:
             encoding = self.graph.tensors[name].wire
@@ -278,13 +282,6 @@ class TileBuilder:
             self._added.remove(known)
             told = known | told
         self._added.append(told)
-
-    def _rename(self, names: Mapping[str, str]) -> None:
-        """Renames the outputs of nodes for use inside the program."""
-        made = {name: plain for name, plain in names.items() if name in self.reach.computed}
-        for node in self.nodes if made else ():
-            node.input[:] = [made.get(name, name) for name in node.input]
-            node.output[:] = [made.get(name, name) for name in node.output]
 
     def _equal_values(self) -> list[onnx.ValueInfoProto]:
         """The shapes of tensors that are added, except those that the graph declares anyway."""

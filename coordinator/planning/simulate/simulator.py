@@ -197,7 +197,10 @@ class _Request:
             finished = Finished(_REQUEST, task, arrival.attempt)
             self.media.at(self.media.now + device.link.latency_s, self._news, finished)
             return
-        size = sum(self._read_bytes(output.tensor, output.box) for output in outputs)
+        size = 0
+        for output in outputs:
+            share = self.graph.tensors[output.tensor].read_share
+            size += int(self._size(output.tensor, output.box) * share)
         self.media.up(d, size, self._home, self._message("gather", d, (task,), [], size))
 
     def _pass_on(self, task: int, d: int) -> None:
@@ -237,7 +240,3 @@ class _Request:
 
     def _size(self, tensor: str, box: Box) -> int:
         return box.volume * self.graph.tensors[tensor].itemsize
-
-    def _read_bytes(self, tensor: str, box: Box) -> int:
-        """Bytes that the host reads of an output."""
-        return int(self._size(tensor, box) * self.graph.tensors[tensor].read_share)
