@@ -1,10 +1,12 @@
-"""Open join tokens, hashed; each is good for one device and a limited time."""
+"""Open join tokens, by their hash; each is good for one device (or coordinator) and a limited
+time.
+"""
 
 import hmac
 import secrets
 from datetime import datetime, timedelta
 
-from coordinator.trust.cluster_state import INVITATIONS, ClusterState, Entries
+from coordinator.trust.cluster_state import Entries
 from protos.errors import Infeasible, Unavailable
 from protos.trust.identity import secret_hash
 
@@ -15,33 +17,22 @@ _SECRET_BYTES = 24
 _COORDINATOR = "coordinator"
 
 
-class Invitations:
-    """Invitations by the hash of their secret, each for a device or for a coordinator."""
+def invite(
+    entries: Entries, now: datetime, valid_for: timedelta = VALID_FOR, *, coordinator: bool = False
+) -> str:
+    """A new secret; the first device (or `coordinator`) that shows it becomes a member.
 
-    def __init__(self, state: ClusterState) -> None:
-        self._state = state
-
-    def open(
-        self, now: datetime, valid_for: timedelta = VALID_FOR, *, coordinator: bool = False
-    ) -> str:
-        """A new secret; the first device (or `coordinator`) that shows it becomes a member.
-
-        Raises:
-            Infeasible: too many are open.
-        """
-        secret = secrets.token_urlsafe(_SECRET_BYTES)
-
-        def add(entries: Entries) -> None:
-            _drop_expired(entries, now)
-            if len(entries) >= MAX_OPEN:
-                raise Infeasible(
-                    cause=f"{MAX_OPEN} invitations are open", cure="Wait until some have expired"
-                )
-            entry = {"expires": (now + valid_for).isoformat()}
-            entries[secret_hash(secret)] = entry | ({"for": _COORDINATOR} if coordinator else {})
-
-        self._state.change((INVITATIONS,), add)
-        return secret
+    Raises:
+        Infeasible: too many are open.
+    """
+    _drop_expired(entries, now)
+    if len(entries) >= MAX_OPEN:
+        raise Infeasible(
+            cause=f"{MAX_OPEN} invitations are open", cure="Wait until some have expired"
+        )
+    secret, entry = secrets.token_urlsafe(_SECRET_BYTES), {"expires": (now + valid_for).isoformat()}
+    entries[secret_hash(secret)] = entry | ({"for": _COORDINATOR} if coordinator else {})
+    return secret
 
 
 def use_up(entries: Entries, secret: str, now: datetime, *, coordinator: bool = False) -> None:

@@ -2,10 +2,10 @@
 written into the program of one tile.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 import numpy as np
 import onnx
@@ -30,22 +30,24 @@ class Kind(StrEnum):
     OPAQUE = "opaque"
 
 
-class Emitter(Protocol):
-    """The program of a tile, into which nodes are written."""
+class Emitter(ABC):
+    """The program of a tile, into which nodes of an ONNX opset are written."""
 
-    @property
-    def opset(self) -> int:
-        """The ONNX opset of the nodes."""
+    def __init__(self, opset: int) -> None:
+        self.opset = opset
+        self.nodes: list[NodeProto] = []
 
     def emit(self, op: str, inputs: list[str], output: str, **attributes: Attribute) -> str:
-        """Appends a node and returns the name of its output."""
+        """Appends a node that is not part of the network and returns the name of its output."""
+        proto = onnx.helper.make_node(op, inputs, [output], name=output)
+        self.nodes.append(with_attributes(proto, attributes))
+        return output
 
-    def append(self, proto: NodeProto) -> None:
-        """Appends a node as it is."""
-
+    @abstractmethod
     def constant(self, label: str, array: np.ndarray) -> str:
         """Adds a constant, returning its name."""
 
+    @abstractmethod
     def crop(self, name: str, have: Box, want: Box) -> str:
         """The box `want` of a tensor that holds `have`."""
 
@@ -76,7 +78,7 @@ class BoxPiece:
         del proto.attribute[:]
         proto.attribute.extend(kept)
         given = {key: value for key, value in changed.items() if value is not None}
-        program.append(with_attributes(proto, given))
+        program.nodes.append(with_attributes(proto, given))
 
 
 def with_attributes(proto: NodeProto, attributes: Mapping[str, Attribute]) -> NodeProto:

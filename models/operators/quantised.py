@@ -55,7 +55,7 @@ def _build_concat(piece: BoxPiece, program: Emitter) -> None:
     for place in range(_FIRST_OPERAND, len(names), _PER_OPERAND):
         if names[place]:
             proto.input.extend(names[place : place + _PER_OPERAND])
-    program.append(proto)
+    program.nodes.append(proto)
 
 
 # ---------------------------------------------------------------- products

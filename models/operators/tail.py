@@ -20,4 +20,4 @@ def build_tail(piece: BoxPiece, program: Emitter) -> None:
         proto = NodeProto()
         proto.CopyFrom(each)
         rename(proto, names)
-        program.append(proto)
+        program.nodes.append(proto)
