@@ -70,7 +70,7 @@ def _cluster(file: Path | None) -> tuple[Cluster, str]:
     """The cluster to predict for, and what to call it."""
     if file is not None:
         return load_cluster(file), file.name
-    preset = load_kind(KIND.preset).preset
+    preset = load_kind(KIND.preset)
     return cluster_of(preset, DEVICES), f"{DEVICES} {KIND.title}s"
 
 
