@@ -6,7 +6,7 @@ convolutions on a map of few rows. This helps what cannot be divided, and the en
 where maps are small; the rest of the plan comes from another strategy. HEFT places the units, and
 the event simulator judges the result.
 
-HEFT [Topcuoglu, Hariri and Wu, 2002] schedules a task graph on heterogeneous processors: tasks are
+HEFT [Topcuoglu, Hariri and Wu, 2002] places a task graph on heterogeneous processors: tasks are
 placed in order of their distance to the end (upward rank, Eq. 7 there), the longest first, each on
 the processor where it ends earliest. Gaps between tasks that are placed already are not used.
 """
