@@ -22,9 +22,8 @@ from coordinator.trust.cluster_state import (
     Entries,
     read_entries,
 )
-from coordinator.trust.invitations import VALID_FOR, invite, use_up
 from coordinator.trust.open_state import open_state
-from coordinator.trust.roster import Member, Roster, admit, admit_signer
+from coordinator.trust.roster import VALID_FOR, Member, Roster, admit, admit_signer, invite, use_up
 from protos.daemon.files import write_atomically
 from protos.errors import BadConfiguration, BadRequest, ImbrexError, Infeasible, Unavailable
 from protos.rpc.channels import HOST, Caller

@@ -16,8 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from coordinator.trust.authority import Authority
 from coordinator.trust.cluster_state import FOLDER, INVITATIONS, ClusterState
-from coordinator.trust.invitations import MAX_OPEN, NotInvited, invite, use_up
-from coordinator.trust.roster import Roster
+from coordinator.trust.roster import MAX_OPEN, NotInvited, Roster, invite, use_up
 from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration, BadRequest, Infeasible, NotFound, PeerViolation
 from protos.trust.identity import (
