@@ -18,7 +18,7 @@ OPENVINO := $(if $(filter x86_64,$(shell uname -m)),$(comma)openvino)
 export PYTHONDONTWRITEBYTECODE :=
 # Those of `make check`.
 HOUSE := tests/test_house.py tests/test_words.py
-PUSH := $(BIN)/pytest -n 2 --dist worksteal -m "not slow" $(HOUSE:%=--ignore=%)
+PUSH := $(BIN)/pytest -n 3 --dist worksteal -m "not slow" $(HOUSE:%=--ignore=%)
 
 .PHONY: help setup demo test durations test-slow check docs proto evaluate train-digits bench lab lab-full dist clean browser camera clock promtool servers test-deploy test-arm64 lint-deploy configurations
 

@@ -38,18 +38,20 @@ async def local_cluster(
     strategy: str = "aofl",
     profiles: Path | None = None,
     certified: bool = False,
+    engine: str = "auto",
     **settings: object,
 ) -> AsyncIterator[LocalCluster]:
     """`workers` processes, each paced to 1.6/N of a core unless told otherwise, and a coordinator
     that has measured them. `profiles` keeps what was measured for the next run. `certified`: the
-    cluster has an authority, and all of them speak mutual TLS.
+    cluster has an authority, and all of them speak mutual TLS. An `engine` other than `auto` and
+    onnxruntime cannot be paced.
     """
     share = min(1.0, 1.6 / workers) if pace is None else pace
     with tempfile.TemporaryDirectory(prefix="imbrex-bench-") as folder:
         state = profiles or Path(folder) / "coordinator"
         if certified:
             make_members(state, [_state(Path(folder), index) for index in range(workers)])
-        started = [_worker(Path(folder), index, share) for index in range(workers)]
+        started = [_worker(Path(folder), index, share, engine) for index in range(workers)]
         try:
             addresses = [await _address(child) for child in started]
             coordinator = Coordinator(
@@ -77,10 +79,11 @@ def _state(folder: Path, index: int) -> Path:
     return folder / f"worker-{index}"
 
 
-def _worker(folder: Path, index: int, pace: float) -> children.Child:
+def _worker(folder: Path, index: int, pace: float, engine: str) -> children.Child:
     state = _state(folder, index)
     arguments = ["worker", "--name", f"worker-{index}", "--pace", f"{pace:.6g}", "--no-mdns"]
     arguments += ["--host", "127.0.0.1", "--port", "0", "--state-dir", str(state)]
+    arguments += ["--engine", engine]
     return children.start(f"worker-{index}", arguments, state, state / "ready.json")
 
 

@@ -1,14 +1,16 @@
 """What it costs to change a plan: the seconds that preparing takes, and what requests feel of it.
 
-    python -m benchmarks.switching --json
+    python -m benchmarks.switching [--engines onnxruntime,ncnn] [--json] [-o FILE]
 
-Three workers; one request after the other by the plan in force, while another strategy's plan is
-prepared that shares no program with it, then made again when everything is prepared.
+Workers with each engine by turns; one request after the other by the plan in force, while another
+strategy's plan is prepared that shares no program with it, then made again when everything is
+prepared. A plan takes over when onnxruntime can compute it: ncnn verifies its programs afterwards.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import statistics
 import sys
 import time
@@ -24,8 +26,9 @@ from models.catalogue.catalogue import load
 from models.onnx_file.importer import load_graph
 from models.run.reference import random_inputs
 
-MODELS = ("digits", "vgg16-conv", "resnet50")
-WORKERS = 3
+MODELS = ("vgg16-conv", "yolov8n", "resnet50")
+WORKERS = 4
+ENGINES = ("onnxruntime", "ncnn")
 FROM, TO = "ofl", "lw"
 REQUESTS = 5
 
@@ -67,12 +70,12 @@ async def _seconds(coordinator: Coordinator, model: str, choice: Choice) -> floa
     return time.monotonic() - began
 
 
-async def measure(models: list[str]) -> list[dict[str, Any]]:
-    """Every model on workers of its own."""
+async def measure(models: list[str], engines: list[str], repeat: int) -> list[dict[str, Any]]:
+    """Every model with every engine, so many times by turns, on new workers each time."""
     results = []
-    for model in models:
-        async with local_cluster(WORKERS, profile=False) as cluster:
-            results.append(await case(cluster.coordinator, model))
+    for model, _, engine in itertools.product(models, range(repeat), engines):
+        async with local_cluster(WORKERS, pace=1.0, profile=False, engine=engine) as cluster:
+            results.append({"engine": engine, **await case(cluster.coordinator, model)})
     return results
 
 
@@ -80,11 +83,15 @@ def main() -> int:
     """Prints the result."""
     parser = command_line(__doc__)
     parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--engines", default=",".join(ENGINES))
+    parser.add_argument("--repeat", type=int, default=3)
     chosen = parser.parse_args()
-    results = asyncio.run(measure(chosen.models.split(",")))
+    results = asyncio.run(
+        measure(chosen.models.split(","), chosen.engines.split(","), chosen.repeat)
+    )
     lines = [
-        f"{each['model']:14} prepared in {each['preparing_s']:5.2f} s, again {each['again_s']:5.3f}"
-        f" s; requests meanwhile x{each['slowdown']:.2f}"
+        f"{each['model']:14} {each['engine']:11} prepared in {each['preparing_s']:5.2f} s, "
+        f"again {each['again_s']:5.3f} s; requests meanwhile x{each['slowdown']:.2f}"
         for each in results
     ]
     emit({"workers": WORKERS, "cases": results}, chosen, "\n".join(lines))

@@ -1,12 +1,13 @@
 """Which request makes devices fail: one that they compute as they end, again and again.
 
 A device that ends, or that refuses what is sent to it, is not at fault if a request is: another
-would end of it as well. From the second such departure on the request is at fault:
+would end of it as well.
 
-* What a device refuses names its request.
-* A process that ends names nobody. A request that was there alone is at fault; of several, each is
-  a suspect, which from then on is computed alone on one device (`place`), while the others
-  go on elsewhere: the next departure names it, or it is answered.
+* What a device refuses names its request; two refusals decide.
+* A process that ends names nobody. From the second on, every request that was there is a suspect,
+  which from then on is computed alone on one device (`place`), while the others go on
+  elsewhere: if that device ends as well, the request is at fault, or else it is answered. So a
+  request is not lost because two devices that computed it were restarted or killed.
 * What was cancelled on a device just now may still be computed there, and counts as if it were.
 * Chance speaks for a request: devices that ended without it in the last minute. In a home where
   devices are being killed, one that happened to be on two of them is no suspect.
@@ -22,7 +23,7 @@ from coordinator.tasks.events import RequestId
 from coordinator.tasks.runs import RequestRun
 from protos.errors import RequestAtFault
 
-# From this departure on, it is the request's fault.
+# With this departure a request becomes a suspect, or is at fault if it was named.
 MOST_DEPARTURES = 2
 # For so long a device that ended without a request speaks for it.
 REMEMBERED_S = 60.0
@@ -52,10 +53,11 @@ class Suspicion:
         self, present: Mapping[RequestId, RequestRun], now: float
     ) -> tuple[RequestId, RequestAtFault] | None:
         """A device ended that was computing for these requests. The one that is at fault, with its
-        error; None if none is, or several may be, which are suspects now.
+        error; None if none is, or those present only now become suspects.
         """
         self._crashes.append((now, frozenset(present)))
         lately = [requests for at_s, requests in self._crashes if now - at_s <= REMEMBERED_S]
+        on_trial = {request for request, run in present.items() if run.is_suspect}
         for request, run in present.items():
             run.crashes += 1
             without = sum(request not in requests for requests in lately)
@@ -63,7 +65,7 @@ class Suspicion:
         if len(present) != 1:
             return None
         ((request, run),) = present.items()
-        return (request, at_fault(run)) if run.is_suspect else None
+        return (request, at_fault(run)) if run.is_suspect and request in on_trial else None
 
 
 def at_fault(run: RequestRun) -> RequestAtFault:

@@ -96,13 +96,6 @@ class Replicated(ClusterState):
 
     def change(self, names: Sequence[str], do: Callable[..., T]) -> T:
         """Changes the value in the store, then the copy."""
-        now = time.monotonic()
-        if len(self._changes) == MOST_CHANGES_A_MINUTE and now - self._changes[0] < 60:
-            raise Unavailable(
-                cause=f"the cluster's state was changed {MOST_CHANGES_A_MINUTE} times in a minute",
-                cure="Wait a minute; each change is written to the disks of several devices",
-            )
-        self._changes.append(now)
         return self._wait_for(self._change(names, do))
 
     def refresh(self) -> None:
@@ -258,10 +251,18 @@ class Replicated(ClusterState):
                     f"{MOST_BYTES}",
                     cure="Remove devices, keys or models that are not used",
                 )
+            now_s = time.monotonic()
+            if len(self._changes) == MOST_CHANGES_A_MINUTE and now_s - self._changes[0] < 60:
+                raise Unavailable(
+                    cause=f"the cluster's state was changed {MOST_CHANGES_A_MINUTE} times in a "
+                    "minute",
+                    cure="Wait a minute; each change is written to the disks of several devices",
+                )
             try:
                 revision = await bucket.update(KEY, data, last=found.revision)
             except (KeyWrongLastSequenceError, ServiceUnavailableError):
                 continue
+            self._changes.append(now_s)
             # What others changed next may have arrived before the store's answer.
             if not self._is_older(shared, revision):
                 self._accept(shared, revision)

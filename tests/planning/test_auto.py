@@ -126,6 +126,7 @@ def test_what_an_estimate_rules_out_is_not_searched() -> None:
         pytest.param("resnet18", "pi4-gbe", (6, 8, 12, 16), marks=pytest.mark.slow),
         pytest.param("squeezenet", "pi3b-ort", (8, 16), marks=pytest.mark.slow),
         pytest.param("yolov3-tiny", "pi3b-ort", (8, 16), marks=pytest.mark.slow),
+        pytest.param("vgg16", "pi5-wifi", (3, 6, 8), marks=pytest.mark.slow),
         ("digits", "pi3b-ort", (4, 8)),
     ],
 )

@@ -46,10 +46,12 @@ def devices_of(state: Scheduler, request: RequestId) -> list[str]:
 
 
 @pytest.mark.parametrize("graph", [chain(WHOLE), chain([THIRDS]), direct_chain([THIRDS, THIRDS])])
-def test_the_second_device_that_ends_is_the_requests_fault(graph) -> None:
+def test_a_request_is_tried_on_one_device_alone_after_two_ended(graph) -> None:
     state = scheduler("a", "b", "c", "d")
     state.step(Submitted(POISON, graph))
     assert lost(state, "a") == []
+    assert lost(state, devices_of(state, POISON)[0]) == []
+    assert state.requests[POISON].is_suspect
     assert lost(state, devices_of(state, POISON)[0]) == [POISON]
     assert POISON not in state.requests
 
@@ -70,7 +72,8 @@ def test_devices_that_end_without_the_request_speak_for_it() -> None:
     for name in "ab":
         assert lost(state, name) == []
     # A minute later they are forgotten.
-    assert lost(state, "c", now=REMEMBERED_S + 1) == [POISON]
+    assert lost(state, "c", now=REMEMBERED_S + 1) == []
+    assert lost(state, "d", now=REMEMBERED_S + 1) == [POISON]
 
 
 def test_of_several_each_is_computed_alone_until_one_is_found() -> None:
@@ -133,7 +136,8 @@ def test_without_a_name_whoever_was_there_is_suspected() -> None:
     assert lost(state, "a", "refused") == []
     (second,) = devices_of(state, POISON)
     assert second in (B, C)
-    assert lost(state, second, "refused") == [POISON]
+    assert lost(state, second, "refused") == []
+    assert lost(state, devices_of(state, POISON)[0], "refused") == [POISON]
 
 
 def test_what_was_cancelled_may_still_end_its_device() -> None:
@@ -141,7 +145,8 @@ def test_what_was_cancelled_may_still_end_its_device() -> None:
     state = scheduler(*"abcd")
     state.step(Submitted(POISON, direct_chain([[(0, 12)], QUARTERS])))
     assert lost(state, "a") == []
-    assert lost(state, cancelled_on(state)[0]) == [POISON]
+    assert lost(state, cancelled_on(state)[0]) == []
+    assert lost(state, devices_of(state, POISON)[0]) == [POISON]
 
 
 def test_nobody_else_is_at_fault_for_what_was_cancelled() -> None:

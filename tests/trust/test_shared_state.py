@@ -199,6 +199,21 @@ def test_so_many_changes_a_minute_and_no_more(tmp_path, state_dir, opened):
 
 
 @needs_server
+def test_only_changes_that_are_written_count(tmp_path, state_dir, opened, monkeypatch):
+    monkeypatch.setattr(replicated, "MOST_CHANGES_A_MINUTE", 2)
+    with stored(tmp_path) as store:
+        move(state_dir, store.url, replace=False)
+        state = opened(state_dir)
+        (node,) = store.nodes
+        node.kill()
+        for _ in range(replicated.MOST_CHANGES_A_MINUTE):
+            with pytest.raises(Unavailable, match="cannot be changed"):
+                drain(state, HALL)
+        node.start()
+        wait(lambda: _drains(state, HALL), 30.0)
+
+
+@needs_server
 @pytest.mark.parametrize("credentials", ["", "stranger:stranger@", "coordinator:wrong@"])
 def test_wrong_credentials_are_said(tmp_path, state_dir, credentials):
     with stored(tmp_path, extra=alone(["coordinator"]), credentials=credentials) as store:

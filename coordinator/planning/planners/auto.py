@@ -43,13 +43,14 @@ _IDEAL = 1.03
 # transfers. Assumed.
 _WASTEFUL = 1.25
 # How many strategies are tried over fewer devices, and by how much they may be worse than the best
-# there: over 8 of 16 Pi 3s `halo` gains 7 % on YOLOv3-tiny, and over all of them it is 5 % behind.
-_LEADING, _LEADING_CLOSE = 2, 1.06
+# there: over 3 of 6 Pi 5s on Wi-Fi `halo` gains 5 % on VGG-16; over all of them it is 17 % behind.
+_LEADING, _LEADING_CLOSE = 2, 1.2
 # Strategies whose blocks are a layer or little more.
 _LIGHT = ("halo", "lw")
-# Numbers of devices that divide most maps evenly, and three. If a power of two is clearly worse, so
-# are all after it.
+# Numbers of devices that divide most maps evenly, and three; until so many in a row are clearly
+# worse.
 _FEWER = (48, 32, 24, 16, 12, 8, 4, 3, 2)
+_HOPELESS = 2
 # The share of a profile's error by which a plan has to be better than one device alone: errors of
 # blocks partly cancel. Assumed.
 _ERROR_SHARE = 0.5
@@ -139,17 +140,18 @@ class _Candidates:
         return min(latencies)
 
     def add_fewer(self) -> None:
-        """Tries the best strategies over fewer of the fastest devices, as long as that is not
-        clearly worse and there is something to gain. Of very many devices, the best plan has chosen
+        """Tries the best strategies over fewer of the fastest devices, until that is clearly worse
+        twice in a row or there is nothing to gain. Of very many devices, the best plan has chosen
         already. In the end, one device less than the best plan uses, if it leaves some out.
         """
         devices = len(self.cluster.devices)
         most = devices if devices <= _MANY else self._used
+        worse = 0
         for count in (each for each in _FEWER if each < most):
             before_s = self.best_s
             seconds = self._add_on(count)
-            even = count & (count - 1) == 0
-            if math.isinf(seconds) or (even and seconds > before_s * _CLOSE):
+            worse = worse + 1 if seconds > before_s * _CLOSE else 0
+            if math.isinf(seconds) or worse == _HOPELESS:
                 break
         if 1 < self._used < devices and self._used - 1 not in _FEWER:
             self._add_on(self._used - 1)

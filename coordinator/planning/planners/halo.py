@@ -66,13 +66,15 @@ from models.graph.graph import ROWS
 from models.operators import Kind, operator
 from models.tensors.memory import megabytes
 
-# Simulated tasks for the first round from each start, and for the best one's next rounds: about a
+# Simulated tasks for the first round from each start, and for the best ones' next rounds: about a
 # second.
 EFFORT = 70_000
 # A smaller improvement is not worth a change of the plan.
 WORTHWHILE = 1e-4
 # All devices are also tried as a start, unless the best start is faster by more than this share.
 _FAR = 1 - 1 / 1.25
+# The second best start is improved, too, if its first round ends within this share of the best's.
+_CLOSE = 0.03
 # Strips that finish together are a start where they are faster by more than this share.
 _MUCH = 0.03
 # Fewer devices are tried as a start until so many numbers in a row were no better than the best.
@@ -116,14 +118,16 @@ class _Halo:
 
     def blocks(self) -> list[Block]:
         """The blocks of the best draft found: the best of several starts after a round of moves
-        each, improved.
+        each, improved; or the second best, if that is close and ends better.
         """
         begun = []
         for slots in self._begun():
             self.search.left = EFFORT
             begun.append(self._round(slots, self._cost(slots)))
-        slots, _ = min(begun, key=itemgetter(1))
-        draft = self.search.draft(self._improved(slots))
+        begun.sort(key=itemgetter(1))
+        (_, least), *_ = begun
+        close = [slots for slots, cost in begun[:2] if not is_better(least, cost, _CLOSE)]
+        draft = self.search.draft(min(map(self._improved, close), key=self._cost))
         assert draft is not None, "its cost was computed"
         return self.stages.blocks(draft)
 
