@@ -51,7 +51,7 @@ def measure(name: str) -> dict[str, Any]:
     loaded = load(name)
     network = network_of(loaded)
     graph, blobs = network.graph, BlobSource()
-    plan = propose(auto, network, cluster_of(load_kind(KIND).preset, DEVICES))
+    plan = propose(auto, network, cluster_of(load_kind(KIND), DEVICES))
     feeds = random_inputs(graph)
     tensors = dict(as_they_travel(graph, feeds))
     seconds = [0.0, 0.0]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coordinator.planning.papers.min_sum_elimination import CostGraph, Edge
+from coordinator.planning.papers.elimination import CostGraph, Edge
 from coordinator.planning.papers.minsum import MAX_ENTRIES
 from models.tensors.arrays import Floats
 

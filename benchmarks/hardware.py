@@ -57,7 +57,7 @@ CLUSTERS = ROOT / "docs" / "clusters"
 
 def example(counts: Mapping[str, int]) -> str:
     """A cluster file of so many devices of each preset, for `plan` and `simulate`."""
-    presets = {kind: load_kind(kind).preset for kind in counts}
+    presets = {kind: load_kind(kind) for kind in counts}
     (host, *_) = counts
     source = "that preset says" if len(counts) == 1 else "these presets say"
     head = f"# {', '.join(f'{count} x {kind}' for kind, count in counts.items())}: "
@@ -76,7 +76,7 @@ def software() -> list[dict[str, Any]]:
     rows = []
     for model, network in _networks(COSTLY):
         for kind in COSTLY_KINDS:
-            preset = load_kind(kind).preset
+            preset = load_kind(kind)
             free = preset.model_copy(update=dict.fromkeys(Software.model_fields, 0.0))
             alone_s = cluster_of(preset, 1).devices[0].costs.block_s(whole_works(network))
             for count in COSTLY_COUNTS:
@@ -112,7 +112,7 @@ def simulated() -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for model, network in _networks(MODELS):
         for kind in KINDS:
-            preset = load_kind(kind).preset
+            preset = load_kind(kind)
             plans = {count: auto(network, cluster_of(preset, count)) for count in COUNTS[1:]}
             found = {str(count): plan.predicted_latency_s for count, plan in plans.items()}
             # The whole model on one of them, without any message.

@@ -108,7 +108,7 @@ def measure(name: str, devices: int, timer: Timer) -> dict[str, Any]:
     """Of one network: milliseconds on one device, and of the slowest of several, in each way."""
     with tempfile.TemporaryDirectory() as folder:
         network = network_of(_loaded(name, Path(folder)))
-        cluster = cluster_of(load_kind(KIND).preset, devices)
+        cluster = cluster_of(load_kind(KIND), devices)
         alone, together = (_device_s(network, plan(network, cluster), timer) for plan in PLANNERS)
     return {
         "network": Path(name).stem,

@@ -37,7 +37,7 @@ _TIMES = (1.0, 0.5, 2.0, 1.0, 3.0, 1.0, 0.7, 1.5)
 
 def clusters(devices: int = DEVICES) -> dict[str, Cluster]:
     """Every preset, and one of unlike devices."""
-    found = {name: cluster_of(presets.load_kind(name).preset, devices) for name in presets.names()}
+    found = {name: cluster_of(presets.load_kind(name), devices) for name in presets.names()}
     return {**found, "unlike": _unlike(found["pi4-gbe"])}
 
 

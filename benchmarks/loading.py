@@ -146,7 +146,7 @@ def _prepare(engine: Engine, piece: CutTile) -> None:
 
 def _pieces(name: str) -> Iterator[tuple[CutTile, BlobSource]]:
     network, blobs = network_of(load(name)), BlobSource()
-    plan = propose(auto, network, cluster_of(load_kind(KIND).preset, DEVICES))
+    plan = propose(auto, network, cluster_of(load_kind(KIND), DEVICES))
     for block in plan.blocks:
         names = network.outputs(block.start, block.stop)
         demand = {name: Box.whole(network.graph.shape(name)) for name in names}

@@ -170,7 +170,7 @@ def _simulated(case: Case) -> dict[str, float]:
     image, and images per second of many.
     """
     network = network_of(load(case.model))
-    free = cluster_of(load_kind(KIND).preset, case.workers)
+    free = cluster_of(load_kind(KIND), case.workers)
     devices = tuple(replace(device, memory_bytes=case.memory_mb * MB) for device in free.devices)
     cluster = replace(free, devices=devices)
     plan = propose(auto, network, cluster)

@@ -21,9 +21,8 @@ from benchmarks.training import DATA_PARALLEL, MODEL_PARALLEL, FixedCut, Percept
 from benchmarks.training_layers import Machine, Training
 from coordinator.costs.cluster import Cluster, Device, Link
 from coordinator.costs.rates import RateCosts
-from coordinator.planning.papers.elimination import elimination
+from coordinator.planning.papers.elimination import CostGraph, Edge, elimination, find_strategy
 from coordinator.planning.papers.kcut_search import k_cut
-from coordinator.planning.papers.min_sum_elimination import CostGraph, Edge, find_strategy
 from models.catalogue import catalogue
 from models.cut.units import divide
 from models.onnx_file.importer import load_graph

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from coordinator.planning.geometry.box_arrays import common
+from coordinator.planning.papers.elimination import CostGraph, Edge
 from coordinator.planning.papers.layered import LayoutBoxes
-from coordinator.planning.papers.min_sum_elimination import CostGraph, Edge
 from models.cut.tiles import even_spans
 from models.graph.graph import Graph, Node
 from models.operators import Kind, operator

@@ -150,7 +150,7 @@ def _parameters(found: list[dict[str, Any]]) -> list[str]:
 
 def cluster_keys() -> str:
     """Every key of a cluster file, by section, from the parser."""
-    from coordinator.planning import cluster_schema as schema
+    from coordinator.planning import cluster_file as schema
 
     sections: dict[str, Any] = {
         "`[network]`": schema.NetworkTable,

@@ -6,8 +6,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from models.vision.class_map import ClassSegment, Overlay, mask_of
-from models.vision.class_scores import ClassProbability
+from models.vision.classes import ClassProbability, ClassSegment, Overlay, mask_of
 from models.vision.detection import DetectedBox
 from models.vision.predictions import VisionPrediction
 from models.vision.repainted import Repainting

@@ -40,7 +40,6 @@ PURE = (
     "coordinator/devices/lone_transfers.py",
     "coordinator/devices/loop_waits.py",
     "coordinator/measuring/queues.py",
-    "coordinator/measuring/retrials.py",
     "coordinator/audit/case.py",
     "coordinator/audit/job.py",
     "coordinator/audit/sampling.py",

@@ -70,7 +70,7 @@ def times(device: str, engine: str) -> list[Time]:
 
 def shipped(device: str, engine: str = ONNXRUNTIME) -> RateCosts:
     """The costs of an engine in a device's preset; onnxruntime's for an engine that it lacks."""
-    costs = cluster_of(load_kind(KINDS[device].preset).preset, 1).devices[0].costs
+    costs = cluster_of(load_kind(KINDS[device].preset), 1).devices[0].costs
     assert isinstance(costs, RateCosts)
     return next((other for other in costs.others if other.engine == engine), costs)
 

@@ -94,7 +94,7 @@ def _row(path: Path, *, checks: bool) -> dict[str, Any]:
 
 def _simulated(network: Network) -> Iterator[dict[str, Any]]:
     for kind, count in CLUSTERS:
-        cluster, began_s = cluster_of(load_kind(kind).preset, count), time.process_time()
+        cluster, began_s = cluster_of(load_kind(kind), count), time.process_time()
         plan = auto(network, cluster)
         moved = plan.traffic
         yield {

@@ -9,6 +9,7 @@ time of its tasks. The exit code is 1 if either is off by more than a tenth.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 from benchmarks.lab.bench import Setting, bench
@@ -26,7 +27,7 @@ _REPEAT = 3
 
 def run(preset: str, models: list[str]) -> dict[str, Any]:
     """Seconds in the device's own time by network, and how far they are from the preset's."""
-    (device,) = cluster_of(load_kind(preset).preset, 1).devices
+    (device,) = cluster_of(load_kind(preset), 1).devices
     rows: dict[str, Any] = {}
     with bench(Setting(preset, 1), _say) as running:
         for model in models:
@@ -42,7 +43,7 @@ def run(preset: str, models: list[str]) -> dict[str, Any]:
                 own_s = seconds * running.scale
                 rows[model] |= {f"{name}_s": round(own_s, 4)}
                 rows[model] |= {f"{name}_error": round(own_s / says_s - 1, 4)}
-    return {"preset": load_kind(preset).name, "scale": running.scale, "networks": rows}
+    return {"preset": Path(preset).stem, "scale": running.scale, "networks": rows}
 
 
 def _text(result: dict[str, Any]) -> str:

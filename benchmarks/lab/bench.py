@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from benchmarks.lab.calibrate import Emulated, emulated, machine
@@ -46,9 +47,9 @@ class Setting:
     @property
     def name(self) -> str:
         """For files and people."""
-        medium = self.medium or load_kind(self.preset).preset.medium
+        medium = self.medium or load_kind(self.preset).medium
         case = f"-case-{self.case.name}" if self.case else ""
-        return f"{load_kind(self.preset).name}-{medium}-{self.devices}{case}"
+        return f"{Path(self.preset).stem}-{medium}-{self.devices}{case}"
 
     @property
     def clocks(self) -> tuple[float, ...]:
@@ -69,7 +70,7 @@ class Bench:
     def about(self) -> dict[str, Any]:
         """What belongs beside every result."""
         return {
-            "preset": load_kind(self.setting.preset).name,
+            "preset": Path(self.setting.preset).stem,
             "medium": self.wanted.medium,
             "devices": self.lab.devices,
             "clocks": self.setting.clocks,
@@ -97,7 +98,7 @@ def bench(setting: Setting, say: Say) -> Iterator[Bench]:
         BadConfiguration: not root, no iproute2.
         Unavailable: this machine cannot emulate it.
     """
-    preset = load_kind(setting.preset).preset
+    preset = load_kind(setting.preset)
     if setting.medium:
         preset = preset.model_copy(update={"medium": setting.medium})
     say("measuring this machine")

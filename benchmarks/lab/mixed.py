@@ -38,9 +38,7 @@ def run(home: str, models: Sequence[str], repeat: int) -> dict[str, Any]:
         BadRequest: there is no such home, or its computers have different bandwidths.
     """
     presets = [
-        load_kind(kind).preset
-        for kind, count in EXAMPLES.get(home, {}).items()
-        for _ in range(count)
+        load_kind(kind) for kind, count in EXAMPLES.get(home, {}).items() for _ in range(count)
     ]
     rates = [each.mbps for each in presets]
     if not rates or max(rates) > (1 + _EQUAL) * min(rates):

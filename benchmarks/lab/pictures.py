@@ -20,12 +20,10 @@ from models.catalogue.loading import network_of
 from models.graph.graph import Graph
 from models.onnx_file.importer import load_graph
 from models.run.reference import WholeModel, random_inputs
-from models.vision.end_to_end import EndToEnd
+from models.vision.box_lists import EndToEnd, RtDetr, YoloBoxes
 from models.vision.model_families import head_for, image_input, takes_pictures
 from models.vision.pixels import as_values
-from models.vision.rtdetr import RtDetr
 from models.vision.sidecar import Sidecar
-from models.vision.yolo_boxes import YoloBoxes
 
 PASSING = 0.01
 

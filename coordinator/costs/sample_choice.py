@@ -66,7 +66,10 @@ class Sampling:
         self.spent_s = 0.0
         self.measured: list[tuple[Sample, Mapping[str, float]]] = []
         self._rng = random.Random(seed)  # noqa: S311 - samples, not secrets
-        self._queue = _interleaved()
+        # Every kind as often as `COUNTS` says, evenly spread.
+        places = [(k + 0.5) / count for count in COUNTS.values() for k in range(count)]
+        kinds = [kind for kind, count in COUNTS.items() for _ in range(count)]
+        self._queue = [kind for _, kind in sorted(zip(places, kinds, strict=True))]
         self._asked = 0
         self._enough = False
 
@@ -97,8 +100,9 @@ class Sampling:
         if not runs:
             return
         self.measured.append((sample, runs))
-        if len(self.measured) % len(COUNTS) == 0:
-            self._check_enough()
+        rounds, more = divmod(len(self.measured), len(COUNTS))
+        if not more and rounds >= _ENOUGH_ROUNDS:
+            self._enough = 0 < fit(self.measured, {}).block_mape < _ENOUGH_MAPE
 
     def profile(self, fingerprint: Mapping[str, str]) -> DeviceProfile:
         """The device's profile from all measurements."""
@@ -118,17 +122,3 @@ class Sampling:
         largest, rate = max(sample.flop for sample, _ in self.measured), statistics.median(rates)
         wanted = max(rate * _TARGET_S, min(_TILE_FLOP, rate * _MOST_S))
         return max(_FIRST_FLOP, min(wanted, 8.0 * largest))
-
-    def _check_enough(self) -> None:
-        rounds = len(self.measured) // len(COUNTS)
-        if rounds >= _ENOUGH_ROUNDS:
-            profile = fit(self.measured, {})
-            self._enough = 0 < profile.block_mape < _ENOUGH_MAPE
-
-
-def _interleaved() -> list[str]:
-    """Every kind as often as `COUNTS` says, evenly spread."""
-    placed = [
-        ((index + 0.5) / count, kind) for kind, count in COUNTS.items() for index in range(count)
-    ]
-    return [kind for _, kind in sorted(placed)]

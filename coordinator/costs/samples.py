@@ -107,7 +107,8 @@ def _pool(rng: random.Random, flop: float) -> Measurable | None:
         return None
     channels, rows, width = size
     sketch = ProgramBuilder(1, channels, max(rows, kernel), width)
-    sketch.pool(kernel, stride, rng.choice(("MaxPool", "MaxPool", "AveragePool")))
+    op = rng.choice(("MaxPool", "MaxPool", "AveragePool"))
+    sketch.add(op, kernel_shape=[kernel] * 2, strides=[stride] * 2)
     return sketch.measurable()
 
 
@@ -117,9 +118,9 @@ def _elementwise(rng: random.Random, flop: float) -> Measurable | None:
         return None
     sketch = ProgramBuilder(1, *size)
     if rng.random() < 0.5:
-        sketch.join(sketch.extra_input(1, *size))
+        sketch.add("Add", sketch.extra_input(1, *size))
     else:
-        sketch.activation(rng.choice(("Relu", "LeakyRelu")))
+        sketch.add(rng.choice(("Relu", "LeakyRelu")))
     return sketch.measurable()
 
 
@@ -140,13 +141,12 @@ def _concat(rng: random.Random, flop: float) -> Measurable | None:
     sketch = ProgramBuilder(1, channels, max(2, rows // 2 * 2), max(2, width // 2 * 2))
     what = rng.choice(("concat", "concat", "space to depth", "transpose"))
     if what == "concat":
-        sketch.concat(
-            sketch.extra_input(1, channels, max(2, rows // 2 * 2), max(2, width // 2 * 2))
-        )
+        other = sketch.extra_input(1, channels, max(2, rows // 2 * 2), max(2, width // 2 * 2))
+        sketch.add("Concat", other, axis=1)
     elif what == "transpose":
-        sketch.transpose()
+        sketch.add("Transpose", perm=[0, 2, 3, 1])  # as where tokens are made of a map
     else:
-        sketch.space_to_depth()
+        sketch.add("SpaceToDepth", blocksize=2)
     return sketch.measurable()
 
 
@@ -161,14 +161,14 @@ def _softmax(rng: random.Random, flop: float) -> Measurable | None:
     if heads * rows * keys > _MOST_ELEMENTS:
         return None
     sketch = ProgramBuilder(1, heads, rows, keys)
-    sketch.softmax()
+    sketch.add("Softmax", axis=-1)
     return sketch.measurable()
 
 
 def _layer_norm(rng: random.Random, flop: float) -> Measurable | None:
     width = rng.choice(_TOKEN_WIDTHS)
     sketch = ProgramBuilder(1, _tokens(rng, flop, float(width)), width)
-    sketch.layer_norm(width)
+    sketch.add("LayerNormalization", sketch.weight(width), sketch.weight(width), axis=-1)
     return sketch.measurable()
 
 
@@ -177,7 +177,7 @@ def _product(rng: random.Random, flop: float) -> Measurable | None:
     if rng.random() < 0.6:
         width, outputs = rng.choice(_TOKEN_WIDTHS), rng.choice((*_TOKEN_WIDTHS, 2304, 3072))
         sketch = ProgramBuilder(1, _tokens(rng, flop, 2.0 * width * outputs), width)
-        sketch.linear(width, outputs)
+        sketch.add("MatMul", sketch.weight(width, outputs))
         return sketch.measurable()
     heads, keys, width = rng.choice(_HEADS), rng.choice(_TOKENS), rng.choice(_HEAD_WIDTHS)
     queries = _tokens(rng, flop, 2.0 * heads * keys * width)
@@ -185,7 +185,7 @@ def _product(rng: random.Random, flop: float) -> Measurable | None:
         return None
     inner, outer = rng.choice(((width, keys), (keys, width)))
     sketch = ProgramBuilder(1, heads, queries, inner)
-    sketch.multiply(sketch.extra_input(1, heads, inner, outer))
+    sketch.add("MatMul", sketch.extra_input(1, heads, inner, outer))
     return sketch.measurable()
 
 
@@ -205,7 +205,7 @@ def _gemm(rng: random.Random, flop: float) -> Measurable | None:
     inputs = rng.choice((256, 512, 1024, 2048, 4096, 6272, 12544))
     outputs = min(max(round(flop / (2 * inputs)), 10), 4096, _MOST_WEIGHTS // inputs)
     sketch = ProgramBuilder(1, inputs)
-    sketch.gemm(outputs)
+    sketch.add("Gemm", sketch.weight(outputs, inputs), sketch.weight(outputs), transB=1)
     return sketch.measurable()
 
 
@@ -236,44 +236,44 @@ def _layer(rng: random.Random, flop: float) -> Measurable | None:
         tokens = _tokens(rng, flop, 16.0 * width * width)
         sketch = ProgramBuilder(1, tokens, width)
         entry = sketch.extra_input(1, tokens, width)
-        sketch.layer_norm(width)
+        sketch.add("LayerNormalization", sketch.weight(width), sketch.weight(width), axis=-1)
         for inputs, outputs in ((width, 4 * width), (4 * width, width)):
-            sketch.linear(inputs, outputs)
-            sketch.bias(outputs)
+            sketch.add("MatMul", sketch.weight(inputs, outputs))
+            sketch.add("Add", sketch.weight(outputs))
             if outputs > width:
                 sketch.gelu()
-        sketch.join(entry)
+        sketch.add("Add", entry)
         return sketch.measurable()
     heads, keys, width = rng.choice(_HEADS), rng.choice(_TOKENS), rng.choice(_HEAD_WIDTHS)
     queries = _tokens(rng, flop, 4.0 * heads * keys * width)
     if heads * queries * max(keys, width) > _MOST_ELEMENTS:
         return None
     sketch = ProgramBuilder(1, heads, queries, width)
-    sketch.multiply(sketch.extra_input(1, heads, width, keys))
-    sketch.with_number("Mul", width**-0.5)
-    sketch.softmax()
-    sketch.multiply(sketch.extra_input(1, heads, keys, width))
+    sketch.add("MatMul", sketch.extra_input(1, heads, width, keys))
+    sketch.add("Mul", sketch.constant(width**-0.5))
+    sketch.add("Softmax", axis=-1)
+    sketch.add("MatMul", sketch.extra_input(1, heads, keys, width))
     return sketch.measurable()
 
 
 def _plain(sketch: ProgramBuilder, layers: int) -> None:
-    channels = sketch.channels[sketch.last]
+    channels = sketch.channels
     for _ in range(layers):
         sketch.conv(channels, 3)
-        sketch.activation()
-    sketch.pool()
+        sketch.add("Relu")
+    sketch.add("MaxPool", kernel_shape=[2, 2], strides=[2, 2])
 
 
 def _normalised(sketch: ProgramBuilder, layers: int) -> None:
-    channels = sketch.channels[sketch.last]
+    channels = sketch.channels
     for layer in range(layers):
         sketch.conv(channels, 3 if layer % 2 else 1)
         sketch.norm()
-        sketch.activation("LeakyRelu", alpha=0.1)
+        sketch.add("LeakyRelu", alpha=0.1)
 
 
 def _residual(sketch: ProgramBuilder, layers: int) -> None:
-    channels = sketch.channels[sketch.last]
+    channels = sketch.channels
     _, _, rows, width = sketch.shape
     entry = sketch.extra_input(1, channels, rows - 2, width)
     narrow = channels // 4
@@ -281,9 +281,9 @@ def _residual(sketch: ProgramBuilder, layers: int) -> None:
         sketch.conv(outputs, kernel)
         sketch.norm()
         if outputs == narrow:
-            sketch.activation()
-    sketch.join(entry)
-    sketch.activation()
+            sketch.add("Relu")
+    sketch.add("Add", entry)
+    sketch.add("Relu")
 
 
 DRAWS: Mapping[str, Callable[[random.Random, float], Measurable | None]] = {

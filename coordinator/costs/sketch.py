@@ -37,7 +37,7 @@ class Measurable:
 
 
 class ProgramBuilder:
-    """A chain of layers being built; every method appends one and returns its output.
+    """A chain of layers being built, `channels` wide where the last convolution made it so.
 
     Maps are (1, C, H, W), tokens (1, tokens, width) or by heads (1, heads, tokens, width); float32.
     """
@@ -45,112 +45,66 @@ class ProgramBuilder:
     def __init__(self, *shape: int) -> None:
         self._nodes: list[Any] = []
         self._weights: dict[str, tuple[int, ...]] = {}
-        self._settings: dict[str, np.ndarray] = {}
+        self._constants: dict[str, np.ndarray] = {}
         self.shape = shape
         self._inputs = {_INPUT: shape}
-        self.channels: dict[str, int] = {_INPUT: shape[1]}
+        self.channels = shape[1]
         self.last = _INPUT
 
     def extra_input(self, *shape: int) -> str:
         """Another input of the program."""
         name = f"{_INPUT}{len(self._inputs)}"
         self._inputs[name] = shape
-        self.channels[name] = shape[1]
         return name
 
-    def conv(self, channels: int, kernel: int, stride: int = 1, groups: int = 1) -> str:
+    def conv(self, channels: int, kernel: int, stride: int = 1, groups: int = 1) -> None:
         """A convolution with bias, as a tile from the middle of a map has it: padded on the left
         and right so that stride 1 keeps the width, but not above or below.
         """
-        x, side = self.last, kernel // 2
-        weight = self._weight(channels, self.channels[x] // groups, kernel, kernel)
+        side, inputs = kernel // 2, self.channels // groups
+        weights = self.weight(channels, inputs, kernel, kernel), self.weight(channels)
         pads = [0, side, 0, side]
-        attributes = {"strides": [stride] * 2, "pads": pads, "group": groups}
-        return self._add("Conv", (x, weight, self._weight(channels)), channels, **attributes)
+        self.add("Conv", *weights, strides=[stride] * 2, pads=pads, group=groups)
+        self.channels = channels
 
-    def pool(self, kernel: int = 2, stride: int = 2, op: str = "MaxPool") -> str:
-        """A pool without padding."""
-        attributes = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2}
-        return self._add(op, (self.last,), self.channels[self.last], **attributes)
-
-    def activation(self, op: str = "Relu", **attributes: Any) -> str:
-        """A unary elementwise operator."""
-        return self._add(op, (self.last,), self.channels[self.last], **attributes)
-
-    def norm(self) -> str:
+    def norm(self) -> None:
         """Batch normalisation."""
-        channels = self.channels[self.last]
-        weights = tuple(self._weight(channels) for _ in range(4))
-        return self._add("BatchNormalization", (self.last, *weights), channels)
+        self.add("BatchNormalization", *(self.weight(self.channels) for _ in range(4)))
 
-    def join(self, other: str, op: str = "Add") -> str:
-        """An elementwise operator on the chain and another tensor of the same shape."""
-        return self._add(op, (self.last, other), self.channels[self.last])
-
-    def concat(self, other: str) -> str:
-        """The chain and another map, concatenated along the channels."""
-        channels = self.channels[self.last] + self.channels[other]
-        return self._add("Concat", (self.last, other), channels, axis=1)
-
-    def space_to_depth(self) -> str:
-        """Moves every 2x2 of the map into channels."""
-        return self._add("SpaceToDepth", (self.last,), 4 * self.channels[self.last], blocksize=2)
-
-    def transpose(self) -> str:
-        """The channels of a map last, as where tokens are made of it."""
-        return self._add("Transpose", (self.last,), self.shape[2], perm=[0, 2, 3, 1])
-
-    def softmax(self) -> str:
-        """Softmax over the last axis."""
-        return self._add("Softmax", (self.last,), self.channels[self.last], axis=-1)
-
-    def layer_norm(self, width: int) -> str:
-        """Layer normalisation over the last axis, which has this width."""
-        inputs = (self.last, self._weight(width), self._weight(width))
-        return self._add("LayerNormalization", inputs, self.channels[self.last], axis=-1)
-
-    def linear(self, width: int, outputs: int) -> str:
-        """A product of tokens of this width with weights."""
-        inputs = (self.last, self._weight(width, outputs))
-        return self._add("MatMul", inputs, self.channels[self.last])
-
-    def bias(self, width: int) -> str:
-        """Weights of this width added to the last axis."""
-        return self._add("Add", (self.last, self._weight(width)), self.channels[self.last])
-
-    def with_number(self, op: str, number: float) -> str:
-        """An elementwise operator with a constant number."""
-        name = self._setting(np.array(number, np.float32))
-        return self._add(op, (self.last, name), self.channels[self.last])
-
-    def gelu(self) -> str:
+    def gelu(self) -> None:
         """The activation of transformers, as exporters write it [Hendrycks and Gimpel, 2016]."""
         x = self.last
-        self.with_number("Div", 2**0.5)
-        self.activation("Erf")
-        self.with_number("Add", 1.0)
-        self.join(x, "Mul")
-        return self.with_number("Mul", 0.5)
+        self.add("Div", self.constant(2**0.5))
+        self.add("Erf")
+        self.add("Add", self.constant(1.0))
+        self.add("Mul", x)
+        self.add("Mul", self.constant(0.5))
 
-    def multiply(self, other: str) -> str:
-        """A product with another tensor, as in attention."""
-        return self._add("MatMul", (self.last, other), self.channels[self.last])
-
-    def resize(self, mode: str) -> str:
+    def resize(self, mode: str) -> None:
         """The map at twice its rows and columns."""
-        scales = self._setting(np.array([1, 1, 2, 2], dtype=np.float32))
         coordinates = "asymmetric" if mode == "nearest" else "half_pixel"
         attributes = {"mode": mode, "coordinate_transformation_mode": coordinates}
         if mode == "nearest":
             attributes["nearest_mode"] = "floor"
-        inputs = (self.last, "", scales)
-        return self._add("Resize", inputs, self.channels[self.last], **attributes)
+        self.add("Resize", "", self.constant([1, 1, 2, 2]), **attributes)
 
-    def gemm(self, outputs: int) -> str:
-        """A fully connected layer over a vector."""
-        weight = self._weight(outputs, self.channels[self.last])
-        inputs = (self.last, weight, self._weight(outputs))
-        return self._add("Gemm", inputs, outputs, transB=1)
+    def add(self, op: str, *others: str, **attributes: Any) -> None:
+        """Any operator on the chain and these other tensors."""
+        inputs, output = [self.last, *others], f"t{len(self._nodes)}"
+        self._nodes.append(helper.make_node(op, inputs, [output], name=output, **attributes))
+        self.last = output
+
+    def weight(self, *dims: int) -> str:
+        """A weight of this shape."""
+        name = f"w{len(self._weights)}"
+        self._weights[name] = dims
+        return name
+
+    def constant(self, values: float | Sequence[float]) -> str:
+        """A constant of these values."""
+        name = f"s{len(self._constants)}"
+        self._constants[name] = np.array(values, np.float32)
+        return name
 
     def measurable(self) -> Measurable:
         """The finished program."""
@@ -172,31 +126,14 @@ class ProgramBuilder:
             for name, dims in shapes.items()
         ]
         output = helper.make_tensor_value_info(self.last, TensorProto.FLOAT, None)
-        settings = [numpy_helper.from_array(each, name) for name, each in self._settings.items()]
+        known = [numpy_helper.from_array(each, name) for name, each in self._constants.items()]
         model = helper.make_model(
-            helper.make_graph(self._nodes, "sample", inputs, [output], settings),
+            helper.make_graph(self._nodes, "sample", inputs, [output], known),
             opset_imports=[helper.make_opsetid("", _OPSET)],
         )
         zeros = {name: np.broadcast_to(np.float32(0), dims) for name, dims in self._weights.items()}
-        constants = {**zeros, **self._settings}
+        constants = {**zeros, **self._constants}
         return replace(load_graph(model), inputs=tuple(self._inputs), constants=constants)
-
-    def _setting(self, array: np.ndarray) -> str:
-        name = f"s{len(self._settings)}"
-        self._settings[name] = array
-        return name
-
-    def _weight(self, *dims: int) -> str:
-        name = f"w{len(self._weights)}"
-        self._weights[name] = dims
-        return name
-
-    def _add(self, op: str, inputs: Sequence[str], channels: int, **attributes: Any) -> str:
-        output = f"t{len(self._nodes)}"
-        self._nodes.append(helper.make_node(op, list(inputs), [output], name=output, **attributes))
-        self.channels[output] = channels
-        self.last = output
-        return output
 
 
 class _Nameless(BlobSource):

@@ -56,7 +56,9 @@ def _looked_at(examined: Examined, patient: Patient) -> Iterator[_Row]:
     condition = patient.condition
     yield _Row("connection", ("not_examined",), f"answers in {patient.round_trip_s * 1e3:.1f} ms")
     yield _Row("results", ("quarantined",), "compared with the coordinator's")
-    yield _Row("power", ("under_voltage",), _flags(condition.power_flags))
+    flags = condition.power_flags
+    power = f"firmware flags {flags:#x}" if flags else "no low voltage reported"
+    yield _Row("power", ("under_voltage",), power)
     heat = f"{patient.celsius:.0f} °C" if patient.celsius else "not reported"
     yield _Row("temperature", ("throttled",), heat)
     yield _Row("governor", ("governor",), condition.governor or "not reported")
@@ -67,8 +69,13 @@ def _looked_at(examined: Examined, patient: Patient) -> Iterator[_Row]:
     yield _Row("clock", ("clock_skew",), f"{patient.ahead_s:+.1f} s")
     cable = ("wifi_power_saving", "slow_cable", "wrong_interface")
     yield _Row("network", cable, _interface(patient))
-    yield _Row("packets", ("packet_loss", "link_flaps"), _packets(patient))
-    yield _neighbours(examined, patient)
+    sent, resent = condition.segments_sent, condition.segments_resent
+    packets = f"{resent} of {sent} were sent again since it started" if sent else "not reported"
+    yield _Row("packets", ("packet_loss", "link_flaps"), packets)
+    there = {each.id for each in examined.patients} - {patient.id}
+    missed = there & patient.unreached.keys()
+    reached = f"reaches {len(there) - len(missed)} of {len(there)}"
+    yield _Row("neighbours", (), reached, "error" if missed else "ok")
     if examined.listened and condition.announced and patient.source != "host":
         heard = "heard" if patient.heard else "not heard"
         state: State = "ok" if patient.heard else "warning"
@@ -80,13 +87,6 @@ def _looked_at(examined: Examined, patient: Patient) -> Iterator[_Row]:
     yield _Row("coordinators", (), seen, "warning" if others else "ok")
     if patient.newer_members:
         yield _Row("members", (), "has a newer list", "warning")
-
-
-def _neighbours(examined: Examined, patient: Patient) -> _Row:
-    there = {each.id for each in examined.patients} - {patient.id}
-    missed = there & patient.unreached.keys()
-    seen = f"reaches {len(there) - len(missed)} of {len(there)}"
-    return _Row("neighbours", (), seen, "error" if missed else "ok")
 
 
 def _engine(patient: Patient) -> str:
@@ -103,10 +103,6 @@ def _engine(patient: Patient) -> str:
     return f"{patient.engine}{faster if patient.engine_speedup else ''}{limits}{refused}"
 
 
-def _flags(flags: int) -> str:
-    return f"firmware flags {flags:#x}" if flags else "no low voltage reported"
-
-
 def _free(free: int, total: int) -> str:
     return f"{megabytes(free)} of {megabytes(total)} free" if total else "not reported"
 
@@ -117,8 +113,3 @@ def _interface(patient: Patient) -> str:
         return "this machine" if patient.is_loopback else "not reported"
     speed = "Wi-Fi" if used.wireless else f"{used.mbps} Mbit/s" if used.mbps else "cable"
     return f"{used.name}, {speed}{', Energy-Efficient Ethernet' if used.saves_energy else ''}"
-
-
-def _packets(patient: Patient) -> str:
-    sent, resent = patient.condition.segments_sent, patient.condition.segments_resent
-    return f"{resent} of {sent} were sent again since it started" if sent else "not reported"

@@ -24,7 +24,11 @@ def findings(examined: Examined) -> Iterator[Finding]:
     yield from _unheard(examined)
     yield from _pairs(examined.patients)
     yield from _shared(examined.patients)
-    yield from _stale(examined.patients)
+    newer = [patient.name for patient in examined.patients if patient.newer_members]
+    if newer:
+        cause = f"{', '.join(newer)} have a newer list of members than this coordinator, and "
+        cause += "accept the devices on that list"
+        yield Finding("stale_members", "warning", "", cause, CONFIRM)
     yield from _loopback(examined.patients)
     for absent in examined.absent:
         yield _absence(absent)
@@ -99,15 +103,6 @@ def _shared(patients: tuple[Patient, ...]) -> Iterator[Finding]:
             cure = "Stop it; if it is not yours, make a new cluster "
             cure += "(`imbrex cluster init --replace`)"
         yield Finding("shared_devices", "warning", "", cause, cure)
-
-
-def _stale(patients: tuple[Patient, ...]) -> Iterator[Finding]:
-    """Devices with a newer list of members than this coordinator's."""
-    knowing = [patient.name for patient in patients if patient.newer_members]
-    if knowing:
-        cause = f"{', '.join(knowing)} have a newer list of members than this coordinator, and "
-        cause += "accept the devices on that list"
-        yield Finding("stale_members", "warning", "", cause, CONFIRM)
 
 
 def _pairs(patients: tuple[Patient, ...]) -> Iterator[Finding]:

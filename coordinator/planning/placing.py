@@ -14,12 +14,11 @@ busy.
 import bisect
 import itertools
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 from coordinator.costs.cluster import Cluster, Planner
 from coordinator.planning.finish import finished
-from coordinator.planning.free_memory import Room, Rooms
 from coordinator.planning.geometry.layouts import Configuration, UnitTile, divider_of
 from coordinator.planning.legal import check_plan
 from coordinator.planning.plan_memory import (
@@ -52,6 +51,43 @@ from protos.wire.facts import DeviceId
 # What programs need beside weights is estimated: by what is too much for a device, all get less, so
 # many times.
 _CORRECTIONS = 4
+
+
+@dataclass(slots=True)
+class _Room:
+    """What is left on a device while weights are placed: bytes for `weights`, and of `memory` for
+    everything. `relaid` is what its engine can lay out anew for one program, `activations` the most
+    of any so far.
+    """
+
+    weights: float
+    memory: float
+    relaid: float
+    activations: float = 0.0
+
+    @property
+    def left(self) -> float:
+        """Bytes of weights that another program can have."""
+        return max(0.0, min(self.weights, self.memory - PROGRAM_BYTES))
+
+    def takes(self, tile: UnitTile, program: Sequence[UnitTile] = ()) -> bool:
+        """Whether it has room for a tile as part of a program with others, or in its own."""
+        relaid = sum(each.relaid_bytes for each in (*program, tile))
+        fits = tile.weight_bytes <= self.weights and relaid <= self.relaid
+        return fits and self._memory_for(tile, begins=not program) <= self.memory
+
+    def take(self, tile: UnitTile, *, begins: bool) -> None:
+        """Gives it the room."""
+        self.memory -= self._memory_for(tile, begins=begins)
+        self.weights -= tile.weight_bytes
+        self.activations = max(self.activations, _activation_bytes(tile))
+
+    def _memory_for(self, tile: UnitTile, *, begins: bool) -> float:
+        more = max(0.0, _activation_bytes(tile) - self.activations)
+        return tile.weight_bytes + more + begins * PROGRAM_BYTES
+
+
+_Rooms = dict[DeviceId, _Room]
 
 
 def within_memory(planner: Planner, *, in_groups: bool = True) -> Planner:
@@ -132,7 +168,13 @@ class _Placing:
 
         @cache
         def fitting(count: int) -> list[Block] | None:
-            return self._fitting(frozenset(order[:count]))
+            # No device holds much more than an equal share if that is possible.
+            staged = frozenset(order[:count])
+            held = sum(size for k, size in enumerate(self._held) if k not in staged)
+            held += sum(self._once_bytes(self.plan.blocks[k]) for k in staged)
+            share = held / len(self._devices)
+            fits = (self._corrected(staged, share * level) for level in LEVELS)
+            return next((blocks for blocks in fits if blocks is not None), None)
 
         # The more blocks are stages, the less is held twice, but the worse stages may fit.
         counts = range(len(heavy), len(order) + 1)
@@ -156,16 +198,6 @@ class _Placing:
     def _once_bytes(self, block: Block) -> int:
         return sum(whole.weight_bytes for whole in self._wholes[block.start : block.stop])
 
-    def _fitting(self, staged: Collection[int]) -> list[Block] | None:
-        """The plan's blocks, of which these become stages; None if that does not fit. No device
-        holds much more than an equal share if that is possible.
-        """
-        held = sum(size for k, size in enumerate(self._held) if k not in staged)
-        held += sum(self._once_bytes(self.plan.blocks[k]) for k in staged)
-        share = held / len(self._devices)
-        fits = (self._corrected(staged, share * level) for level in LEVELS)
-        return next((blocks for blocks in fits if blocks is not None), None)
-
     def _corrected(self, staged: Collection[int], most: float) -> list[Block] | None:
         """The same, if no device holds more than `most` bytes of weights."""
         margin = 0.0
@@ -188,16 +220,16 @@ class _Placing:
             default=0.0,
         )
 
-    def _rooms(self, staged: Collection[int], most: float, margin: float) -> Rooms:
+    def _rooms(self, staged: Collection[int], most: float, margin: float) -> _Rooms:
         """What the blocks that stay as they are leave."""
         kept = tuple(block for k, block in enumerate(self.plan.blocks) if k not in staged)
         needed = needs(self.network, replace(self.plan, blocks=kept))
-        rooms: Rooms = {}
+        rooms: _Rooms = {}
         for name, device in self._devices.items():
             need = needed.get(name, Need())
             held, activations = sum(need.weights.values()), need.activation_bytes
             used = held + activations + need.programs * PROGRAM_BYTES + PROCESS_BYTES + margin
-            rooms[name] = Room(
+            rooms[name] = _Room(
                 min(weight_room_bytes(device), most) - held,
                 device.memory_bytes - used if device.memory_bytes else float("inf"),
                 relaid_room_of(device) - margin / PEAK_OVER_WEIGHTS,
@@ -205,9 +237,14 @@ class _Placing:
             )
         return rooms
 
-    def _made(self, staged: Collection[int], rooms: Rooms) -> list[Block] | None:
+    def _made(self, staged: Collection[int], rooms: _Rooms) -> list[Block] | None:
         """The same in these rooms."""
-        kept = {name for k in range(len(self._held)) if k not in staged for name in self._on(k)}
+        kept = {
+            name
+            for k in range(len(self._held))
+            if k not in staged
+            for name in self.plan.blocks[k].devices
+        }
         if any(min(rooms[name].weights, rooms[name].memory) < 0 for name in kept):
             return None
         found: list[Block] = []
@@ -228,10 +265,7 @@ class _Placing:
             found += stages
         return found
 
-    def _on(self, index: int) -> tuple[DeviceId, ...]:
-        return self.plan.blocks[index].devices
-
-    def _stages(self, start: int, stop: int, rooms: Rooms) -> list[Block] | None:
+    def _stages(self, start: int, stop: int, rooms: _Rooms) -> list[Block] | None:
         """Units on one device after the other; what they need is taken from `rooms`."""
         found: list[Block] = []
         home: DeviceId | None = None
@@ -260,7 +294,7 @@ class _Placing:
         tile = Tile(name, {each: Box.whole(shape(each)) for each in outputs})
         return Block(start, stop, (tile,), barrier=False)
 
-    def _sliced(self, index: int, rooms: Rooms) -> Block | None:
+    def _sliced(self, index: int, rooms: _Rooms) -> Block | None:
         """A unit in slices of its channels, on as many devices as possible."""
         unit, weights = self.network.units[index], self._wholes[index].weight_bytes
         if CHANNELS not in self._divider.splits(unit):
@@ -310,3 +344,7 @@ def _missing(what: str, weights: float, where: str, room: float) -> TooLittleMem
 def _refused(cause: str) -> TooLittleMemory:
     cure = "Add devices, or raise the workers' memory limit."
     return TooLittleMemory(cause=cause, cure=cure)
+
+
+def _activation_bytes(tile: UnitTile) -> int:
+    return max((work.input_bytes + work.output_bytes for work in tile.work), default=0)

@@ -41,7 +41,9 @@ def guarded(planner: Planner) -> Planner:
 def broken(planner: Planner, error: Exception) -> BrokenPlanner:
     """What a planner, or the check of its plan, raised."""
     told = f"fails: {type(error).__name__}: {error}"
-    return BrokenPlanner(planner, told, raised_at(error, _file(planner)) or defined_at(planner))
+    code = _code(planner)
+    where = raised_at(error, code.co_filename if code else "") or defined_at(planner)
+    return BrokenPlanner(planner, told, where)
 
 
 def raised_at(error: BaseException, file: str) -> str:
@@ -69,11 +71,6 @@ def name_of(planner: Planner) -> str:
     if isinstance(planner, functools.partial):
         return name_of(planner.func)
     return str(getattr(planner, "__name__", type(planner).__name__))
-
-
-def _file(planner: Planner) -> str:
-    code = _code(planner)
-    return code.co_filename if code else ""
 
 
 def _code(planner: Planner) -> CodeType | None:

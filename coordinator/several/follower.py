@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -17,16 +18,15 @@ from coordinator.library.sharing import ModelsChanged, Sharing
 from coordinator.several import listed
 from coordinator.several.borrowing import fetch, reserved, size_of, verify
 from coordinator.several.lender import Lender
-from coordinator.several.listed import ListedFile, ListedFiles
-from coordinator.several.shared_store import SharedStore
-from coordinator.several.survey import Survey, Version, survey
+from coordinator.several.listed import Listed, ListedFile, ListedFiles
+from coordinator.several.shared_store import SharedStore, files_of, is_as_marked
 from coordinator.several.where import ADDRESS, own_address, sources
 from coordinator.trust.cluster_state import COORDINATORS, DEFAULTS, MODELS, Entries
 from coordinator.trust.trust import Trust
 from models.catalogue.installed import Store
 from models.tensors.memory import megabytes
 from models.vision.heads import TASKS
-from protos.errors import ImbrexError, Unavailable
+from protos.errors import BadRequest, ImbrexError, Unavailable
 
 # How often the folder and the state are looked at.
 LOOK_S = 0.5
@@ -40,6 +40,22 @@ ADDRESS_S = 60.0
 MOST_FETCHES = 4
 
 log = structlog.get_logger(__name__)
+
+_Version = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _Survey:
+    """Versions in the folder: those of the cluster, with the folder of each; those that it does not
+    list (yet), with their files; those that were removed; those of the cluster that were changed
+    here, and what is wrong with them; and what is wrong with others.
+    """
+
+    here: dict[_Version, Path] = field(default_factory=dict)
+    unlisted: dict[_Version, ListedFiles] = field(default_factory=dict)
+    removed: list[_Version] = field(default_factory=list)
+    edited: dict[_Version, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
 
 
 class Follower(Sharing):
@@ -57,8 +73,8 @@ class Follower(Sharing):
         self._port = port
         self._announcements = announcements
         self._lender = Lender(certified.credentials, host, port)
-        self._found = Survey()
-        self._listed: Mapping[Version, ListedFiles] = {}
+        self._found = _Survey()
+        self._listed: Mapping[_Version, ListedFiles] = {}
         # What was there at the last look, and when the next one is due even if nothing changes.
         self._seen: tuple[Entries, Entries, float] | None = None
         self._look_s = 0.0
@@ -66,9 +82,9 @@ class Follower(Sharing):
         self._problems: list[str] = []
         # Of versions that are missing: why, when they are tried again and the pause after that,
         # and those that are fetched now.
-        self._why: dict[Version, str] = {}
-        self._again: dict[Version, tuple[float, float]] = {}
-        self._fetches: dict[Version, asyncio.Task[None]] = {}
+        self._why: dict[_Version, str] = {}
+        self._again: dict[_Version, tuple[float, float]] = {}
+        self._fetches: dict[_Version, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, state_dir: Path) -> None:
@@ -108,7 +124,7 @@ class Follower(Sharing):
             found.setdefault(name, {})[str(number)] = why
         return found
 
-    def _missing(self) -> dict[Version, ListedFiles]:
+    def _missing(self) -> dict[_Version, ListedFiles]:
         here = self._found.here
         return {each: files for each, files in self._listed.items() if each not in here}
 
@@ -194,10 +210,10 @@ class Follower(Sharing):
         if before.here.keys() != found.here.keys():
             self._announcements.announce(ModelsChanged())
 
-    def _list(self, unlisted: Mapping[Version, ListedFiles]) -> None:
+    def _list(self, unlisted: Mapping[_Version, ListedFiles]) -> None:
         """Lists versions that are new in this folder; one whose number is taken gets another."""
 
-        def add(entries: Entries) -> dict[Version, int]:
+        def add(entries: Entries) -> dict[_Version, int]:
             return {
                 version: listed.add(entries, *version, files)
                 for version, files in sorted(unlisted.items())
@@ -252,7 +268,7 @@ class Follower(Sharing):
                 # Also of one that is cancelled before it begins.
                 fetching.add_done_callback(partial(self._ended, version))
 
-    async def _try(self, version: Version, files: ListedFiles) -> None:
+    async def _try(self, version: _Version, files: ListedFiles) -> None:
         name, number = version
         try:
             await self._complete(version, files)
@@ -268,12 +284,12 @@ class Follower(Sharing):
             following_s = min(2 * pause_s, LAST_AGAIN_S)
             self._again[version] = (time.monotonic() + pause_s, following_s)
 
-    def _ended(self, version: Version, fetching: asyncio.Task[None]) -> None:
+    def _ended(self, version: _Version, fetching: asyncio.Task[None]) -> None:
         del self._fetches[version]
         if not fetching.cancelled() and (fault := fetching.exception()) is not None:
             log.error("fetching a model failed inside imbrex", version=version, exc_info=fault)
 
-    async def _complete(self, version: Version, files: ListedFiles) -> None:
+    async def _complete(self, version: _Version, files: ListedFiles) -> None:
         """Fetches what is missing of a version, and installs it.
 
         Raises:
@@ -288,7 +304,7 @@ class Follower(Sharing):
         await asyncio.to_thread(self._install, version, files)
         self._found.here[version] = self._store.root / version[0] / str(version[1])
 
-    async def _borrow(self, version: Version, file: ListedFile, target: Path) -> None:
+    async def _borrow(self, version: _Version, file: ListedFile, target: Path) -> None:
         if (own := self._lender.paths.get(file.sha256)) is not None:
             part = target.with_name(f"{target.name}.part")
             with reserved(part.parent, part, file.size_bytes - size_of(part)):
@@ -315,7 +331,7 @@ class Follower(Sharing):
             cure="It is tried again by itself",
         )
 
-    def _install(self, version: Version, files: ListedFiles) -> None:
+    def _install(self, version: _Version, files: ListedFiles) -> None:
         name, number = version
         incoming = self._store.incoming()
 
@@ -327,7 +343,7 @@ class Follower(Sharing):
         if not (self._store.root / name / str(number)).exists():
             self._store.put(name, write, lambda *_: number)
 
-    def _incoming(self, version: Version, name: str, file: ListedFile) -> str:
+    def _incoming(self, version: _Version, name: str, file: ListedFile) -> str:
         return f"{self._store.own_id}-{version[0]}-{version[1]}-{name}-{file.sha256[:32]}"
 
     def _forget_parts(self) -> None:
@@ -340,3 +356,43 @@ class Follower(Sharing):
         for each in (self._store.root / ".incoming").glob(f"{self._store.own_id}-*"):
             if not any(each.name.startswith(one) for one in wanted):
                 each.unlink(missing_ok=True)
+
+
+def survey(store: SharedStore, models: Mapping[str, Listed]) -> _Survey:
+    """What is in the folder. Files are read only if they may have changed since they were marked as
+    the cluster's.
+
+    Raises:
+        BadConfiguration, OSError: it cannot be read.
+    """
+    found = _Survey()
+    for name, installed in store.installed().items():
+        for number, path in installed.versions.items():
+            try:
+                _see(store, (name, number), path.parent, models.get(name), found)
+            except BadRequest as error:
+                found.problems.append(f"{name} {number}: {error.cause}")
+    return found
+
+
+def _see(
+    store: SharedStore, version: _Version, folder: Path, known: Listed | None, found: _Survey
+) -> None:
+    marked = store.marked(folder)
+    wanted = known.versions.get(version[1]) if known else None
+    is_fresh = marked is not None and is_as_marked(folder, marked)
+    files = marked if marked is not None and is_fresh else files_of(folder)
+    if wanted == files:
+        if not is_fresh:
+            store.mark(folder, files)
+        found.here[version] = folder
+    elif marked is not None and wanted is not None:
+        found.edited[version] = (
+            f"{version[0]} {version[1]} was changed here, and is another one at the other "
+            "coordinators: add it as a new version, or delete its folder to get theirs"
+        )
+        found.here[version] = folder
+    elif marked is not None and known is not None and version[1] <= known.newest:
+        found.removed.append(version)
+    else:
+        found.unlisted[version] = files

@@ -23,7 +23,11 @@ def own_address(store_url: str, host: str, port: int) -> str:
     """Where others reach what listens on `host:port`: if that is every address, the one from which
     this machine reaches the store of the cluster's state. Empty while there is no network.
     """
-    if not _is_every_address(host):
+    try:
+        is_every_address = ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        is_every_address = False  # a host's name
+    if not is_every_address:
         return _with_port(host, port)
     servers = [urlsplit(each) for each in StoreAddress(store_url).servers]
     if all(is_loopback(each.hostname or "") for each in servers):
@@ -46,13 +50,6 @@ def sources(coordinators: Entries, own_id: str) -> list[LendingCoordinator]:
         and _ID.fullmatch(each)
         and _ADDRESS.fullmatch(str(entry.get(ADDRESS, "")))
     ]
-
-
-def _is_every_address(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False  # a host's name
 
 
 def _with_port(host: str, port: int) -> str:

@@ -85,9 +85,13 @@ class Replicated(ClusterState):
         """Why changes are refused, and the copy's age; empty while the store answers."""
         if not self._failure:
             return ""
+        age = "of unknown age"
+        if self._seen is not None:
+            seconds = max(0, int((now_utc() - self._seen).total_seconds()))
+            age = f"{timedelta(seconds=seconds)} old"
         return (
             f"the cluster's state at {self.address.without_password} cannot be changed: "
-            f"{self._failure}; what is known here is {_age(self._seen)}"
+            f"{self._failure}; what is known here is {age}"
         )
 
     def change(self, names: Sequence[str], do: Callable[..., T]) -> T:
@@ -351,13 +355,6 @@ def _moment(text: object) -> datetime | None:
     with suppress(ValueError):
         return datetime.fromisoformat(str(text))
     return None
-
-
-def _age(seen: datetime | None) -> str:
-    if seen is None:
-        return "of unknown age"
-    age = timedelta(seconds=max(0, int((now_utc() - seen).total_seconds())))
-    return f"{age} old"
 
 
 _MOVE_AGAIN = "Put the state of one coordinator there (`imbrex cluster move-state URL --replace`)"

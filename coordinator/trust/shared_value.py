@@ -64,8 +64,8 @@ class Shared:
                 cause="the state there is another cluster's", cure="Name this cluster's servers"
             )
         there, here = (
-            int(get(GENERATION).get("members", {}).get("generation", 1))
-            for get in (self._document, known)
+            int(entries.get("members", {}).get("generation", 1))
+            for entries in (self.documents.get(GENERATION, {}), known(GENERATION))
         )
         if there < here:
             raise PeerViolation(
@@ -73,9 +73,6 @@ class Shared:
                 f"has generation {there}, the copy's {here}",
                 cure="Put the newest copy there (`imbrex cluster move-state URL --replace`)",
             )
-
-    def _document(self, name: str) -> Entries:
-        return self.documents.get(name, {})
 
 
 def dumped(shared: Shared) -> bytes:

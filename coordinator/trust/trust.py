@@ -22,9 +22,8 @@ from coordinator.trust.cluster_state import (
     Entries,
     read_entries,
 )
-from coordinator.trust.invitations import VALID_FOR, Invitations, use_up
 from coordinator.trust.open_state import open_state
-from coordinator.trust.roster import Member, Roster, admit, admit_signer
+from coordinator.trust.roster import VALID_FOR, Member, Roster, admit, admit_signer, invite, use_up
 from protos.daemon.files import write_atomically
 from protos.errors import BadConfiguration, BadRequest, ImbrexError, Infeasible, Unavailable
 from protos.rpc.channels import HOST, Caller
@@ -139,7 +138,6 @@ class Certified:
         self.authority = authority
         self.state = state
         self.roster = Roster(state)
-        self.invitations = Invitations(state)
         self._state_dir = state_dir
         self._id, _, self._name = name.partition(" ")
         path = state_dir / FOLDER / "coordinator.pem"
@@ -183,7 +181,10 @@ class Certified:
             Infeasible: too many are open.
             Unavailable: changes are impossible at present.
         """
-        secret = self.invitations.open(now_utc(), valid_for, coordinator=coordinator)
+        secret = self.state.change(
+            (INVITATIONS,),
+            lambda entries: invite(entries, now_utc(), valid_for, coordinator=coordinator),
+        )
         return Invitation(self._signer() or address, self.authority.fingerprint, secret)
 
     def _signer(self) -> str:

@@ -5,9 +5,10 @@ stays fast.
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -25,15 +26,21 @@ from imbrex.cli.options import (
     WireOption,
     known_wire,
 )
-from protos.errors import Unavailable
+from protos.errors import ImbrexError, PeerViolation, Unavailable
 
 if TYPE_CHECKING:
-    from coordinator.answers import DeviceStatus
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
+    from coordinator.answers import DeviceStatus, Diagnosis, Finding
     from imbrex.client import Client
 
 POLL_S = 0.2
+# How often `status --watch` asks.
+REFRESH_S = 1.0
 # Time to prepare a plan, weights included, on other devices, and to end requests.
 DRAIN_TIMEOUT_S = 600.0
+_STYLES = {"error": "bold red", "warning": "yellow", "note": "dim", "ok": "green"}
 
 
 def add_asking(app: typer.Typer) -> None:
@@ -142,10 +149,91 @@ def status(
         raise typer.BadParameter("--watch shows a table; use --json and --save without it")
     if save is not None and save.suffix.lower() != ".toml":
         raise typer.BadParameter(f"{save} is not a .toml file", param_hint="--save")
-    from imbrex.cli import status as command
+    from imbrex.client import Client
 
-    raise typer.Exit(
-        command.watch(url) if watch else command.status(url, save=save, as_json=as_json)
+    with Client(url) as client:
+        if watch:
+            _watch(client)
+        state = _state(client)
+        saved = save_cluster(client, save) if save is not None else []
+    terminal.tell(state, _report(state), as_json=as_json)
+    if saved and not as_json:
+        terminal.out().print(f"saved: {', '.join(map(str, saved))}")
+
+
+def save_cluster(client: "Client", target: Path) -> list[Path]:
+    """Writes the live cluster as a cluster file, its profiles beside it.
+
+    Raises:
+        BadConfiguration: a file cannot be written.
+        PeerViolation: the coordinator names files outside the folder.
+    """
+    from imbrex.described import write
+
+    described = client.cluster_files(target.stem[:64])
+    files = {target.parent / name: text for name, text in described.profiles.items()}
+    if any(path.name != name for path, name in zip(files, described.profiles, strict=True)):
+        raise PeerViolation(
+            cause=f"{client.shown} names profiles outside the folder of {target}",
+            cure="Run the same version of imbrex everywhere",
+        )
+    for path, text in {**files, target: described.file}.items():
+        write(path, text)
+    return [target, *files]
+
+
+def _watch(client: "Client") -> NoReturn:
+    """Shows the state until Ctrl-C; waits for a coordinator that goes away."""
+    from rich.live import Live
+    from rich.text import Text
+
+    pause = threading.Event()
+    with Live(Text("..."), console=terminal.out(), auto_refresh=False) as live:
+        while True:
+            try:
+                latest = _report(_state(client))
+            except ImbrexError as error:
+                latest = Text(str(error), style="yellow")
+            live.update(latest, refresh=True)
+            pause.wait(REFRESH_S)
+
+
+def _state(client: "Client") -> dict[str, Any]:
+    from imbrex.calls import plain
+
+    reason = client.not_ready_because()
+    return {
+        "url": client.shown,
+        "ready": not reason,
+        "reason": reason,
+        "devices": plain(client.devices()),
+        **plain(client.catalogue()),
+    }
+
+
+def _report(state: Mapping[str, Any]) -> "RenderableType":
+    from rich.console import Group
+    from rich.text import Text
+
+    from models.tensors.memory import megabytes
+
+    ready = Text("ready", "green") if state["ready"] else Text(state["reason"], "yellow")
+    devices = (
+        terminal.devices_table(state["devices"])
+        if state["devices"]
+        else Text("no devices; start `imbrex worker` on one")
+    )
+    return Group(
+        Text.assemble((state["url"], "bold"), "  ", ready),
+        "",
+        devices,
+        "",
+        terminal.models_table(state["models"]),
+        Text(
+            f"weights take {megabytes(state['weight_bytes'])}; beyond "
+            f"{megabytes(state['max_models_bytes'])}, unused models are unloaded",
+            style="dim",
+        ),
     )
 
 
@@ -160,9 +248,57 @@ def doctor(url: Url = URL, as_json: Json = False) -> None:
     imbrex doctor
     imbrex doctor --url http://pi-1:8460 --json
     """
-    from imbrex.cli import doctor as command
+    from imbrex.calls import plain
+    from imbrex.client import Client
 
-    raise typer.Exit(command.doctor(url, as_json=as_json))
+    with Client(url) as client, terminal.waiting("examining the cluster"):
+        found = client.doctor()
+    errors = sum(each.severity == "error" for each in found.findings)
+    if as_json:
+        terminal.print_json({"ok": not errors, **plain(found)})
+    else:
+        show_diagnosis(found, terminal.out())
+    raise typer.Exit(1 if errors else 0)
+
+
+def show_diagnosis(found: "Diagnosis", out: "Console") -> None:
+    """What was looked at on each device; then every cause once, each with its cure behind it."""
+    from rich.text import Text
+
+    for (device, address), rows in groupby(found.checks, lambda each: (each.device, each.address)):
+        where = f" ({address})" if address not in ("", device) else ""
+        out.print(Text(f"{device}{where}", style="bold"))
+        for each in rows:
+            state = Text(f"  {each.state:8}", style=_STYLES[each.state])
+            out.print(Text.assemble(state, (f"{each.what:14}{each.seen}", "")))
+        out.print()
+    for cause in _once(found.findings):
+        out.print()
+        out.print(cause)
+    if not found.findings:
+        out.print("no problem found")
+
+
+def _once(findings: "Sequence[Finding]") -> "list[Text]":
+    """Findings with the same code, cause and cure as one, which names all of its devices; of those
+    that only share the cure, the cure is told behind the last.
+    """
+    from rich.text import Text
+
+    causes: dict[tuple[str, str, str], dict[str, list[str]]] = {}
+    for each in findings:
+        same = causes.setdefault((each.severity, each.code, each.cure), {})
+        same.setdefault(each.cause, []).append(each.device)
+    told = []
+    for (severity, code, cure), by_cause in causes.items():
+        lines = Text()
+        for cause, devices in by_cause.items():
+            where = ", ".join(filter(None, devices))
+            lines.append(f"{severity:8} ", style=_STYLES[severity])
+            lines.append(f"{where}: {cause}\n" if where else f"{cause}\n")
+        lines.append(f"{'cure:':8} {cure} [{code}]", style="dim")
+        told.append(lines)
+    return told
 
 
 def drain(

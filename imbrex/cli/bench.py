@@ -60,18 +60,17 @@ def bench(models: Sequence[str], url: str, asked: MeasureOptions, form: OutputFo
 def as_json(found: Sequence[Found], there: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The documented object: of several models a list, and `there`, the devices."""
     called = {str(each["id"]): str(each["name"]) for each in there}
-    models = [_model(each, called) for each in found]
+    models = [
+        {
+            **each.about,
+            "baseline": {"samples_s": list(each.alone_s), **_quartiles(each.alone_s)},
+            "results": [result(case, each.about, called) for case in each.cases],
+        }
+        for each in found
+    ]
     prints = [{key: each[key] for key in _FINGERPRINT} for each in there]
     begin = models[0] if len(models) == 1 else {"models": models}
     return {**begin, "devices": prints, "provenance": provenance()}
-
-
-def _model(found: Found, called: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        **found.about,
-        "baseline": {"samples_s": list(found.alone_s), **_quartiles(found.alone_s)},
-        "results": [result(case, found.about, called) for case in found.cases],
-    }
 
 
 def result(

@@ -5,58 +5,42 @@ settings of the same names, which are only imported where a daemon's flags are r
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand
 
 from imbrex.cli.options import ConfigOption, StateDir, WireOption, known_wire
-
-if TYPE_CHECKING:
-    from protos.daemon.settings import DaemonSettings
+from protos.rooms import imported
 
 TextOption = Annotated[str | None, typer.Option()]
 NumberOption = Annotated[int | None, typer.Option()]
 FileOption = Annotated[Path | None, typer.Option(metavar="PEM")]
 Either = Annotated[bool | None, typer.Option()]
+_SETTINGS = {
+    "worker": "worker.settings:WorkerSettings",
+    "coordinator": "coordinator.settings:CoordinatorSettings",
+}
 JoinOnly = Annotated[bool, typer.Option("--join-only", help="Join, then exit without serving.")]
 
 
 def add_daemons(front: typer.Typer) -> None:
     """Adds the commands."""
-    front.command(cls=_Worker)(worker)
-    front.command(cls=_Coordinator)(coordinator)
+    front.command(cls=_Daemon)(worker)
+    front.command(cls=_Daemon)(coordinator)
 
 
 class _Daemon(TyperCommand):
     """A command whose flags say of themselves what the settings say."""
 
-    def settings(self) -> "type[DaemonSettings]":
-        """The daemon's settings."""
-        raise NotImplementedError
-
     def get_params(self, ctx: Any) -> list[Any]:
         """The flags with their help."""
-        fields = self.settings().model_fields
+        fields = imported(_SETTINGS[self.name or ""]).model_fields
         found: list[Any] = super().get_params(ctx)
         for each in found:
             if each.name in fields and not each.help:
                 each.help = _told(fields[each.name])
         return found
-
-
-class _Worker(_Daemon):
-    def settings(self) -> "type[DaemonSettings]":
-        from worker.settings import WorkerSettings
-
-        return WorkerSettings
-
-
-class _Coordinator(_Daemon):
-    def settings(self) -> "type[DaemonSettings]":
-        from coordinator.settings import CoordinatorSettings
-
-        return CoordinatorSettings
 
 
 def _told(field: Any) -> str:

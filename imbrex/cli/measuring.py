@@ -64,16 +64,17 @@ class Found:
 
     @property
     def same(self) -> bool:
-        """Whether all answers are the reference's."""
-        return all(self._same(case) for case in self.cases if not case.reason)
-
-    def _same(self, case: PlanSamples) -> bool:
-        """Whether its answers equal the reference's within what its wire and the model's precision
-        allow.
+        """Whether all answers equal the reference's within what their wire and the model's
+        precision allow.
         """
-        error = case.comparison.max_rel_error
-        is_exact = case.plan["wire"] == self.about["precision"] == "exact"
-        return error <= TOLERANCE if is_exact else isfinite(error)
+        is_exact = self.about["precision"] == "exact"
+        return all(
+            case.comparison.max_rel_error <= TOLERANCE
+            if is_exact and case.plan["wire"] == "exact"
+            else isfinite(case.comparison.max_rel_error)
+            for case in self.cases
+            if not case.reason
+        )
 
 
 def measure(client: Client, model: str, posed: Posed, asked: MeasureOptions) -> Found:

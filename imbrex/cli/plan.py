@@ -1,29 +1,87 @@
 """`imbrex plan`: the plan for a described cluster, or one of a running coordinator."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from coordinator.answers import Choice
-from coordinator.costs.cluster import Cluster, fastest
+from coordinator.costs.cluster import Cluster, Link, Planner, fastest
 from coordinator.library.naming import public_name
 from coordinator.planning.cluster_file import parse_cluster
 from coordinator.planning.plan_json import parse_plan, plan_json, save_plan
 from coordinator.planning.planners.propose import propose
+from coordinator.planning.planners.strategies import STRATEGIES
+from coordinator.planning.simulate.simulator import simulate
 from coordinator.plans.named import names as strategies
 from coordinator.plans.named import strategy
 from coordinator.plans.sent_plan import adopt
 from coordinator.serving.common.plan_picture import plan_svg
+from coordinator.tasks.plan import Plan
 from imbrex import terminal
-from imbrex.cli.alternatives import Situation, sentences
 from imbrex.described import find_planners_here, load_cluster, write
 from models.catalogue import catalogue, loading
 from models.cut.units import Network
 from models.tensors.precision import Wire
-from protos.errors import NotFound
+from protos.errors import ImbrexError, NotFound
 from protos.wire.facts import DeviceId
+
+# The smallest difference worth a sentence, about the error of predictions.
+_NOTABLE = 0.01
+_FASTER_LINK = 10
+_Announce = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Alternative:
+    """An alternative and its predicted latency; `reason` if it is impossible."""
+
+    what: str
+    latency_s: float = 0.0
+    reason: str = ""
+
+    def is_notable(self, now_s: float) -> bool:
+        """Whether it is notably faster."""
+        return not self.reason and self.latency_s < now_s * (1 - _NOTABLE)
+
+    def would(self, now_s: float) -> str:
+        """A part of a sentence."""
+        if self.reason:
+            return f"{self.what} cannot: {self.reason}"
+        change = self.latency_s / now_s - 1
+        told = "the same" if abs(change) < _NOTABLE / 2 else f"{change:+.0%}"
+        return f"{self.what} {terminal.duration(self.latency_s)} ({told})"
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A plan, the cluster that it is for, and the planner that made it. `scale`: what the plan was
+    told to take, over what it takes in a simulation of `cluster`, which does not know all that a
+    coordinator has learnt; alternatives are told in the plan's seconds.
+    """
+
+    network: Network
+    cluster: Cluster
+    plan: Plan
+    planner: Planner
+    scale: float = 1.0
+
+    @property
+    def now_s(self) -> float:
+        """The plan's predicted latency."""
+        return self.scale * self.plan.predicted_latency_s
+
+    def planned(
+        self, what: str, cluster: Cluster, planner: Planner | None = None, wire: Wire | None = None
+    ) -> _Alternative:
+        """The result with another cluster, planner or wire."""
+        try:
+            allowed = wire or self.plan.wire
+            plan = propose(planner or self.planner, self.network, cluster, allowed)
+        except ImbrexError as error:
+            return _Alternative(what, reason=error.cause)
+        return _Alternative(what, self.scale * plan.predicted_latency_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,3 +240,90 @@ def _called(cluster: Cluster, shown: Shown) -> Cluster:
         replace(each, id=DeviceId(ids.get(each.name, each.id))) for each in cluster.devices
     )
     return replace(cluster, devices=devices)
+
+
+def sentences(situation: Situation, step: _Announce) -> Iterator[str]:
+    """Sentences on the number of devices, other strategies, and options that would help."""
+    now_s = situation.now_s
+    numbers = [each.would(now_s) for each in _numbers(situation, step)]
+    used = len(situation.plan.devices)
+    if numbers:
+        yield (
+            f"Why {used} of {len(situation.cluster.devices)} devices: it takes "
+            f"{terminal.duration(now_s)}; planned by the same strategy, {_listed(numbers)}."
+        )
+    others: list[_Alternative] = []
+    for name, planner in STRATEGIES.items():
+        if name not in (situation.plan.strategy, "auto"):
+            step(name)
+            others.append(situation.planned(name, situation.cluster, planner))
+    yield f"Other strategies would take: {_listed([each.would(now_s) for each in others])}."
+    # One that beats the plan, which `auto` may have ruled out by an estimate.
+    faster = [each for each in others if each.is_notable(now_s)]
+    if faster:
+        best = min(faster, key=lambda each: each.latency_s)
+        yield f"{best.what} would be faster here: plan with --strategy {best.what}."
+    yield from _opt_in_sentences(now_s, list(_opt_ins(situation, step)))
+
+
+def _numbers(situation: Situation, step: _Announce) -> Iterator[_Alternative]:
+    cluster, used = situation.cluster, len(situation.plan.devices)
+    there = len(cluster.devices)
+    for count in sorted({1, used - 1, used + 1, there} - {used, 0}):
+        if count <= there:
+            step(f"{count} devices")
+            devices = "1 device" if count == 1 else f"{count} devices"
+            yield situation.planned(f"{devices} would take", fastest(cluster, count))
+    taking = [cluster.device(each) for each in situation.plan.devices]
+    slowest = min(taking, key=lambda each: each.speed)
+    without = replace(cluster, devices=tuple(each for each in cluster.devices if each != slowest))
+    if len(taking) > 1 and {each.speed for each in taking} != {slowest.speed}:
+        step(f"without {slowest.name}")
+        yield situation.planned(f"without {slowest.name}, the slowest, it would take", without)
+
+
+def _opt_ins(situation: Situation, step: _Announce) -> Iterator[_Alternative]:
+    step("opt-ins")
+    cluster = situation.cluster
+
+    def faster(link: Link) -> Link:
+        return replace(link, bytes_per_s=link.bytes_per_s * _FASTER_LINK)
+
+    yield situation.planned(
+        f"a network {_FASTER_LINK} times as fast would make it",
+        replace(
+            cluster,
+            # The host's own worker reads from memory as before.
+            devices=tuple(
+                each if each.host else replace(each, link=faster(each.link))
+                for each in cluster.devices
+            ),
+            uplink=faster(cluster.uplink) if cluster.uplink else None,
+        ),
+    )
+    if situation.plan.wire == "exact":
+        yield situation.planned(
+            "16-bit floats on the wire (--wire fp16: answers that differ a little) would make it",
+            situation.cluster,
+            wire="fp16",
+        )
+    if any(block.barrier for block in situation.plan.blocks[1:]):
+        free = tuple(replace(block, barrier=False) for block in situation.plan.blocks)
+        plan = replace(situation.plan, blocks=free)
+        latency_s = simulate(plan, situation.network.wired(plan.wire), situation.cluster).latency_s
+        yield _Alternative("leaving out its barriers would make it", situation.scale * latency_s)
+
+
+def _opt_in_sentences(now_s: float, found: Sequence[_Alternative]) -> Iterator[str]:
+    helping = [each for each in found if each.is_notable(now_s)]
+    for each in sorted(helping, key=lambda one: one.latency_s):
+        sentence = each.would(now_s)
+        yield sentence[0].upper() + sentence[1:] + "."
+    if len(helping) < len(found):
+        rest = [each.what.partition(" would")[0].partition(" (")[0] for each in found]
+        rest = [what for what, each in zip(rest, found, strict=True) if each not in helping]
+        yield f"Not worth it here: {_listed(rest)}."
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return ", ".join(parts) if parts else "none"

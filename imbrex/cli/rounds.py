@@ -127,12 +127,17 @@ class Rounds:
     def _expected(self, case: PlanSamples, arrays: Arrays) -> Arrays:
         assert self.reference is not None, "warm_up comes first"
         right = [self.reference, *self.others]
-        return nearest(arrays, [_selected(case.selections, arrays, each) for each in right])
-
-
-def _selected(selections: Selections, arrays: Arrays, right: Arrays) -> Arrays:
-    """A right answer, of which some outputs are selections like the answer's."""
-    return {**right} | {
-        name: as_read(selection, arrays[name], right[name], PLAIN)
-        for name, selection in selections.items()
-    }
+        # Some outputs are selections like the answer's.
+        return nearest(
+            arrays,
+            [
+                {
+                    **each,
+                    **{
+                        name: as_read(selection, arrays[name], each[name], PLAIN)
+                        for name, selection in case.selections.items()
+                    },
+                }
+                for each in right
+            ],
+        )

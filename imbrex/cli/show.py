@@ -70,7 +70,7 @@ def _cluster(file: Path | None) -> tuple[Cluster, str]:
     """The cluster to predict for, and what to call it."""
     if file is not None:
         return load_cluster(file), file.name
-    preset = load_kind(KIND.preset).preset
+    preset = load_kind(KIND.preset)
     return cluster_of(preset, DEVICES), f"{DEVICES} {KIND.title}s"
 
 
@@ -109,7 +109,10 @@ def _speedup(plan: Plan) -> float:
 
 
 def _summarise(loaded: LoadedModel, graph: Graph, summary: Summary, console: Console) -> None:
-    weights = _weights(loaded)
+    weights = "untrained"
+    if loaded.trained:
+        is_known = loaded.sidecar or loaded.name in catalogue.names()
+        weights = "trained" if is_known else "the file's weights"
     console.print(
         f"{loaded.name} ({weights}, opset {graph.opset}): {len(graph.nodes)} nodes in "
         f"{len(summary.units)} units, {summary.flop / 1e9:.2f} GFLOP, "
@@ -152,12 +155,6 @@ def _list(summary: Summary, console: Console) -> None:
             Text(f"no: {unit.reason}", "yellow") if unit.reason else Text("yes", "green"),
         )
     console.print(made)
-
-
-def _weights(loaded: LoadedModel) -> str:
-    if not loaded.trained:
-        return "untrained"
-    return "trained" if loaded.sidecar or loaded.name in catalogue.names() else "the file's weights"
 
 
 def _operators(unit: UnitSummary) -> str:

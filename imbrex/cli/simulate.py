@@ -46,7 +46,12 @@ def simulate(
             drawn = {name: [*more[name], *outcomes[name]] for name in planners}
         else:
             drawn = outcomes
-        write(plot, _plot(network.name, drawn), "--plot")
+        lines = {
+            name: [(each.count, each.speedup) for each in found if isinstance(each, Predicted)]
+            for name, found in drawn.items()
+        }
+        lines = {name: line for name, line in lines.items() if line}
+        write(plot, speedup_svg(f"{network.name}, predicted", lines), "--plot")
     if as_json:
         terminal.print_json(_json(network.name, outcomes, counts))
     else:
@@ -88,14 +93,6 @@ def _json(
             for name, each in outcomes.items()
         }
     return found
-
-
-def _plot(model: str, outcomes: Mapping[str, Sequence[Outcome]]) -> str:
-    lines = {
-        name: [(each.count, each.speedup) for each in found if isinstance(each, Predicted)]
-        for name, found in outcomes.items()
-    }
-    return speedup_svg(f"{model}, predicted", {name: line for name, line in lines.items() if line})
 
 
 def _show(model: str, there: int, outcomes: Mapping[str, Sequence[Outcome]]) -> None:

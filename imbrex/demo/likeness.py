@@ -55,7 +55,7 @@ def likeness(name: str, devices: int, scale: float | None = None) -> Likeness:
     """So many devices of a kind on this machine, whose rate is measured; at `scale`, or as fast as
     goes beside other programs.
     """
-    preset, core = load_kind(KINDS[name].preset).preset, own_core()
+    preset, core = load_kind(KINDS[name].preset), own_core()
     return told(name, preset, scale or scales(preset, devices, core.gflops)[0], core)
 
 

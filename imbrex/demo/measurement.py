@@ -94,7 +94,11 @@ def measure(
         client.outputs(model, question.body, question.media_type)
     progress("planning for all devices")
     if chosen != IN_FORCE:
-        _wait_until_planned(cluster, model, chosen)
+        cluster.wait(
+            lambda: is_for_all(plain(client.plan(model, chosen)), cluster.form),
+            "no plan was made for all workers",
+            PROFILE_TIMEOUT_S,
+        )
     for _ in range(MOST_ROUNDS):
         first = plain(client.infer(model, question.body, question.media_type, chosen))
         for _ in range(1, requests.first):
@@ -158,13 +162,6 @@ def is_for_all(plan: Mapping[str, Any], form: ClusterForm) -> bool:
     """
     speeds = [each["speed"] for each in plan.get("made_for", ())]
     return len(speeds) == form.workers and not (form.profile and "assumed" in speeds)
-
-
-def _wait_until_planned(cluster: DemoCluster, model: str, chosen: Choice) -> None:
-    def planned() -> bool:
-        return is_for_all(plain(cluster.client.plan(model, chosen)), cluster.form)
-
-    cluster.wait(planned, "no plan was made for all workers", PROFILE_TIMEOUT_S)
 
 
 def all_right(question: Question, predictions: Sequence[Mapping[str, Any]]) -> bool | None:

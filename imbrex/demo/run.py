@@ -98,7 +98,7 @@ def _emulating(
 ) -> ClusterForm:
     """The form for emulated devices; says how long that takes."""
     progress("measuring this machine's cores")
-    core, preset = own_core(), load_kind(KINDS[demo.like].preset).preset
+    core, preset = own_core(), load_kind(KINDS[demo.like].preset)
     (device,) = cluster_of(preset, 1).devices
     length = Length(device.costs.block_s(question.works), demo.workers, demo.profile, demo.curve)
     scale, requests = suited(preset, core.gflops, length)

@@ -126,14 +126,6 @@ def server(*, tls: bool) -> Software:
 
 
 @dataclass(frozen=True, slots=True)
-class NamedPreset:
-    """A preset by its name."""
-
-    name: str
-    preset: Preset
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceKind:
     """A kind of device by its preset, and its name and its Ethernet for people."""
 
@@ -154,7 +146,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
 
 
-def load_kind(name: str) -> NamedPreset:
+def load_kind(name: str) -> Preset:
     """A committed preset, a TOML file of one's own, or a report of `imbrex bench --report`, whose
     most numerous kind of device it is.
 
@@ -165,8 +157,12 @@ def load_kind(name: str) -> NamedPreset:
     path = Path(name) if name.endswith((".toml", ".json")) else FOLDER / f"{name}.toml"
     try:
         text = read_text(path)
-        told = tomllib.loads(text) if path.suffix == ".toml" else _reported(text)
-        return NamedPreset(path.stem, Preset.model_validate(told))
+        if path.suffix == ".toml":
+            told = tomllib.loads(text)
+        else:
+            numbers = json.loads(text)["kinds"][0]["preset"]
+            told = {name: each["value"] for name, each in numbers.items()}
+        return Preset.model_validate(told)
     except FileNotFoundError:
         raise NotFound(
             cause=f"there is no preset {name!r}",
@@ -183,8 +179,3 @@ def load_kind(name: str) -> NamedPreset:
             cause=f"the preset {path} cannot be read: {error!r}",
             cure="Correct it; `imbrex bench --report` makes a .json, anything else is TOML",
         ) from error
-
-
-def _reported(text: str) -> dict[str, Any]:
-    numbers = json.loads(text)["kinds"][0]["preset"]
-    return {name: each["value"] for name, each in numbers.items()}

@@ -30,7 +30,7 @@ from imbrex.watch.folder import Folder
 from imbrex.watch.video_frames import Frame, FrameSource, Waiting
 from protos.daemon.memory import cap_memory
 from protos.daemon.urls import HIDDEN, shown
-from protos.errors import BadConfiguration, BadRequest, ImbrexError, TooLittleMemory, Unavailable
+from protos.errors import BadConfiguration, BadRequest, TooLittleMemory, Unavailable
 
 # The window of rate and latency.
 WINDOW_S = 10.0
@@ -194,7 +194,8 @@ class Watch:
                 except (Unavailable, TooLittleMemory, BadRequest) as error:
                     if isinstance(error, NoCoordinator) and not self.pace.answered:
                         raise
-                    self._tell(_failed(self._source.name, frame, error))
+                    fields = {"code": error.code, "cause": error.cause, "cure": error.cure}
+                    self._tell({**_about(self._source.name, frame), "error": fields})
                     if not isinstance(error, BadRequest):
                         self._stopped.wait(PAUSE_S)
 
@@ -275,11 +276,6 @@ def _about(source: str, frame: Frame) -> dict[str, Any]:
         "name": frame.name,
         "taken": f"{taken}.{int(frame.taken_s % 1 * 1000):03d}Z",
     }
-
-
-def _failed(source: str, frame: Frame, error: ImbrexError) -> Line:
-    fields = {"code": error.code, "cause": error.cause, "cure": error.cure}
-    return {**_about(source, frame), "error": fields}
 
 
 @contextmanager

@@ -192,7 +192,8 @@ def load(name_or_path: str | Path) -> LoadedModel:
 
 
 def _load_named(name_or_path: str) -> LoadedModel:
-    if _is_path(name_or_path):
+    is_path = name_or_path.lower().endswith(".onnx") or os.sep in name_or_path
+    if is_path and name_or_path not in ENTRIES:
         return _load_file(Path(name_or_path))
     if name_or_path not in _NAMES and (stored := Store().find(name_or_path)) is not None:
         return replace(_load_file(stored.latest), name=name_or_path)
@@ -202,12 +203,6 @@ def _load_named(name_or_path: str) -> LoadedModel:
     build = imported(found.source) if isinstance(found.source, str) else found.source
     sidecar = imported(found.sidecar)() if found.sidecar else None
     return LoadedModel(found.name, build(), sidecar, found.trained)
-
-
-def _is_path(text: str) -> bool:
-    if text in ENTRIES:
-        return False
-    return text.lower().endswith(".onnx") or os.sep in text
 
 
 def _load_file(path: Path) -> LoadedModel:

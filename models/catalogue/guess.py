@@ -15,6 +15,7 @@ from models.downloads import labels as known_labels
 from models.graph.graph import Graph
 from models.graph.sizes import LARGEST_SIDE, Size
 from models.tensors.arrays import Shape
+from models.vision.box_lists import YoloX
 from models.vision.head import VisionTask
 from models.vision.model_families import (
     PARTS,
@@ -33,7 +34,6 @@ from models.vision.model_families import (
     takes_pictures,
 )
 from models.vision.sidecar import Assumable, Sidecar
-from models.vision.yolox import YoloX
 from protos.daemon.documents import Problem
 
 # Data sets by the number of their classes, for each task.

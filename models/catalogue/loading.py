@@ -2,24 +2,26 @@
 wire.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from PIL import Image
 
 from models.catalogue.catalogue import LoadedModel
-from models.cut.encoded import ValueRanges
+from models.cut.cutter import cut
+from models.cut.encoded import Range, ValueRanges, encodes
+from models.cut.program import BlobSource
 from models.cut.units import Network, divide
 from models.digits import MODEL
 from models.digits.examples import examples
 from models.graph.graph import Graph, results_of
 from models.onnx_file.importer import graph_of
 from models.onnx_file.stored import Allocate, in_memory
-from models.run.calibration import ranges_of
 from models.run.quantised_inputs import as_they_travel, with_quantised_inputs
-from models.run.reference import random_inputs
+from models.run.reference import ProgramRunner, random_inputs
 from models.run.timed import timed
 from models.tensors.arrays import Arrays
+from models.tensors.boxes import Box
 from models.vision.image_input import ImageInput
 from models.vision.pixels import with_pixels
 from models.vision.preprocess import image_to_pixels
@@ -79,3 +81,22 @@ def _samples(graph: Graph, form: ImageInput | None) -> Iterator[Arrays]:
         return
     for seed in SEEDS:
         yield as_they_travel(graph, random_inputs(graph, seed))
+
+
+def ranges_of(graph: Graph, inputs: Iterable[Arrays]) -> ValueRanges:
+    """The ranges of every map that may pass between blocks, over these inputs in wire form."""
+    units = divide(graph).units
+    wanted = [name for unit in units for name in unit.outputs if encodes(graph, name)]
+    if not wanted:
+        return {}
+    blobs, found = BlobSource(), dict[str, Range]()
+    demand = {name: Box.whole(graph.shape(name)) for name in wanted}
+    piece = cut(graph, graph.nodes, demand, blobs, static=True)
+    runner = ProgramRunner(blobs, threads=0)
+    for feeds in inputs:
+        # A stride may skip the last rows of an input.
+        read = {name: feeds[name][box.slices()] for name, box in piece.inputs.items()}
+        for name, values in zip(wanted, runner.run(piece.program, read, wanted), strict=True):
+            seen = Range(values.min(axis=(0, 2, 3)), values.max(axis=(0, 2, 3)))
+            found[name] = found[name].hull(seen) if name in found else seen
+    return found

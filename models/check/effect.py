@@ -12,7 +12,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from models.check.check import Blocking
-from models.cut.cutter import CutTile, cut
+from models.cut.cutter import cut
 from models.cut.program import BlobSource
 from models.cut.units import Network
 from models.run.quantised_inputs import as_they_travel
@@ -52,7 +52,12 @@ class Encoded:
     def __init__(self, network: Network, blocking: Blocking, *, in_half: bool = False) -> None:
         self._graph = network.graph
         blobs = BlobSource()
-        self._blocks = [_whole_block(network, *each, blobs) for each in blocking]
+        self._blocks = []
+        for start, stop in blocking:
+            names = network.outputs(start, stop)
+            demand = {name: Box.whole(network.graph.shape(name)) for name in names}
+            nodes = network.nodes(start, stop)
+            self._blocks.append(cut(network.graph, nodes, demand, blobs, static=True))
         floats = {
             name
             for name, info in network.graph.tensors.items()
@@ -85,7 +90,10 @@ class Differences:
     def add(self, actual: Arrays, expected: Arrays) -> None:
         """Adds the answers for one input."""
         self._errors.append(compare(actual, expected).max_rel_error)
-        shares = [_agreement(actual[name], expected[name]) for name in expected]
+        shares = []
+        for name, right in expected.items():
+            axis = min(1, right.ndim - 1)
+            shares.append(float((actual[name].argmax(axis) == right.argmax(axis)).mean()))
         self._agreements.append(sum(shares) / len(shares))
 
     def effect(self) -> Effect:
@@ -100,17 +108,6 @@ class Differences:
 
 def _nothing(model: ModelProto) -> None:
     """Leaves a program as it is."""
-
-
-def _agreement(actual: np.ndarray, expected: np.ndarray) -> float:
-    axis = min(1, expected.ndim - 1)
-    return float((actual.argmax(axis) == expected.argmax(axis)).mean())
-
-
-def _whole_block(network: Network, start: int, stop: int, blobs: BlobSource) -> CutTile:
-    names = network.outputs(start, stop)
-    demand = {name: Box.whole(network.graph.shape(name)) for name in names}
-    return cut(network.graph, network.nodes(start, stop), demand, blobs, static=True)
 
 
 def round_to_half(model: ModelProto, floats: Set[str]) -> None:

@@ -108,23 +108,18 @@ def _unit(network: Network, unit: Unit, behind: int, reasons: dict[str, str]) ->
     whole = {name: Box.whole(graph.shape(name)) for name in unit.outputs}
     why = [reasons[node.name] for node in unit.nodes if node.name in reasons]
     main = unit.outputs[-1]
+    weights = {name for node in unit.nodes for name in node.inputs if name in graph.constants}
     return UnitSummary(
         name=unit.name,
         operators=tuple(node.op for node in unit.nodes),
         flop=sum(work.flop for work in tile_works(graph, unit.nodes, whole)),
-        weight_bytes=_weight_bytes(unit),
+        weight_bytes=sum(graph.constants[name].nbytes for name in weights),
         output=_activation(main, graph.tensors[main]),
         reason="" if unit.splits else (why or ["it is too small to be split"])[0],
         live=boundary.live,
         live_bytes=sum(graph.tensors[name].nbytes for name in boundary.live),
         bypass=boundary.bypass,
     )
-
-
-def _weight_bytes(unit: Unit) -> int:
-    constants = unit.graph.constants
-    used = {name for node in unit.nodes for name in node.inputs if name in constants}
-    return sum(constants[name].nbytes for name in used)
 
 
 def _activation(name: str, info: TensorInfo) -> Activation:

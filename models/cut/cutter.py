@@ -16,7 +16,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from models.cut.program import BlobSource, Program, WeightRef, write_file
 from models.graph.graph import ROWS, Graph, Node
 from models.operators import BoxPiece, operator
-from models.operators.declaration import Attribute, with_attributes
+from models.operators.declaration import Emitter
 from models.operators.geometry import Extent, extent
 from models.tensors.boxes import Box
 from models.tensors.precision import write_precision
@@ -63,7 +63,7 @@ def cut(
     return CutTile(builder.program(), dict(reach.inputs), yields)
 
 
-class TileBuilder:
+class TileBuilder(Emitter):
     """Collects the nodes, constants and crops of the program that yields `outputs`. `is_whole`:
     they are all that the network yields.
     """
@@ -77,12 +77,12 @@ class TileBuilder:
         *,
         static: bool,
     ) -> None:
+        super().__init__(graph.opset)
         self.graph = graph
         self.reach = reach
         self.blobs = blobs
         # The shape inference of opset 10 lets a Slice keep the names of sizes that it changes.
         self.static = static or graph.opset == 10
-        self.nodes: list[NodeProto] = []
         self.inline: dict[str, np.ndarray] = {}
         self.weights: list[WeightRef] = []
         self._constants: dict[tuple[str, Box], str] = {}
@@ -111,21 +111,6 @@ class TileBuilder:
             self._note_equal(node, self.reach.reads[position], names)
         piece = BoxPiece(self.graph, node, box, self.reach.reads[position], tuple(names))
         operator(node).build(piece, self)
-
-    @property
-    def opset(self) -> int:
-        """The ONNX opset of the program."""
-        return self.graph.opset
-
-    def emit(self, op: str, inputs: list[str], output: str, **attributes: Attribute) -> str:
-        """Appends a node that is not part of the network."""
-        proto = helper.make_node(op, inputs, [output], name=output)
-        self.nodes.append(with_attributes(proto, attributes))
-        return output
-
-    def append(self, proto: NodeProto) -> None:
-        """Appends a node."""
-        self.nodes.append(proto)
 
     def copy(self, node: Node, inputs: Sequence[str] | None = None) -> None:
         """Appends a node as it is, or with other inputs."""
@@ -237,7 +222,11 @@ class TileBuilder:
 
     def program(self) -> Program:
         """The collected program; it names weights without holding them."""
-        self._rename(self._plain)
+        # Nodes make and read the decoded forms of what is encoded.
+        plain = {k: v for k, v in self._plain.items() if k in self.reach.computed}
+        for node in self.nodes if plain else ():
+            node.input[:] = [plain.get(name, name) for name in node.input]
+            node.output[:] = [plain.get(name, name) for name in node.output]
         self._name_apart()
         for name in self._outputs:
             encoding = self.graph.tensors[name].wire
@@ -278,13 +267,6 @@ class TileBuilder:
             self._added.remove(known)
             told = known | told
         self._added.append(told)
-
-    def _rename(self, names: Mapping[str, str]) -> None:
-        """Renames the outputs of nodes for use inside the program."""
-        made = {name: plain for name, plain in names.items() if name in self.reach.computed}
-        for node in self.nodes if made else ():
-            node.input[:] = [made.get(name, name) for name in node.input]
-            node.output[:] = [made.get(name, name) for name in node.output]
 
     def _equal_values(self) -> list[onnx.ValueInfoProto]:
         """The shapes of tensors that are added, except those that the graph declares anyway."""

@@ -146,19 +146,14 @@ def session(
     Raises:
         Exception: what onnxruntime raises, of a type for each error code.
     """
-    options = _options(threads)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
     options.log_severity_level = severity
     if not optimised:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return ort.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-
-
-def _options(threads: int) -> ort.SessionOptions:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    return options
 
 
 def _inferred(model: ModelProto) -> Iterator[tuple[str, TensorInfo]]:

@@ -160,8 +160,10 @@ def infer(
             raise
         if asks and any(map(is_undeclared, light.graph.node)):
             return _believed(light, told, _inferred(light, constants, strict=False))
+        lines = str(error).strip().splitlines()
+        said = lines[0][:300] if lines else type(error).__name__
         raise BadRequest(
-            cause=f"the model is not a valid ONNX graph ({_first_line(error)})",
+            cause=f"the model is not a valid ONNX graph ({said})",
             cure="Check it with onnx.checker.check_model and export it again.",
         ) from error
 
@@ -272,8 +274,3 @@ def _static(name: str, kind: onnx.TypeProto.Tensor) -> TensorInfo | None:
             cure=f"The largest usable size is {MAX_TENSOR_BYTES / 1e9:.2f} GB.",
         )
     return info
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else type(error).__name__

@@ -115,7 +115,9 @@ def bind(inputs: Iterable[ValueInfoProto], size: Size | None = None) -> None:
             for axis, side in zip(sides, (size.height, size.width), strict=False):
                 if axis in left:
                     _fix(dims[axis], side, known)
-            used = used or _has(value, size)
+            # Fixed at this size, with its channels first or last.
+            sizes = [dim.dim_value for dim in dims]
+            used = used or [size.height, size.width] in (sizes[-2:], sizes[-3:-1])
     if not used:
         raise BadRequest(
             cause=f"the model's height and width are fixed, and are not {size}",
@@ -154,9 +156,3 @@ def _fix(dim: TensorShapeProto.Dimension, size: int, known: dict[str, int]) -> N
     if dim.dim_param:
         known.setdefault(dim.dim_param, size)
     dim.dim_value = size
-
-
-def _has(value: ValueInfoProto, size: Size) -> bool:
-    """Whether a fixed input is of this size, with its channels first or last."""
-    dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-    return [size.height, size.width] in (dims[-2:], dims[-3:-1])

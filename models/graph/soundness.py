@@ -178,7 +178,11 @@ def apart(model: ModelProto) -> tuple[ModelProto, dict[str, str]]:
                 cause=f"the tensor {name!r} has a name that imbrex gives to a step of {base!r}",
                 cure="Export the model with other names of its inputs and outputs.",
             )
-        names[inner] = _free(inner.replace("__", "_"), known)
+        plain = inner.replace("__", "_")
+        while plain in known:
+            plain += "_"
+        known.add(plain)
+        names[inner] = plain
     if not names:
         return model, names
     renamed = ModelProto()
@@ -190,13 +194,6 @@ def apart(model: ModelProto) -> tuple[ModelProto, dict[str, str]]:
     for node in renamed.graph.node:
         rename(node, names)
     return renamed, names
-
-
-def _free(name: str, known: set[str]) -> str:
-    while name in known:
-        name += "_"
-    known.add(name)
-    return name
 
 
 def rename(node: NodeProto, names: Mapping[str, str]) -> None:

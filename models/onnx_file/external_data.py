@@ -101,7 +101,10 @@ def load_external_data(path: Path, model: ModelProto, most_bytes: int) -> dict[s
             unusable type or shape, or more than `most_bytes` in all.
     """
     own = [each for each in model.graph.initializer if uses_external_data(each)]
-    inner = [each for each in _inner_tensors(model) if uses_external_data(each)]
+    # Of attributes, nested graphs and functions.
+    holders: list[GraphProto | FunctionProto] = [model.graph, *model.functions]
+    beside = (each for holder in holders for each in _tensors_beside(holder))
+    inner = [each for each in beside if uses_external_data(each)]
     extents = [(tensor, _extent(path, tensor)) for tensor in own + inner]
     total = model.ByteSize() + sum(extent.size for _, extent in extents)
     if total > most_bytes:
@@ -165,13 +168,6 @@ def _extent(path: Path, tensor: TensorProto) -> FileExtent:
     if int(offset) + size > file.stat().st_size:
         raise _unusable(path, tensor.name, f"{file} is too short")
     return FileExtent.of(tensor, file, int(offset), size)
-
-
-def _inner_tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Every constant beside the initialisers: of attributes, nested graphs and functions."""
-    yield from _tensors_beside(model.graph)
-    for function in model.functions:
-        yield from _tensors_beside(function)
 
 
 def _tensors_beside(body: GraphProto | FunctionProto) -> Iterator[TensorProto]:

@@ -20,18 +20,16 @@ from models.onnx_file.stored import Allocate, StoredModel, filled, in_memory
 from models.operators import MOST_LINES_ASKED, lines_asked, refusal
 from models.operators.arrange import DOMAIN
 from models.operators.fitting import fitting, require_fitting
-from models.rewrite import (
-    arranged,
-    by_heads,
-    dequantised_shapes,
-    ending,
-    joined_last,
-    rolled,
-    row_axes,
-    simplified,
-)
+from models.rewrite.arrangements import arranged
+from models.rewrite.detector_ends import ending
 from models.rewrite.draft import Draft, op_of
 from models.rewrite.fold import fold_constants
+from models.rewrite.narrow import dequantised_shapes
+from models.rewrite.rolls import rolled
+from models.rewrite.rows import row_axes
+from models.rewrite.rules import simplified
+from models.rewrite.sampled import by_heads
+from models.rewrite.sink import joined_last
 from models.rewrite.unplannable import VALUE_SHAPED, part
 from models.tensors.arrays import Arrays
 from models.tensors.windows import (
@@ -78,8 +76,14 @@ def load_graph(
         for tensor in model.graph.initializer
     }
     outputs = tuple(value.name for value in model.graph.output)
-    nodes += _computed(outputs, constants)
-    inputs = _bound_inputs(model, constants)
+    for output in outputs:
+        if output in constants:  # somebody has to compute it
+            constants[label := f"{output}__constant"] = constants.pop(output)
+            nodes.append(helper.make_node("Identity", [label], [output], name=output))
+    # With an open batch size bound to 1.
+    copied = GraphProto(input=[each for each in model.graph.input if each.name not in constants])
+    bind(copied.input)
+    inputs = list(copied.input)
     nodes, constants, tensors, told, opsets = _settled(model, weights, nodes, constants, inputs)
     ended = None
     if ends:
@@ -228,14 +232,6 @@ def _array(tensor: TensorProto) -> np.ndarray:
         ) from error
 
 
-def _bound_inputs(model: ModelProto, constants: Arrays) -> list[onnx.ValueInfoProto]:
-    """Copies of the graph's inputs, with an open batch size bound to 1."""
-    copied = GraphProto()
-    copied.input.extend(value for value in model.graph.input if value.name not in constants)
-    bind(copied.input)
-    return list(copied.input)
-
-
 def _with_first_output(node: NodeProto) -> NodeProto:
     """The node with a name for its first output, which a recurrent layer may leave out: from it
     follows how a node is divided.
@@ -246,14 +242,6 @@ def _with_first_output(node: NodeProto) -> NodeProto:
     named.CopyFrom(node)
     named.output[0] = f"{next(filter(None, node.output))}__first"
     return named
-
-
-def _computed(outputs: Sequence[str], constants: dict[str, np.ndarray]) -> Iterator[NodeProto]:
-    """A node for each output that is one of the constants, so that somebody computes it."""
-    for name in outputs:
-        if name in constants:
-            constants[label := f"{name}__constant"] = constants.pop(name)
-            yield helper.make_node("Identity", [label], [name], name=name)
 
 
 def _made(nodes: Sequence[NodeProto]) -> list[str]:

@@ -6,18 +6,22 @@ numbers. The scores are an output in place of the map; the names become metadata
 writes them, from which labels are read; the best one is left out, as scores and names say it."""
 
 import os
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import onnx
+import onnx.inliner
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, defs, helper
 
 from models.graph.graph import OPSETS
 from models.onnx_file.external_data import FileExtent, load_external_data, read_extents, too_large
-from models.onnx_file.functions import without_functions
 from models.onnx_file.stored import StoredModel
 from models.onnx_file.wire_scan import BufferedFile, Field, TooMuch, merge, require_small
+from models.tensors.memory import megabytes
 from protos.errors import BadRequest, NotFound
 
 # protobuf's limit for one message, and so the largest network with all of its weights.
@@ -29,6 +33,59 @@ _ADDED_OPSET = 17
 _ML = "ai.onnx.ml"
 # Where names of classes are, in the metadata of a model.
 NAMES = "names"
+
+_Key = tuple[str, str]
+
+# Exporters write each module as a function, and modules are nested.
+_DEEPEST = 100
+
+# A constant in a function is copied for each call.
+_MOST_BYTES = 64_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """The size of inlined calls: nodes, and their bytes in the file's encoding."""
+
+    nodes: int
+    size: int
+
+
+class _Written:
+    """The size of calls; each function is measured once."""
+
+    def __init__(self, functions: dict[_Key, onnx.FunctionProto]) -> None:
+        self._functions = functions
+        self._sizes: dict[_Key, _Size] = {}
+        self._within: list[_Key] = []
+
+    def of_all(self, nodes: Iterable[NodeProto]) -> _Size:
+        """The size of several nodes."""
+        found = [self._of_call(node) for node in nodes]
+        return _Size(sum(each.nodes for each in found), sum(each.size for each in found))
+
+    def _of_call(self, node: NodeProto) -> _Size:
+        """The size of one node, with its function if it calls one."""
+        key = (node.domain, node.op_type)
+        function = self._functions.get(key)
+        if function is None:
+            inner = [
+                self.of_all(graph.node)
+                for attribute in node.attribute
+                for graph in (attribute.g, *attribute.graphs)
+            ]
+            size = sum(each.size for each in inner) + (node.ByteSize() if self._within else 0)
+            return _Size(1 + sum(each.nodes for each in inner), size)
+        if key in self._within or len(self._within) == _DEEPEST:
+            raise BadRequest(
+                cause=f"the model's function {key[1]!r} calls itself, or is nested too deeply",
+                cure="Export it without local functions.",
+            )
+        if key not in self._sizes:
+            self._within.append(key)
+            self._sizes[key] = self.of_all(function.node)
+            self._within.pop()
+        return self._sizes[key]
 
 
 def file_at(path: Path) -> Path:
@@ -134,7 +191,9 @@ def _require_onnx(path: Path, model: ModelProto) -> None:
     if not model.graph.node or not model.graph.output or not model.opset_import:
         raise _not_onnx(path)
     if not opsets:
-        if not _uses_onnx(model):
+        domains = {node.domain for node in model.graph.node}
+        # Functions may have nodes of ONNX's own domain.
+        if not model.functions and domains.isdisjoint(("", "ai.onnx")):
             model.opset_import.append(helper.make_opsetid("", _ADDED_OPSET))
     elif opsets[0] < OPSETS.start:
         _raise_opset(path, model)
@@ -146,12 +205,6 @@ def _require_onnx(path: Path, model: ModelProto) -> None:
             cause=f"{path} has {count} nodes",
             cure=f"At most {MAX_NODES} nodes can be planned: simplify the model first.",
         )
-
-
-def _uses_onnx(model: ModelProto) -> bool:
-    """Whether it has nodes of ONNX's own domain, or functions, which may have some."""
-    domains = {node.domain for node in model.graph.node}
-    return bool(model.functions) or not domains.isdisjoint(("", "ai.onnx"))
 
 
 def _raise_opset(path: Path, model: ModelProto) -> None:
@@ -225,7 +278,13 @@ def with_scores(model: ModelProto) -> None:
         scores = helper.make_node("Identity", node.input, node.output, node.name)
         node.CopyFrom(scores)
         kept.append(helper.make_tensor_value_info(value.name, TensorProto.FLOAT, None))
-    numbers = [value for value in kept if not _is_name(value, maker.get(value.name))]
+    numbers = [
+        value
+        for value in kept
+        if value.type.tensor_type.elem_type != TensorProto.STRING
+        or value.name not in maker
+        or not _is_of(maker[value.name], "LabelEncoder")
+    ]
     for value in numbers or kept:
         _require_numbers(value)
     if len(numbers) < len(model.graph.output) or kept != [*model.graph.output]:
@@ -245,11 +304,6 @@ def _names(node: NodeProto) -> list[str]:
     return [each.decode(errors="replace") for each in texts] or [str(each) for each in numbers]
 
 
-def _is_name(value: ValueInfoProto, node: NodeProto | None) -> bool:
-    is_text = value.type.tensor_type.elem_type == TensorProto.STRING
-    return is_text and node is not None and _is_of(node, "LabelEncoder")
-
-
 def _require_numbers(value: ValueInfoProto) -> None:
     kind = value.type.WhichOneof("value")
     is_text = kind == "tensor_type" and value.type.tensor_type.elem_type == TensorProto.STRING
@@ -260,3 +314,38 @@ def _require_numbers(value: ValueInfoProto) -> None:
         cause=f"the output {value.name!r} is no tensor of numbers, but {what}",
         cure="Export the model without it, or with the scores that it is made of.",
     )
+
+
+def without_functions(model: ModelProto, most: int) -> ModelProto:
+    """The model with its local functions inlined; the model itself if it has none.
+
+    Raises:
+        BadRequest: a function calls itself, or there would be more than `most` nodes.
+    """
+    if not model.functions:
+        return model
+    count = _Written({(each.domain, each.name): each for each in model.functions})
+    total = count.of_all(model.graph.node)
+    if total.nodes > most:
+        raise BadRequest(
+            cause=f"the model has {total.nodes} nodes with its functions inlined",
+            cure=f"At most {most} nodes can be planned: simplify the model first.",
+        )
+    if total.size > _MOST_BYTES:
+        raise BadRequest(
+            cause=f"the model's functions take {megabytes(total.size)} when inlined",
+            cure=f"The most is {megabytes(_MOST_BYTES)}: make their constants inputs.",
+        )
+    try:
+        inlined = onnx.inliner.inline_local_functions(model, convert_version=True)
+    except Exception as error:  # onnx raises bare C++ exceptions of several types
+        raise BadRequest(
+            cause=f"the model's functions cannot be inlined ({str(error)[:300]})",
+            cure="Export it without local functions.",
+        ) from error
+    if inlined.functions:
+        raise BadRequest(
+            cause=f"the model's function {inlined.functions[0].name!r} cannot be inlined",
+            cure="Export it without local functions, or with those of its own opset.",
+        )
+    return inlined

@@ -8,16 +8,13 @@ around) a constant lists where each element goes.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from models.graph.graph import Graph, Node
 from models.operators.declaration import Boxes, BoxPiece, Emitter, Kind, Operator
 from models.tensors.arrays import Ints
 from models.tensors.boxes import Box, Span
-
-if TYPE_CHECKING:
-    from models.graph.graph import Graph, Node
 
 DOMAIN, OP = "imbrex", "Arrange"
 
@@ -38,7 +35,7 @@ def rearranged(shape: Sequence[int], steps: Sequence[Step]) -> Ints:
     return index
 
 
-def _steps(node: "Node") -> list[Step]:
+def _steps(node: Node) -> list[Step]:
     found: list[Step] = []
     while f"step{len(found)}" in node.attributes:
         moves, *axes = node.attributes[f"step{len(found)}"]
@@ -46,11 +43,11 @@ def _steps(node: "Node") -> list[Step]:
     return found
 
 
-def _surviving(node: "Node") -> list[int]:
+def _surviving(node: Node) -> list[int]:
     return [axis for axis in (2, 3) if f"first{axis}" in node.attributes]
 
 
-def _reads(graph: "Graph", node: "Node", box: Box) -> Boxes:
+def _reads(graph: Graph, node: Node, box: Box) -> Boxes:
     read = Box.whole(graph.shape(node.inputs[0]))
     for axis in _surviving(node):
         span = slice(box[axis].start, box[axis].stop)
@@ -59,7 +56,7 @@ def _reads(graph: "Graph", node: "Node", box: Box) -> Boxes:
     return (read,)
 
 
-def _yields(graph: "Graph", node: "Node", box: Box) -> Box:
+def _yields(graph: Graph, node: Node, box: Box) -> Box:
     whole = Box.whole(graph.shape(node.outputs[0]))
     for axis in _surviving(node):
         whole = whole.replace(axis, box[axis])

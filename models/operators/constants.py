@@ -1,21 +1,20 @@
 """Settings of a node that newer opsets moved from attributes to constant inputs."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from models.graph.graph import Graph, Node
+from models.graph.graph import Graph, Node
 
 
-def constant_input(graph: "Graph", node: "Node", place: int) -> np.ndarray | None:
+def constant_input(graph: Graph, node: Node, place: int) -> np.ndarray | None:
     """The value of an input; None if it is left out or computed."""
     if len(node.inputs) <= place or not node.inputs[place]:
         return None
     return graph.constants.get(node.inputs[place])
 
 
-def setting(graph: "Graph", node: "Node", name: str, place: int) -> list[Any] | None:
+def setting(graph: Graph, node: Node, name: str, place: int) -> list[Any] | None:
     """A list that is the attribute `name` or the constant input at `place`; None: not given."""
     if name in node.attributes:
         return list(node.attributes[name])
@@ -23,7 +22,7 @@ def setting(graph: "Graph", node: "Node", name: str, place: int) -> list[Any] | 
     return None if value is None else list(value.reshape(-1).tolist())
 
 
-def computed_settings(graph: "Graph", node: "Node", *places: int) -> str:
+def computed_settings(graph: Graph, node: Node, *places: int) -> str:
     """Why a node can't be declared if one of these inputs is not known before it runs."""
     for place in places:
         name = node.inputs[place] if len(node.inputs) > place else ""
@@ -32,6 +31,6 @@ def computed_settings(graph: "Graph", node: "Node", *places: int) -> str:
     return ""
 
 
-def first_only(node: "Node", box: Any) -> tuple[Any, ...]:
+def first_only(node: Node, box: Any) -> tuple[Any, ...]:
     """Reads of a node of which only the first input is data."""
     return (box, *(None for _ in node.inputs[1:]))

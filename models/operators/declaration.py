@@ -2,19 +2,17 @@
 written into the program of one tile.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import onnx
 from onnx import NodeProto
 
+from models.graph.graph import Graph, Node
 from models.tensors.boxes import Box
-
-if TYPE_CHECKING:
-    from models.graph.graph import Graph, Node
 
 Boxes = tuple[Box | None, ...]
 Attribute = int | float | str | list[int] | list[float]
@@ -32,22 +30,24 @@ class Kind(StrEnum):
     OPAQUE = "opaque"
 
 
-class Emitter(Protocol):
-    """The program of a tile, into which nodes are written."""
+class Emitter(ABC):
+    """The program of a tile, into which nodes of an ONNX opset are written."""
 
-    @property
-    def opset(self) -> int:
-        """The ONNX opset of the nodes."""
+    def __init__(self, opset: int) -> None:
+        self.opset = opset
+        self.nodes: list[NodeProto] = []
 
     def emit(self, op: str, inputs: list[str], output: str, **attributes: Attribute) -> str:
-        """Appends a node and returns the name of its output."""
+        """Appends a node that is not part of the network and returns the name of its output."""
+        proto = onnx.helper.make_node(op, inputs, [output], name=output)
+        self.nodes.append(with_attributes(proto, attributes))
+        return output
 
-    def append(self, proto: NodeProto) -> None:
-        """Appends a node as it is."""
-
+    @abstractmethod
     def constant(self, label: str, array: np.ndarray) -> str:
         """Adds a constant, returning its name."""
 
+    @abstractmethod
     def crop(self, name: str, have: Box, want: Box) -> str:
         """The box `want` of a tensor that holds `have`."""
 
@@ -58,8 +58,8 @@ class BoxPiece:
     the node writes `output` to a tensor of its own name.
     """
 
-    graph: "Graph"
-    node: "Node"
+    graph: Graph
+    node: Node
     output: Box
     reads: Boxes
     inputs: tuple[str, ...]
@@ -78,7 +78,7 @@ class BoxPiece:
         del proto.attribute[:]
         proto.attribute.extend(kept)
         given = {key: value for key, value in changed.items() if value is not None}
-        program.append(with_attributes(proto, given))
+        program.nodes.append(with_attributes(proto, given))
 
 
 def with_attributes(proto: NodeProto, attributes: Mapping[str, Attribute]) -> NodeProto:
@@ -93,7 +93,7 @@ def as_it_is(piece: BoxPiece, program: Emitter) -> None:
     piece.copy(program)
 
 
-def one_per_element(graph: "Graph", node: "Node", output: Box) -> int:
+def one_per_element(graph: Graph, node: Node, output: Box) -> int:
     """FLOPs of an operator that touches every element of its output once."""
     return output.volume
 
@@ -115,11 +115,11 @@ class Operator:
 
     kind: Kind
     layer_type: str
-    reads: "Callable[[Graph, Node, Box], Boxes]"
-    yields: "Callable[[Graph, Node, Box], Box]" = lambda graph, node, box: box
+    reads: Callable[[Graph, Node, Box], Boxes]
+    yields: Callable[[Graph, Node, Box], Box] = lambda graph, node, box: box
     build: Callable[[BoxPiece, Emitter], None] = as_it_is
-    flop: "Callable[[Graph, Node, Box], int]" = one_per_element
-    refuses: "Callable[[Graph, Node], str]" = lambda graph, node: ""
+    flop: Callable[[Graph, Node, Box], int] = one_per_element
+    refuses: Callable[[Graph, Node], str] = lambda graph, node: ""
     heavy: bool = False
     aligned: bool = False
-    in_parts: "Callable[[Graph, Node], tuple[int, int] | None] | None" = None
+    in_parts: Callable[[Graph, Node], tuple[int, int] | None] | None = None

@@ -6,14 +6,11 @@ differs from its map's. Applying each declaration once to the whole output finds
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
+from models.graph.graph import Graph, Node
 from models.operators import operator
 from models.tensors.boxes import Box
 from protos.errors import BadRequest
-
-if TYPE_CHECKING:
-    from models.graph.graph import Graph, Node
 
 # The exceptions of arithmetic on shapes and attributes of the wrong size, rank or type.
 _MISFITS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
@@ -31,7 +28,7 @@ def fitting(name: str, op: str) -> Iterator[None]:
         ) from error
 
 
-def require_fitting(graph: "Graph", node: "Node") -> None:
+def require_fitting(graph: Graph, node: Node) -> None:
     """Applies the node's declaration to its whole output.
 
     Raises:

@@ -41,7 +41,8 @@ def extent(graph: Graph, nodes: Sequence[Node], demand: Mapping[str, Box]) -> Ex
         first = node.outputs[0]
         box = wanted.pop(first, None)
         if len(node.outputs) > 1:
-            box = _with_others(graph, node, wanted, box)
+            others = [name for name in node.outputs[1:] if wanted.pop(name, None) is not None]
+            box = Box.whole(graph.shape(first)) if others else box
         if box is None:
             continue
         declaration = operator(node)
@@ -55,9 +56,3 @@ def extent(graph: Graph, nodes: Sequence[Node], demand: Mapping[str, Box]) -> Ex
                 before = wanted.get(name)
                 wanted[name] = part if before is None else before.hull(part)
     return Extent(computed, tuple(reads), wanted)
-
-
-def _with_others(graph: Graph, node: Node, wanted: dict[str, Box], first: Box | None) -> Box | None:
-    """The box of a node's first output: all of it, if another output is needed."""
-    others = [name for name in node.outputs[1:] if wanted.pop(name, None) is not None]
-    return Box.whole(graph.shape(node.outputs[0])) if others else first

@@ -5,17 +5,15 @@ value). A tile reads the hull of its part of the map.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
+from models.graph.graph import Graph, Node
 from models.operators.constants import computed_settings, constant_input, first_only, setting
 from models.operators.declaration import Boxes, BoxPiece, Emitter, Kind, Operator
 from models.tensors.arrays import Ints
 from models.tensors.boxes import Box, Span
-
-if TYPE_CHECKING:
-    from models.graph.graph import Graph, Node
 
 Maps: TypeAlias = "Callable[[Graph, Node], Mapping[int, Ints]]"
 Refuses: TypeAlias = "Callable[[Graph, Node], str]"
@@ -34,7 +32,7 @@ def hull(index: Ints) -> Span:
 def reads_of(maps: Maps) -> "Callable[[Graph, Node, Box], Boxes]":
     """Reads of an operator that picks elements by `maps`."""
 
-    def reads(graph: "Graph", node: "Node", box: Box) -> Boxes:
+    def reads(graph: Graph, node: Node, box: Box) -> Boxes:
         for axis, index in maps(graph, node).items():
             box = box.replace(axis, hull(index[slice(box[axis].start, box[axis].stop)]))
         return first_only(node, box)
@@ -71,7 +69,7 @@ def _local_maps(piece: BoxPiece, maps: Maps) -> dict[int, Ints]:
 # ---------------------------------------------------------------- Slice, Gather, Tile
 
 
-def _slice_maps(graph: "Graph", node: "Node") -> Mapping[int, Ints]:
+def _slice_maps(graph: Graph, node: Node) -> Mapping[int, Ints]:
     shape = graph.shape(node.inputs[0])
     starts, ends = setting(graph, node, "starts", 1), setting(graph, node, "ends", 2)
     assert starts is not None
@@ -113,7 +111,7 @@ def _build_slice(piece: BoxPiece, program: Emitter) -> None:
     program.emit("Slice", [source, *labels], piece.name)
 
 
-def _gather_maps(graph: "Graph", node: "Node") -> Mapping[int, Ints]:
+def _gather_maps(graph: Graph, node: Node) -> Mapping[int, Ints]:
     shape = graph.shape(node.inputs[0])
     axis = node.int("axis", 0) % len(shape)
     index = constant_input(graph, node, 1)
@@ -121,14 +119,14 @@ def _gather_maps(graph: "Graph", node: "Node") -> Mapping[int, Ints]:
     return {axis: np.where(index < 0, index + shape[axis], index).astype(np.int64)}
 
 
-def _gather_refuses(graph: "Graph", node: "Node") -> str:
+def _gather_refuses(graph: Graph, node: Node) -> str:
     index = constant_input(graph, node, 1)
     if index is not None and index.ndim != 1:
         return f"{node.op} changes the number of dimensions"
     return computed_settings(graph, node, 1)
 
 
-def _tile_maps(graph: "Graph", node: "Node") -> Mapping[int, Ints]:
+def _tile_maps(graph: Graph, node: Node) -> Mapping[int, Ints]:
     shape = graph.shape(node.inputs[0])
     repeats = constant_input(graph, node, 1)
     assert repeats is not None
@@ -150,11 +148,11 @@ def _build_gathers(maps: Maps) -> Callable[[BoxPiece, Emitter], None]:
 # ---------------------------------------------------------------- Pad
 
 
-def _pad_mode(node: "Node") -> str:
+def _pad_mode(node: Node) -> str:
     return str(node.attributes.get("mode", b"constant").decode())
 
 
-def _padded(node: "Node", size: int, start: int, end: int) -> Ints:
+def _padded(node: Node, size: int, start: int, end: int) -> Ints:
     """The map of `size` elements padded; negative pads cut off."""
     index = np.arange(-start, size + end, dtype=np.int64)
     match _pad_mode(node):
@@ -170,7 +168,7 @@ def _padded(node: "Node", size: int, start: int, end: int) -> Ints:
             return np.where((index < 0) | (index >= size), FILL, index)
 
 
-def _pads(graph: "Graph", node: "Node") -> dict[int, tuple[int, int]]:
+def _pads(graph: Graph, node: Node) -> dict[int, tuple[int, int]]:
     pads = setting(graph, node, "pads", 1)
     assert pads is not None
     rank = len(graph.shape(node.inputs[0]))
@@ -180,12 +178,12 @@ def _pads(graph: "Graph", node: "Node") -> dict[int, tuple[int, int]]:
     return {axis: both for axis, both in found.items() if both != (0, 0)}
 
 
-def _pad_maps(graph: "Graph", node: "Node") -> Mapping[int, Ints]:
+def _pad_maps(graph: Graph, node: Node) -> Mapping[int, Ints]:
     shape = graph.shape(node.inputs[0])
     return {axis: _padded(node, shape[axis], *both) for axis, both in _pads(graph, node).items()}
 
 
-def _pad_reads(graph: "Graph", node: "Node", box: Box) -> Boxes:
+def _pad_reads(graph: Graph, node: Node, box: Box) -> Boxes:
     """With the value to fill with, if that is computed."""
     data, *settings = reads_of(_pad_maps)(graph, node, box)
     if _has_computed_fill(graph, node):
@@ -193,11 +191,11 @@ def _pad_reads(graph: "Graph", node: "Node", box: Box) -> Boxes:
     return (data, *settings)
 
 
-def _has_computed_fill(graph: "Graph", node: "Node") -> bool:
+def _has_computed_fill(graph: Graph, node: Node) -> bool:
     return len(node.inputs) > 2 and bool(node.inputs[2]) and node.inputs[2] not in graph.constants
 
 
-def _pad_yields(graph: "Graph", node: "Node", box: Box) -> Box:
+def _pad_yields(graph: Graph, node: Node, box: Box) -> Box:
     """A tile that lies entirely in the fill is extended to the map, as it has to read something."""
     for axis, index in _pad_maps(graph, node).items():
         real = np.flatnonzero(index != FILL)
@@ -209,7 +207,7 @@ def _pad_yields(graph: "Graph", node: "Node", box: Box) -> Box:
     return box
 
 
-def _pad_refuses(graph: "Graph", node: "Node") -> str:
+def _pad_refuses(graph: Graph, node: Node) -> str:
     if computed_settings(graph, node, 1, 3):
         return computed_settings(graph, node, 1, 3)
     sizes = graph.shape(node.inputs[0])
@@ -263,11 +261,11 @@ def _emit_pad(piece: BoxPiece, program: Emitter, source: str, pads: list[int]) -
     program.emit("Pad", inputs, piece.name, mode=mode)
 
 
-def _slice_refuses(graph: "Graph", node: "Node") -> str:
+def _slice_refuses(graph: Graph, node: Node) -> str:
     return computed_settings(graph, node, 1, 2, 3, 4)
 
 
-def _tile_refuses(graph: "Graph", node: "Node") -> str:
+def _tile_refuses(graph: Graph, node: Node) -> str:
     return computed_settings(graph, node, 1)
 
 

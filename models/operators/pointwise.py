@@ -2,15 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from models.graph.graph import Graph, Node
 from models.operators.declaration import Boxes, BoxPiece, Emitter, Kind, Operator
 from models.tensors.boxes import Box, Span
-
-if TYPE_CHECKING:
-    from models.graph.graph import Graph, Node
 
 _OPS = (
     "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr "
@@ -36,16 +33,16 @@ def project(box: Box, shape: Sequence[int]) -> Box:
     )
 
 
-def _reads(graph: "Graph", node: "Node", box: Box) -> Boxes:
+def _reads(graph: Graph, node: Node, box: Box) -> Boxes:
     return tuple([project(box, graph.shape(name)) if name else None for name in node.inputs])
 
 
-def _per_channel(graph: "Graph", node: "Node", box: Box) -> Boxes:
+def _per_channel(graph: Graph, node: Node, box: Box) -> Boxes:
     """First input as the output; the others are vectors over channels (BatchNormalization)."""
     return (box, *(Box((box[1],)) if name else None for name in node.inputs[1:]))
 
 
-def _expand(graph: "Graph", node: "Node", box: Box) -> Boxes:
+def _expand(graph: Graph, node: Node, box: Box) -> Boxes:
     return (project(box, graph.shape(node.inputs[0])), None)
 
 
@@ -55,7 +52,7 @@ def _build_expand(piece: BoxPiece, program: Emitter) -> None:
     program.emit("Expand", [piece.inputs[0], label], piece.name)
 
 
-def _draws(graph: "Graph", node: "Node") -> str:
+def _draws(graph: Graph, node: Node) -> str:
     if len(node.inputs) < _TRAINED_BY or not node.inputs[_TRAINED_BY - 1]:
         return ""
     training = graph.constants.get(node.inputs[_TRAINED_BY - 1])
@@ -63,7 +60,7 @@ def _draws(graph: "Graph", node: "Node") -> str:
     return f"{node.op} may draw numbers at random, as in training" if draws else ""
 
 
-def _trains(graph: "Graph", node: "Node") -> str:
+def _trains(graph: Graph, node: Node) -> str:
     return f"{node.op} takes the statistics of its input" if node.int("training_mode", 0) else ""
 
 

@@ -3,32 +3,29 @@ channel.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from onnx import NodeProto
 
+from models.graph.graph import Graph, Node
 from models.operators.declaration import Boxes, BoxPiece, Emitter, Kind, Operator
 from models.operators.layout import joined, of_joined
+from models.operators.mixing import factors, gemm_flop, gemm_inner, product_flop
 from models.operators.pointwise import project
-from models.operators.product import factors
 from models.operators.windowed import per_output_channel
 from models.tensors.boxes import Box, Span
 
-if TYPE_CHECKING:
-    from models.graph.graph import Graph, Node
 
-
-def _whole_settings(graph: "Graph", names: Sequence[str]) -> Boxes:
+def _whole_settings(graph: Graph, names: Sequence[str]) -> Boxes:
     """Scales and zero points of whole tensors."""
     return tuple(Box.whole(graph.shape(name)) if name else None for name in names)
 
 
-def _linear(graph: "Graph", node: "Node", box: Box) -> Boxes:
+def _linear(graph: Graph, node: Node, box: Box) -> Boxes:
     along = box[node.int("axis", 1) % len(box)] if len(box) else Span(0, 1)
     return (box, *(per_output_channel(graph, name, along) for name in node.inputs[1:]))
 
 
-def _linear_refuses(graph: "Graph", node: "Node") -> str:
+def _linear_refuses(graph: Graph, node: Node) -> str:
     return f"blocked {node.op} is not divided" if node.int("block_size", 0) else ""
 
 
@@ -38,7 +35,7 @@ def _linear_refuses(graph: "Graph", node: "Node") -> str:
 _FIRST_OPERAND, _PER_OPERAND = 2, 3
 
 
-def _concat(graph: "Graph", node: "Node", box: Box) -> Boxes:
+def _concat(graph: Graph, node: Node, box: Box) -> Boxes:
     operands = range(_FIRST_OPERAND, len(node.inputs), _PER_OPERAND)
     reads = list(_whole_settings(graph, node.inputs))
     parts = of_joined(graph, node, [node.inputs[place] for place in operands], box)
@@ -58,7 +55,7 @@ def _build_concat(piece: BoxPiece, program: Emitter) -> None:
     for place in range(_FIRST_OPERAND, len(names), _PER_OPERAND):
         if names[place]:
             proto.input.extend(names[place : place + _PER_OPERAND])
-    program.append(proto)
+    program.nodes.append(proto)
 
 
 # ---------------------------------------------------------------- products
@@ -67,35 +64,27 @@ def _build_concat(piece: BoxPiece, program: Emitter) -> None:
 _A, _B = 0, 3
 
 
-def _gemm(graph: "Graph", node: "Node", box: Box) -> Boxes:
+def _gemm(graph: Graph, node: Node, box: Box) -> Boxes:
     """Rows of A by columns of B; inputs with one value per column follow the columns."""
     rows, cols = box
-    whole = Span(0, _inner(graph, node))
+    whole = Span(0, gemm_inner(graph, node))
     reads: list[Box | None] = [per_output_channel(graph, name, cols) for name in node.inputs]
     reads[_A] = Box((whole, rows)) if node.int("transA", 0) else Box((rows, whole))
     reads[_B] = Box((cols, whole)) if node.int("transB", 0) else Box((whole, cols))
     return tuple(reads)
 
 
-def _inner(graph: "Graph", node: "Node") -> int:
-    return graph.shape(node.inputs[_A])[0 if node.int("transA", 0) else 1]
-
-
-def _gemm_flop(graph: "Graph", node: "Node", output: Box) -> int:
-    return 2 * _inner(graph, node) * output.volume
-
-
-def _second(node: "Node") -> int:
+def _second(node: Node) -> int:
     """The index of the second factor of a product."""
     return _B if node.op == "QLinearMatMul" else 1
 
 
-def _of_columns(node: "Node") -> tuple[int, ...]:
+def _of_columns(node: Node) -> tuple[int, ...]:
     """The indices of what may have a value for each column of B."""
     return (_B + 1, _B + 2) if node.op == "QLinearMatMul" else (3,)
 
 
-def _product(graph: "Graph", node: "Node", box: Box) -> Boxes:
+def _product(graph: Graph, node: Node, box: Box) -> Boxes:
     second, names = _second(node), node.inputs
     reads = list(_whole_settings(graph, names))
     reads[_A], columns = factors(graph.shape(names[_A]), graph.shape(names[second]), box)
@@ -109,7 +98,7 @@ def _product(graph: "Graph", node: "Node", box: Box) -> Boxes:
     return tuple(reads)
 
 
-def _product_refuses(graph: "Graph", node: "Node") -> str:
+def _product_refuses(graph: Graph, node: Node) -> str:
     second = _second(node)
     if any(len(graph.shape(node.inputs[place])) < 2 for place in (_A, second)):
         return f"{node.op} multiplies by a vector"
@@ -119,14 +108,10 @@ def _product_refuses(graph: "Graph", node: "Node") -> str:
     return "" if single else f"{node.op} has a scale or zero point for each row"
 
 
-def _product_flop(graph: "Graph", node: "Node", output: Box) -> int:
-    return 2 * graph.shape(node.inputs[_A])[-1] * output.volume
-
-
 # ---------------------------------------------------------------- along one axis, over the map
 
 
-def _data_only(graph: "Graph", node: "Node", box: Box) -> Boxes:
+def _data_only(graph: Graph, node: Node, box: Box) -> Boxes:
     """The same of the data, and its scales."""
     return (box, *_whole_settings(graph, node.inputs[1:]))
 
@@ -134,7 +119,7 @@ def _data_only(graph: "Graph", node: "Node", box: Box) -> Boxes:
 _AXIS_ALONE_SINCE = 13
 
 
-def _distribution(graph: "Graph", node: "Node", box: Box) -> Box:
+def _distribution(graph: Graph, node: Node, box: Box) -> Box:
     """All of the axis over which Softmax normalises; before opset 13, all from it on."""
     shape = graph.shape(node.outputs[0])
     axis = node.int("axis", -1) % len(shape)
@@ -144,7 +129,7 @@ def _distribution(graph: "Graph", node: "Node", box: Box) -> Box:
     return box
 
 
-def _pool(graph: "Graph", node: "Node", box: Box) -> Boxes:
+def _pool(graph: Graph, node: Node, box: Box) -> Boxes:
     shape = graph.shape(node.inputs[0])
     last = len(shape) - 1
     for axis in range(1, last) if node.int("channels_last", 0) else range(2, last + 1):
@@ -152,7 +137,7 @@ def _pool(graph: "Graph", node: "Node", box: Box) -> Boxes:
     return _data_only(graph, node, box)
 
 
-def _pool_flop(graph: "Graph", node: "Node", output: Box) -> int:
+def _pool_flop(graph: Graph, node: Node, output: Box) -> int:
     data = _pool(graph, node, output)[0]
     assert data is not None
     return data.volume
@@ -163,7 +148,7 @@ _PRODUCT = Operator(
     Kind.MIXING,
     "product",
     _product,
-    flop=_product_flop,
+    flop=product_flop,
     refuses=_product_refuses,
     heavy=True,
     aligned=True,
@@ -179,7 +164,7 @@ QUANTISED = {
         Kind.LAYOUT, "concat", _concat, yields=joined, build=_build_concat
     ),
     "com.microsoft.QGemm": Operator(
-        Kind.MIXING, "fully_connected", _gemm, flop=_gemm_flop, heavy=True
+        Kind.MIXING, "fully_connected", _gemm, flop=gemm_flop, heavy=True
     ),
     **dict.fromkeys(["MatMulInteger", "QLinearMatMul"], _PRODUCT),
     "com.microsoft.QLinearSoftmax": Operator(
@@ -191,6 +176,6 @@ QUANTISED = {
 }
 
 
-def dequantises(node: "Node") -> bool:
+def dequantises(node: Node) -> bool:
     """Whether a node only dequantises its input."""
     return node.op in WIDENING

@@ -3,23 +3,21 @@
 If an axis grows by a whole factor, the operator treats a part of the map like the whole; otherwise
 the elements picked from the whole map, and their weights, become constants of the program.
 Positions are computed in float32, as onnxruntime does.
+
+GridSample: every output element reads anywhere in its channel, as deformable attention does.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from models.graph.graph import Graph, Node
 from models.operators.constants import computed_settings, first_only, setting
 from models.operators.declaration import Attribute, Boxes, BoxPiece, Emitter, Kind, Operator
 from models.operators.indexing import gather
 from models.tensors.arrays import Ints
 from models.tensors.boxes import Box, Span
-
-if TYPE_CHECKING:
-    from models.graph.graph import Graph, Node
-
 
 _SAME_EVERYWHERE = ("asymmetric", "half_pixel", "pytorch_half_pixel")
 Singles = NDArray[np.float32]
@@ -40,18 +38,18 @@ class AxisResize:
     factor: int
 
 
-def _mode(node: "Node") -> str:
+def _mode(node: Node) -> str:
     return str(node.attributes.get("mode", b"nearest").decode())
 
 
-def _coordinates(node: "Node", opset: int) -> str:
+def _coordinates(node: Node, opset: int) -> str:
     if node.op == "Upsample" or opset < 11:
         return "asymmetric"
     mode = node.attributes.get("coordinate_transformation_mode", b"half_pixel")
     return str(mode.decode())
 
 
-def _axis_scales(graph: "Graph", node: "Node") -> dict[int, float]:
+def _axis_scales(graph: Graph, node: Node) -> dict[int, float]:
     """The scale of every axis that changes."""
     before, after = graph.shape(node.inputs[0]), graph.shape(node.outputs[0])
     place = 1 if node.op == "Upsample" or graph.opset < 11 else 2
@@ -67,7 +65,7 @@ def _axis_scales(graph: "Graph", node: "Node") -> dict[int, float]:
     return {axis: scale for axis, scale in found.items() if scale != 1.0}
 
 
-def _axis(graph: "Graph", node: "Node", axis: int, scale: float) -> AxisResize:
+def _axis(graph: Graph, node: Node, axis: int, scale: float) -> AxisResize:
     size, out = graph.shape(node.inputs[0])[axis], graph.shape(node.outputs[0])[axis]
     coordinates = _coordinates(node, graph.opset)
     where = positions(coordinates, size, out, np.float32(scale))
@@ -85,13 +83,13 @@ def _axis(graph: "Graph", node: "Node", axis: int, scale: float) -> AxisResize:
     return AxisResize(near, far, share, factor)
 
 
-def _resized(graph: "Graph", node: "Node") -> dict[int, AxisResize]:
+def _resized(graph: Graph, node: Node) -> dict[int, AxisResize]:
     return {
         axis: _axis(graph, node, axis, scale) for axis, scale in _axis_scales(graph, node).items()
     }
 
 
-def _reads(graph: "Graph", node: "Node", box: Box) -> Boxes:
+def _reads(graph: Graph, node: Node, box: Box) -> Boxes:
     for axis, resize in _resized(graph, node).items():
         span = slice(box[axis].start, box[axis].stop)
         start, stop = int(resize.near[span].min()), int(resize.far[span].max()) + 1
@@ -179,7 +177,7 @@ def _emit_resize(piece: BoxPiece, program: Emitter, source: str, scales: str, na
     program.emit("Resize", inputs, name, coordinate_transformation_mode=coordinates, **how)
 
 
-def _refuses(graph: "Graph", node: "Node") -> str:
+def _refuses(graph: Graph, node: Node) -> str:
     if _mode(node) not in ("nearest", "linear", "bilinear"):
         return f"{node.op} with mode {_mode(node)} is not divided"
     if _coordinates(node, graph.opset) == "tf_crop_and_resize":
@@ -194,7 +192,7 @@ def _refuses(graph: "Graph", node: "Node") -> str:
     return computed or _rounds_weights(graph, node)
 
 
-def _rounds_weights(graph: "Graph", node: "Node") -> str:
+def _rounds_weights(graph: Graph, node: Node) -> str:
     """Why a Resize of integers cannot be divided: its neighbours' weights are none."""
     if _mode(node) == "nearest" or graph.tensors[node.inputs[0]].dtype.kind == "f":
         return ""
@@ -202,7 +200,7 @@ def _rounds_weights(graph: "Graph", node: "Node") -> str:
     return "" if grows else f"{node.op} between integers is not divided"
 
 
-def _rounds_either_way(graph: "Graph", node: "Node") -> bool:
+def _rounds_either_way(graph: Graph, node: Node) -> bool:
     """Whether the nearest element depends on how the position is computed."""
     coordinates = _coordinates(node, graph.opset)
     if coordinates == "half_pixel_symmetric":
@@ -218,13 +216,27 @@ def _rounds_either_way(graph: "Graph", node: "Node") -> bool:
     return False
 
 
-def _flop(graph: "Graph", node: "Node", output: Box) -> int:
+def _flop(graph: Graph, node: Node, output: Box) -> int:
     return output.volume * (1 if _mode(node) == "nearest" else 7)
+
+
+def _sampled(graph: Graph, node: Node, box: Box) -> Boxes:
+    """The whole map of the same channels, and the same places of the grid."""
+    shape = graph.shape(node.inputs[0])
+    sampled = Box((box[0], box[1], *(Span(0, size) for size in shape[2:])))
+    return (sampled, Box((box[0], *box[2:], Span(0, len(shape) - 2))))
+
+
+def _sample_flop(graph: Graph, node: Node, output: Box) -> int:
+    """Linear interpolation of four neighbours."""
+    return 8 * output.volume
 
 
 _RESIZE = Operator(Kind.RESAMPLING, "resize", _reads, build=_build, flop=_flop, refuses=_refuses)
 
-RESIZE = {"Resize": _RESIZE, "Upsample": _RESIZE}
+_SAMPLE = Operator(Kind.RESAMPLING, "resize", _sampled, flop=_sample_flop, aligned=True)
+
+RESIZE = {"Resize": _RESIZE, "Upsample": _RESIZE, "GridSample": _SAMPLE}
 
 
 def positions(coordinates: str, size: int, out: int, scale: np.float32) -> Singles:
@@ -248,7 +260,7 @@ def positions(coordinates: str, size: int, out: int, scale: np.float32) -> Singl
             return (o + half) / scale - half
 
 
-def nearest(node: "Node", opset: int, where: Singles, scale: float) -> Singles:
+def nearest(node: Node, opset: int, where: Singles, scale: float) -> Singles:
     """The element for each position, before clipping to the input."""
     if node.op == "Upsample" or opset < 11:
         rounded = np.ceil(where) if scale < 1 else np.trunc(where)

@@ -17,9 +17,8 @@ The kinds, for an output box `o` of a node:
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from models.graph.graph import COLS, ROWS
+from models.graph.graph import COLS, ROWS, Graph, Node
 from models.graph.soundness import is_newer
 from models.operators.arrange import ARRANGE, DOMAIN
 from models.operators.constants import setting
@@ -28,31 +27,24 @@ from models.operators.indexing import INDEXING
 from models.operators.layout import LAYOUT
 from models.operators.mixing import MIXING
 from models.operators.pointwise import POINTWISE
-from models.operators.product import PRODUCT
 from models.operators.quantised import QUANTISED, dequantises
-from models.operators.reshape import RESHAPE
 from models.operators.resize import RESIZE
-from models.operators.roll import ROLL
-from models.operators.sample import SAMPLE
-from models.operators.tail import TAIL
-from models.operators.transposed import TRANSPOSED
+from models.operators.tail import OP as TAIL
+from models.operators.tail import build_tail
 from models.operators.whole_flop import WHOLE_FLOP
 from models.operators.windowed import WINDOWED
 from models.tensors.boxes import Box, Span
 
-if TYPE_CHECKING:
-    from models.graph.graph import Graph, Node
 
-
-def _everything(graph: "Graph", node: "Node", box: Box) -> Boxes:
+def _everything(graph: Graph, node: Node, box: Box) -> Boxes:
     return tuple(Box.whole(graph.shape(name)) if name else None for name in node.inputs)
 
 
-def _whole_output(graph: "Graph", node: "Node", box: Box) -> Box:
+def _whole_output(graph: Graph, node: Node, box: Box) -> Box:
     return Box.whole(graph.shape(node.outputs[0]))
 
 
-def whole_flop(graph: "Graph", node: "Node") -> int:
+def whole_flop(graph: Graph, node: Node) -> int:
     """FLOPs of a node that runs whole, by a formula; 0 if there is none for its operator."""
     if node.op in WHOLE_FLOP:
         return WHOLE_FLOP[node.op](graph, node)
@@ -63,7 +55,7 @@ def whole_flop(graph: "Graph", node: "Node") -> int:
     return declared.flop(graph, node, box) if declared.heavy else box.volume
 
 
-def _flop(graph: "Graph", node: "Node", box: Box) -> int:
+def _flop(graph: Graph, node: Node, box: Box) -> int:
     return whole_flop(graph, node) or node.timed_flop or box.volume
 
 
@@ -72,18 +64,13 @@ _OPAQUE = Operator(Kind.OPAQUE, "opaque", _everything, yields=_whole_output, flo
 TABLE: Mapping[str, Operator] = {
     **POINTWISE,
     **WINDOWED,
-    **TRANSPOSED,
     **RESIZE,
     **INDEXING,
     **LAYOUT,
     **ARRANGE,
     **MIXING,
     **QUANTISED,
-    **RESHAPE,
-    **ROLL,
-    **SAMPLE,
-    **TAIL,
-    **PRODUCT,
+    f"{DOMAIN}.{TAIL}": replace(_OPAQUE, build=build_tail),
 }
 
 # onnxruntime does not know imbrex's own operators: they are written in its terms also where they
@@ -110,7 +97,7 @@ MOST_LINES = 1 << 18
 MOST_LINES_ASKED = 1 << 16
 
 
-def operator(node: "Node") -> Operator:
+def operator(node: Node) -> Operator:
     """The declaration of a node's operator; opaque if the table has none for it."""
     return _REFUSED.get(node.op, _OPAQUE) if node.refusal else TABLE.get(node.op, _OPAQUE)
 
@@ -120,7 +107,7 @@ def moves(op: str) -> bool:
     return op in TABLE and TABLE[op].kind is Kind.LAYOUT
 
 
-def refusal(graph: "Graph", node: "Node") -> str:
+def refusal(graph: Graph, node: Node) -> str:
     """Why a node is opaque although the table has its operator, or has one that was rewritten for
     the processor at hand; empty if neither is so.
     """
@@ -134,7 +121,7 @@ def refusal(graph: "Graph", node: "Node") -> str:
     return declared.refuses(graph, node)
 
 
-def lines_asked(graph: "Graph", node: "Node") -> int:
+def lines_asked(graph: Graph, node: Node) -> int:
     """The number of rows and columns for which planners will ask what the node reads."""
     declared, made = operator(node), node.outputs[0]
     if declared.kind in (Kind.OPAQUE, Kind.WINDOWED) or declared.aligned or declared.in_parts:
@@ -143,7 +130,7 @@ def lines_asked(graph: "Graph", node: "Node") -> int:
     return sum(graph.size(made, which) for which in asked)
 
 
-def keeps_lines(graph: "Graph", node: "Node", which: int) -> bool:
+def keeps_lines(graph: Graph, node: Node, which: int) -> bool:
     """Whether each row (or column) depends only on the same one of every input, as where another
     axis is cut or joined.
     """
@@ -158,12 +145,12 @@ def keeps_lines(graph: "Graph", node: "Node", which: int) -> bool:
     return node.op == "Concat" and axis is not None and axis != node.int("axis", 1) % len(shape)
 
 
-def depends_on_constants(graph: "Graph", node: "Node") -> bool:
+def depends_on_constants(graph: Graph, node: Node) -> bool:
     """Whether everything that a node reads is constant."""
     return all(name in graph.constants for name in node.inputs if name)
 
 
-def splits_along(graph: "Graph", node: "Node", which: int) -> bool:
+def splits_along(graph: Graph, node: Node, which: int) -> bool:
     """Whether a node can yield a part of its output's rows (or columns, channels: `which`). Nodes
     that depend on constants alone (weights kept quantised), and one-row gates that are dequantised
     where they are used, do not prevent this.

@@ -4,12 +4,9 @@ whether their steps wait for each other.
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
+from models.graph.graph import Graph, Node
 from models.operators.tail import BODY
-
-if TYPE_CHECKING:
-    from models.graph.graph import Graph, Node
 
 _RUNTIME = "com.microsoft"
 _RECURRENT = ("LSTM", "GRU", "RNN", f"{_RUNTIME}.DynamicQuantizeLSTM")
@@ -17,7 +14,7 @@ _REPEATING = frozenset({"Loop", "Scan", *_RECURRENT})
 _MULTIPLYING = ("Conv", "Gemm", "MatMul")
 
 
-def _recurrent(graph: "Graph", node: "Node") -> int:
+def _recurrent(graph: Graph, node: Node) -> int:
     """Every step multiplies by the weights and by those of the recurrence; all gates and
     directions are in them.
     """
@@ -25,25 +22,25 @@ def _recurrent(graph: "Graph", node: "Node") -> int:
     return 2 * math.prod(steps[:2]) * sum(map(math.prod, weights))
 
 
-def _product(graph: "Graph", node: "Node") -> int:
+def _product(graph: Graph, node: Node) -> int:
     summed = graph.shape(node.inputs[0])[-2 if node.int("transA", 0) else -1]
     return 2 * summed * math.prod(graph.shape(node.outputs[0]))
 
 
-def _packed_product(graph: "Graph", node: "Node") -> int:
+def _packed_product(graph: Graph, node: Node) -> int:
     """Weights of a few bits, whose shape is that of their bytes."""
     return 2 * node.int("K", 0) * math.prod(graph.shape(node.outputs[0]))
 
 
-def _windows(place: int) -> "Callable[[Graph, Node], int]":
-    def flop(graph: "Graph", node: "Node") -> int:
+def _windows(place: int) -> Callable[[Graph, Node], int]:
+    def flop(graph: Graph, node: Node) -> int:
         taps = math.prod(graph.shape(node.inputs[place])[1:])
         return 2 * taps * math.prod(graph.shape(node.outputs[0]))
 
     return flop
 
 
-def _attention(graph: "Graph", node: "Node") -> int:
+def _attention(graph: Graph, node: Node) -> int:
     """Queries times keys, and scores times values; without keys, all three are in the first."""
     query = graph.shape(node.inputs[0])
     keys = graph.shape(node.inputs[1])[-2] if len(node.inputs) > 1 and node.inputs[1] else 0
@@ -51,14 +48,14 @@ def _attention(graph: "Graph", node: "Node") -> int:
     return 4 * elements * (keys or query[1])
 
 
-def _projected_attention(graph: "Graph", node: "Node") -> int:
+def _projected_attention(graph: Graph, node: Node) -> int:
     """A product that makes queries, keys and values of the tokens, and their attention."""
     tokens, weights = (graph.shape(name) for name in node.inputs[:2])
     made = math.prod(graph.shape(node.outputs[0]))
     return 2 * math.prod(tokens) * weights[-1] + 4 * made * tokens[-2]
 
 
-def _sum(graph: "Graph", node: "Node") -> int:
+def _sum(graph: Graph, node: Node) -> int:
     """Einsum of two tensors or more: a multiply-add for each combination of indices."""
     equation = node.attributes["equation"].decode().replace(" ", "")
     terms = equation.partition("->")[0].split(",")
@@ -72,7 +69,7 @@ def _sum(graph: "Graph", node: "Node") -> int:
 
 
 # Where a formula cannot tell, it yields 0.
-WHOLE_FLOP: "Mapping[str, Callable[[Graph, Node], int]]" = {
+WHOLE_FLOP: Mapping[str, Callable[[Graph, Node], int]] = {
     **dict.fromkeys(_RECURRENT, _recurrent),
     "Einsum": _sum,
     "Attention": _attention,
@@ -93,7 +90,7 @@ WHOLE_FLOP: "Mapping[str, Callable[[Graph, Node], int]]" = {
 }
 
 
-def is_sequential(node: "Node") -> bool:
+def is_sequential(node: Node) -> bool:
     """Whether it keeps one core busy: its steps are small and wait for each other, as those of a
     recurrent layer or a loop, or of a tail with such a node and no products beside it.
     """

@@ -11,7 +11,7 @@ and what follows from its position. Entries below the threshold rank behind all 
 their values are, and so do their scores; of equal ones the first comes first, as before.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -93,16 +93,11 @@ def _picking(nodes: Sequence[NodeProto], outputs: frozenset[str]) -> list[bool]:
     ahead = set(outputs)
     for k in reversed(range(len(nodes))):
         if not behind[k] and op_of(nodes[k]) in _LEADING and ahead.isdisjoint(nodes[k].output):
-            behind[k] = any(
-                name in each.input for each in _chosen(nodes, behind) for name in nodes[k].output
-            )
+            later = [node for node, late in zip(nodes, behind, strict=True) if late]
+            behind[k] = any(name in node.input for node in later for name in nodes[k].output)
         if not behind[k]:
             ahead.update(nodes[k].input)
     return behind
-
-
-def _chosen(nodes: Sequence[NodeProto], which: Sequence[bool]) -> Iterator[NodeProto]:
-    return (node for node, is_one in zip(nodes, which, strict=True) if is_one)
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,6 @@ from onnx import NodeProto
 from models.rewrite.draft import Draft, attributes_of
 
 
-class _Terms(NamedTuple):
-    """The labels of an Einsum of two tensors: of both and kept, of the first, of both and summed,
-    and of the second.
-    """
-
-    batch: str
-    left: str
-    summed: str
-    right: str
-
-
 def einsum(draft: Draft, node: NodeProto) -> bool:
     """A product of two tensors summed over what both have: transposed, multiplied and transposed
     back.
@@ -38,6 +27,7 @@ def einsum(draft: Draft, node: NodeProto) -> bool:
     sizes = dict(zip(labels[0], shapes[0], strict=True))
     if any(sizes.setdefault(k, n) != n for k, n in zip(labels[1], shapes[1], strict=True)):
         return False  # a size of one that is repeated
+    batch, left, summed, right = terms
     made = node.output[0]
 
     def size(part: str) -> int:
@@ -45,25 +35,30 @@ def einsum(draft: Draft, node: NodeProto) -> bool:
 
     def arranged(place: int, label: str, before: str, rows: str, columns: str) -> str:
         order = before + rows + columns
-        source = _transposed(draft, node.input[place], f"{made}__{label}", labels[place], order)
+        source, given = node.input[place], labels[place]
+        if given != order:
+            perm = [given.index(each) for each in order]
+            source = draft.emit("Transpose", [source], f"{made}__{label}", perm=perm)
         if len(rows) == len(columns) == 1:
             return source
         shape = [*(sizes[each] for each in before), size(rows), size(columns)]
         return draft.reshape(source, f"{made}__{label}_matrix", shape)
 
-    first = arranged(0, "first", terms.batch, terms.left, terms.summed)
-    second = arranged(1, "second", terms.batch, terms.summed, terms.right)
+    first = arranged(0, "first", batch, left, summed)
+    second = arranged(1, "second", batch, summed, right)
     found = draft.emit("MatMul", [first, second], f"{made}__product")
-    order = terms.batch + terms.left + terms.right
-    if not len(terms.left) == len(terms.right) == 1:
+    order = batch + left + right
+    if not len(left) == len(right) == 1:
         found = draft.reshape(found, f"{made}__whole", [sizes[each] for each in order])
     draft.emit("Transpose", [found], made, perm=[order.index(each) for each in result])
     draft.nodes[-1].name = node.name or made
     return True
 
 
-def _terms(labels: list[str], result: str) -> _Terms | None:
-    """None unless it is a product of two tensors, of which each label occurs once."""
+def _terms(labels: list[str], result: str) -> tuple[str, str, str, str] | None:
+    """The labels of both tensors that are kept, of the first, of both that are summed, and of the
+    second; None unless it is a product of two tensors, of which each label occurs once.
+    """
     if len(labels) != 2 or any(len(set(each)) != len(each) for each in (*labels, result)):
         return None
     first, second = labels
@@ -75,18 +70,12 @@ def _terms(labels: list[str], result: str) -> _Terms | None:
     summed = "".join(each for each in both if each not in result)
     if not summed:
         return None
-    return _Terms(
+    return (
         "".join(each for each in result if each in both),
         "".join(each for each in result if each not in second),
         summed,
         "".join(each for each in result if each not in first),
     )
-
-
-def _transposed(draft: Draft, source: str, made: str, given: str, wanted: str) -> str:
-    if given == wanted:
-        return source
-    return draft.emit("Transpose", [source], made, perm=[given.index(each) for each in wanted])
 
 
 def attention(draft: Draft, node: NodeProto) -> bool:

@@ -1,4 +1,4 @@
-"""A Concat of a tensor's last rows and its first becomes one node; see `models.operators.roll`.
+"""A Concat of a tensor's last rows and its first becomes one node; see `models.operators.layout`.
 
 If something is done to either part before they are joined, as quantising it, the parts are taken of
 the rolled tensor instead: there they lie in the order in which they are joined.
@@ -16,8 +16,8 @@ from models.graph.graph import ROWS
 from models.graph.shapes import TensorInfo
 from models.operators import LINEAR
 from models.operators.arrange import DOMAIN
+from models.operators.layout import ROLL_OP
 from models.operators.pointwise import BROADCASTING
-from models.operators.roll import OP
 from models.rewrite.draft import Draft, Slice, attributes_of, joined_axis, op_of, slice_of
 
 # The operands of a node that joins two tensors, by place; and how many inputs it then has.
@@ -161,7 +161,7 @@ class _Writing:
         self._like(source, copy, target)
         self.draft.emit("Identity", [source], copy)
         given = {"axis": roll.axis, "shift": roll.parts[0].taken.start}
-        one = helper.make_node(OP, [source, copy], [target], name, domain=DOMAIN)
+        one = helper.make_node(ROLL_OP, [source, copy], [target], name, domain=DOMAIN)
         one.attribute.extend(helper.make_attribute(*each) for each in given.items())
         self.draft.nodes.append(one)
 

@@ -63,7 +63,10 @@ def row_axes(
         axis = found.get(name, ROWS)
         return axis if axis < len(tensors[name].shape) else None
 
-    for name in _inputs(nodes, tensors, constants):
+    made_here = {name for node in nodes for name in node.output}
+    for name in readers:
+        if name not in tensors or name in made_here or name in constants:
+            continue
         axis = _turned(name, tensors[name].shape, readers)
         if axis is not None and axis != ROWS:
             found[name] = axis
@@ -91,15 +94,6 @@ def row_axes(
             like = (each for each in node.output if each and each in tensors)
             found |= {each: axis for each in like if len(tensors[each].shape) == len(out)}
     return found
-
-
-def _inputs(
-    nodes: Sequence[NodeProto], tensors: Mapping[str, TensorInfo], constants: Container[str]
-) -> list[str]:
-    """What the nodes read and none of them makes."""
-    made = {name for node in nodes for name in node.output}
-    read = dict.fromkeys(name for node in nodes for name in node.input)
-    return [name for name in read if name in tensors and name not in made and name not in constants]
 
 
 def _turned(name: str, shape: Shape, readers: Mapping[str, Sequence[NodeProto]]) -> int | None:

@@ -78,7 +78,8 @@ def _in_chains(draft: Draft) -> list[NodeProto]:
             after = readers.get(name, [])
             for index in after:
                 missing[index].discard(name)
-                if missing[index] or not _is_light(draft.nodes[index]):
+                declared = TABLE.get(op_of(draft.nodes[index]))
+                if missing[index] or declared is None or declared.heavy:
                     continue
                 if len(after) == 1 or _is_scale(draft, draft.nodes[index]):
                     yield index
@@ -93,11 +94,6 @@ def _in_chains(draft: Draft) -> list[NodeProto]:
                 found = sorted(set(followers(draft.nodes[index])), reverse=True)
                 waiting += sorted(found, key=lambda each: _is_scale(draft, draft.nodes[each]))
     return order
-
-
-def _is_light(node: NodeProto) -> bool:
-    declared = TABLE.get(op_of(node))
-    return declared is not None and not declared.heavy
 
 
 def _is_scale(draft: Draft, node: NodeProto) -> bool:

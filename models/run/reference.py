@@ -228,7 +228,9 @@ def answer(
     if ending is not None:
         names = tuple(outputs)
         made = answer(ending.ahead(names), joined, arrays)
-        made |= _ended(ending, made[ending.source])
+        if ending not in _ENDINGS:
+            _ENDINGS[ending] = WholeModel(ending.model, threads=1)
+        made |= _ENDINGS[ending].run({ending.source: made[ending.source]})
         return {name: made[name] for name in names}
     found = {}
     for name in outputs:
@@ -238,9 +240,3 @@ def answer(
         else:
             found[name] = arrays[name]
     return found
-
-
-def _ended(ending: Ending, source: np.ndarray) -> dict[str, np.ndarray]:
-    if ending not in _ENDINGS:
-        _ENDINGS[ending] = WholeModel(ending.model, threads=1)
-    return _ENDINGS[ending].run({ending.source: source})

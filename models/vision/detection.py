@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.tensors.arrays import require_finite, require_no_nan
-from models.vision.class_map import Overlay
+from models.vision.classes import Overlay
 from models.vision.head import OutputReader, OutputValues, PictureSize, Values, View, VisionTask
 from models.vision.image_input import PixelBoxes
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from PIL import Image, ImageDraw
 
-from models.vision.class_map import ClassSegment, Overlay
-from models.vision.class_scores import ClassProbability
+from models.vision.classes import ClassProbability, ClassSegment, Overlay
 from models.vision.detection import DetectedBox
 from models.vision.fonts import font_for
 from models.vision.predictions import VisionPrediction

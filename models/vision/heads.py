@@ -1,22 +1,18 @@
-"""Heads read a model's outputs as the key `head` of its sidecar says. One file for each.
+"""Heads read a model's outputs as the key `head` of its sidecar says.
 
-A new head is a file with its pydantic dataclass, and an entry in `Head`. Scores of a detection head
+A new head is a pydantic dataclass, and an entry in `Head`. Scores of a detection head
 are those of the classes in `labels`, in order.
 """
 
 from typing import get_args, get_type_hints
 
 from models.vision.anchored_grids import YoloV2, YoloV3
-from models.vision.class_map import ClassMap
-from models.vision.class_scores import ClassScores
-from models.vision.end_to_end import EndToEnd
+from models.vision.box_lists import EndToEnd, RtDetr, YoloBoxes, YoloX
+from models.vision.classes import ClassMap, ClassScores
 from models.vision.head import OutputReader, VisionTask
 from models.vision.repainted import Repainted
-from models.vision.rtdetr import RtDetr
 from models.vision.ssd import Ssd
-from models.vision.yolo_boxes import YoloBoxes
 from models.vision.yolo_parts import YoloPose, YoloRotated, YoloSegments
-from models.vision.yolox import YoloX
 
 TASKS: tuple[VisionTask, ...] = get_args(VisionTask)
 

@@ -11,19 +11,15 @@ from models.graph.sizes import layout_of
 from models.operators import moves
 from models.tensors.arrays import Shape
 from models.vision.anchored_grids import Anchors, YoloV2, YoloV3
-from models.vision.class_map import ClassMap
-from models.vision.class_scores import ClassScores
-from models.vision.end_to_end import FINISHED, EndToEnd
+from models.vision.box_lists import FINISHED, EndToEnd, RtDetr, YoloBoxes, YoloX
+from models.vision.classes import ClassMap, ClassScores
 from models.vision.head import VisionTask
 from models.vision.heads import Head
 from models.vision.image_input import ImageInput, Resize
 from models.vision.repainted import Repainted
-from models.vision.rtdetr import RtDetr
 from models.vision.sidecar import LABELLESS, Assumable, Sidecar
 from models.vision.ssd import Ssd
-from models.vision.yolo_boxes import YoloBoxes
 from models.vision.yolo_parts import YoloPose, YoloRotated, YoloSegments
-from models.vision.yolox import YoloX
 from protos.daemon.documents import read
 
 Labels = tuple[str, ...]

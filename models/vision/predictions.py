@@ -6,8 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from models.vision.class_map import ClassSegment
-from models.vision.class_scores import ClassProbability
+from models.vision.classes import ClassProbability, ClassSegment
 from models.vision.detection import DetectedBox
 from models.vision.head import ANY, OutputValues, Values, View
 from models.vision.image_input import Placement

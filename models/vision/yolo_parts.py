@@ -1,6 +1,6 @@
 """YOLOv8's and YOLO11's exports that find more than boxes: masks, keypoints, rotated boxes.
 
-Columns are those of `yolo_boxes`, centre x, y, width, height and a score for each class, then:
+Columns are those of `YoloBoxes`, centre x, y, width, height and a score for each class, then:
 `yolov8-seg` the weights of a second output's prototypes, (1, P, H, W); `yolov8-pose` points of x, y
 and (`visible`) their likelihood; `yolov8-obb` an angle in radians. The graph has decoded all of it,
 to pixels of the model's input.
@@ -21,9 +21,9 @@ from pydantic.dataclasses import dataclass
 from models.tensors.arrays import require_no_nan
 from models.tensors.boxes import Span
 from models.tensors.selection import Selection, Selections
-from models.vision.class_map import Overlay
+from models.vision.box_lists import FINISHED, finished
+from models.vision.classes import Overlay
 from models.vision.detection import Candidates, DetectedBox, Detector, likeliest
-from models.vision.end_to_end import FINISHED, finished
 from models.vision.head import ANY, OutputShapes, OutputValues, PictureSize, Values, View
 from models.vision.image_input import FARTHEST
 from protos.daemon.documents import DOCUMENT, MOST_ITEMS, Flag, Integer, Share, Text

@@ -2,7 +2,7 @@
 
 from models.onnx_file.builder import NetworkBuilder, square
 from models.onnx_file.stored import StoredModel
-from models.zoo.layers import depth_to_space, tanh
+from models.zoo.layers import depth_to_space
 
 SEED = 34
 SIDE = 224
@@ -13,7 +13,7 @@ def espcn() -> StoredModel:
     """Luminance (1, 1, 224, 224) -> (1, 1, 672, 672)."""
     net = NetworkBuilder("espcn", SEED)
     x = net.input("image", (1, 1, SIDE, SIDE))
-    x = tanh(x.conv("conv1", 64, square(5)))
-    x = tanh(x.conv("conv2", 32, square(3)))
+    x = x.conv("conv1", 64, square(5)).attached("Tanh", "tanh")
+    x = x.conv("conv2", 32, square(3)).attached("Tanh", "tanh")
     x = x.conv("conv3", FACTOR**2, square(3))
     return net.stored(depth_to_space(x, "shuffle", FACTOR))

@@ -40,16 +40,6 @@ def sigmoid(x: NetworkTensor) -> NetworkTensor:
     return x.attached("Sigmoid", "sigmoid")
 
 
-def hard_sigmoid(x: NetworkTensor) -> NetworkTensor:
-    """min(max(x + 3, 0), 6) / 6."""
-    return x.attached("HardSigmoid", "hsigmoid", alpha=1 / 6, beta=0.5)
-
-
-def tanh(x: NetworkTensor) -> NetworkTensor:
-    """The hyperbolic tangent."""
-    return x.attached("Tanh", "tanh")
-
-
 def silu(x: NetworkTensor) -> NetworkTensor:
     """x * sigmoid(x)."""
     gate = sigmoid(x)
@@ -64,11 +54,6 @@ def gelu(x: NetworkTensor) -> NetworkTensor:
     y = y.attached("Add", "gelu_shifted", [constant(net, 1.0)])
     y = x.attached("Mul", "gelu_gated", [y.name])
     return y.attached("Mul", "gelu", [constant(net, 0.5)])
-
-
-def multiply(x: NetworkTensor, name: str, other: NetworkTensor) -> NetworkTensor:
-    """The product; `other` may have one row and column for all."""
-    return x.network.node("Mul", name, [x.name, other.name], x.shape)
 
 
 def depthwise(

@@ -5,14 +5,7 @@ from typing import NamedTuple
 
 from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
 from models.onnx_file.stored import StoredModel
-from models.zoo.layers import (
-    HARD_SWISH_GAIN,
-    LINEAR_GAIN,
-    depthwise,
-    hard_sigmoid,
-    hard_swish,
-    multiply,
-)
+from models.zoo.layers import HARD_SWISH_GAIN, LINEAR_GAIN, depthwise, hard_swish
 
 SEED = 23
 SIDE = 224
@@ -87,8 +80,9 @@ def _gated(x: NetworkTensor, name: str) -> NetworkTensor:
     """Squeeze and excitation: channels weighted by a gate over the whole map."""
     squeezed = _divisible(x.shape[1] / 4)
     y = x.global_average_pool(f"{name}_pool").conv(f"{name}_reduce", squeezed, square(1)).relu()
-    y = hard_sigmoid(y.conv(f"{name}_expand", x.shape[1], square(1)))
-    return multiply(x, name, y)
+    y = y.conv(f"{name}_expand", x.shape[1], square(1))
+    y = y.attached("HardSigmoid", "hsigmoid", alpha=1 / 6, beta=0.5)
+    return x.network.node("Mul", name, [x.name, y.name], x.shape)
 
 
 def _divisible(channels: float, by: int = 8) -> int:

@@ -10,8 +10,8 @@ from models.catalogue.installed import Store
 from models.onnx_file.builder import NetworkBuilder, square
 from models.onnx_file.model_file import read_model
 from models.run.reference import WholeModel
+from models.vision.box_lists import EndToEnd
 from models.vision.detection import best
-from models.vision.end_to_end import EndToEnd
 from models.vision.predictions import predictions
 from models.vision.preprocess import place
 from models.vision.sidecar import Sidecar, load, sidecar_path

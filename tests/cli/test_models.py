@@ -21,7 +21,7 @@ from imbrex.pictures import prediction
 from models.catalogue.installed import Store
 from models.graph.sizes import Size
 from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square
-from models.vision.class_map import ClassSegment, Overlay
+from models.vision.classes import ClassSegment, Overlay
 from models.vision.repainted import Repainting
 from models.vision.sidecar import load, sidecar_path
 from protos.errors import BadRequest, NotFound

@@ -12,7 +12,7 @@ from coordinator.costs.cluster import fastest
 from coordinator.planning.cluster_file import parse_cluster
 from coordinator.planning.planners.propose import propose
 from coordinator.plans.named import strategy
-from imbrex.cli.alternatives import Situation, sentences
+from imbrex.cli.plan import Situation, sentences
 from imbrex.described import network_of
 from imbrex.terminal import duration
 from models.onnx_file.builder import NetworkBuilder, square

@@ -115,7 +115,7 @@ class Stranger:
 
 
 def test_no_file_is_written_elsewhere(tmp_path: Path) -> None:
-    from imbrex.cli.status import save_cluster
+    from imbrex.cli.asking import save_cluster
 
     with pytest.raises(PeerViolation, match="outside"):
         save_cluster(Stranger(), tmp_path / "a" / "b" / "home.toml")  # type: ignore[arg-type]

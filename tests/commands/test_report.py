@@ -79,11 +79,11 @@ def test_a_report_is_a_cluster_and_a_preset(reported: tuple[Live, Path, str]) ->
     assert 1 / 3 < simulated["latency_s"] / live_plan.predicted_latency_s < 3
     (used,) = imbrex("plan", live.file, *asked).json()["devices_used"]
     assert used in {"device-1", "device-2"}
-    kind = load_kind(str(target))
+    preset = load_kind(str(target))
     numbers = json.loads(target.read_text())["kinds"][0]["preset"]
     told = {name: each["value"] for name, each in numbers.items()}
-    assert kind.preset.model_dump(include=told.keys()) == told
-    assert not kind.preset.tls
+    assert preset.model_dump(include=told.keys()) == told
+    assert not preset.tls
 
 
 @pytest.mark.parametrize(

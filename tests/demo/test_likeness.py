@@ -11,7 +11,7 @@ from imbrex.kinds.software import SERVER
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_scale_changes_how_long_everything_takes_and_no_ratio(name):
-    preset = load_kind(KINDS[name].preset).preset
+    preset = load_kind(KINDS[name].preset)
     slow, slower = (told(name, preset, scale, Core(100.0, 1e-3)) for scale in (0.25, 0.125))
     for each in (slow, slower):
         assert each.worker.pace * 100.0 == pytest.approx(preset.gflops * each.scale, rel=0.01)
@@ -33,7 +33,7 @@ def test_a_scale_changes_how_long_everything_takes_and_no_ratio(name):
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("devices", [1, 4, 16])
 def test_a_scale_leaves_room_for_other_programs(name, devices):
-    preset = load_kind(KINDS[name].preset).preset
+    preset = load_kind(KINDS[name].preset)
     scale, *others = scales(preset, devices, core_gflops=100.0)
     assert devices * preset.gflops * scale <= 40.0
     assert preset.message_ms / scale >= 5.0
@@ -54,7 +54,7 @@ def length(alone_s, workers=4, profile=True, curve=False):
 @pytest.mark.parametrize("curve", [False, True])
 @pytest.mark.parametrize("gflop", [0.01, 1, 31, 136])
 def test_a_demo_takes_two_minutes_at_most(name, workers, curve, gflop):
-    preset = load_kind(KINDS[name].preset).preset
+    preset = load_kind(KINDS[name].preset)
     wanted = length(gflop / preset.gflops, workers, curve=curve)
     scale, requests = suited(preset, 100.0, wanted)
     possible = scales(preset, workers, 100.0)

@@ -17,7 +17,7 @@ from imbrex.kinds.presets import KINDS, load_kind
 from models.check.agreement import Judgement, Reference
 from models.run.reference import Comparison
 
-LIKE = told("pi4", load_kind(KINDS["pi4"].preset).preset, scale=0.25, core=Core(100.0, 1e-3))
+LIKE = told("pi4", load_kind(KINDS["pi4"].preset), scale=0.25, core=Core(100.0, 1e-3))
 SAME = Judgement()
 QUESTION = Question(
     "digits", "digits", True, b"", "image/png", "sheet-1.png", Reference({}, None, 1e-5), {}, ()
@@ -68,9 +68,7 @@ def test_times_are_those_of_the_devices():
 @pytest.mark.parametrize("plan", [{"wire": "exact"}, {"wire": "fp16"}])
 @pytest.mark.parametrize("judgement", [SAME, Judgement(Comparison(1.23456e-5, 1.23456e-5), 1.2)])
 def test_the_first_screen_is_ten_lines_on_a_terminal(kind, scale, alone_s, plan, judgement):
-    like = (
-        told(kind, load_kind(KINDS[kind].preset).preset, scale, Core(100.0, 1e-3)) if kind else None
-    )
+    like = told(kind, load_kind(KINDS[kind].preset), scale, Core(100.0, 1e-3)) if kind else None
     found = measured(alone_s, 12345.0, 12.3456, judgement, scatter_ms=1234.0)
     found = replace(found, scale=like.scale if like else 1.0, plan={**found.plan, **plan})
     devices = [{"id": str(k), "name": f"worker-{k}"} for k in range(64)]

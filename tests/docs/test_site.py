@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.planning.cluster_file import parse_cluster
-from coordinator.planning.cluster_schema import DeviceEntry, Host, NetworkTable
+from coordinator.planning.cluster_file import DeviceEntry, Host, NetworkTable, parse_cluster
 from imbrex.described import load_cluster
 from tests.docs.commands import ROOT
 

@@ -14,7 +14,7 @@ from coordinator.devices.other_coordinators import Other
 from coordinator.doctor import examine as examination
 from coordinator.doctor.examine import diagnose
 from coordinator.doctor.findings import Absent, Examined
-from imbrex.cli.doctor import show
+from imbrex.cli.asking import show_diagnosis
 from protos.wire.facts import DeviceId, EngineShare
 from tests.doctor.patients import GIB, VERSION, cable, patient, wifi
 
@@ -35,7 +35,7 @@ def states(found: Diagnosis, device: str) -> dict[str, str]:
 def told(found: Diagnosis) -> str:
     out = io.StringIO()
     console = Console(file=out, width=200, highlight=False, emoji=False, markup=False)
-    show(found, console)
+    show_diagnosis(found, console)
     return out.getvalue()
 
 

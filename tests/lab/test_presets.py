@@ -35,14 +35,14 @@ def test_what_nobody_has_measured_is_marked_as_estimated(name):
 def test_presets_of_one_device_differ_in_what_connects_them():
     network = {"mbps", "latency_ms", "medium"}
     for kind in ("pi4", "pi5"):
-        wired, wireless = (load_kind(f"{kind}-{how}").preset for how in ("gbe", "wifi"))
+        wired, wireless = (load_kind(f"{kind}-{how}") for how in ("gbe", "wifi"))
         changed = {key: getattr(wireless, key) for key in network}
         assert wired.model_copy(update=changed) == wireless
         assert wireless.medium == "air"
 
 
 def test_estimates_are_the_multiples_that_they_say():
-    rates = {name: load_kind(name).preset for name in names()}
+    rates = {name: load_kind(name) for name in names()}
 
     def ratios(name, of):
         one, other = rates[name], rates[of]
@@ -62,16 +62,16 @@ def test_every_preset_says_where_its_rates_come_from(name):
         for line in lines
         if line.startswith(("gflops", "map_byte", "mbps", "software", "latency"))
     )
-    assert load_kind(name).preset.gflops > 0
+    assert load_kind(name).gflops > 0
 
 
 def test_four_gflops_are_all_that_the_targets_second_column_changes():
-    fast, slow = (load_kind(each).preset for each in (str(FOUR_GFLOPS), "pi3-1ghz"))
+    fast, slow = (load_kind(each) for each in (str(FOUR_GFLOPS), "pi3-1ghz"))
     assert fast == slow.model_copy(update={"gflops": 4.0})
 
 
 def test_a_cluster_with_an_authority_differs_in_what_messages_cost_alone():
-    plain, secured = (load_kind(each).preset for each in ("pi4-gbe", str(SECURED)))
+    plain, secured = (load_kind(each) for each in ("pi4-gbe", str(SECURED)))
     costs = ("message_ms", "byte_ns", "peer_message_ms", "peer_byte_ns")
     assert all(getattr(plain, cost) < getattr(secured, cost) for cost in costs)
     other = {cost: getattr(secured, cost) for cost in costs}
@@ -83,7 +83,7 @@ def test_what_software_costs_is_what_was_measured_times_a_factor(file):
     told = tomllib.loads(file.read_text())
     times, way = told["software"], "_tls" if told.get("tls") else ""
     messages, handover = (json.loads(file.read_text()) for file in (MESSAGES, HANDOVER))
-    preset = load_kind(str(file)).preset
+    preset = load_kind(str(file))
 
     def slower(document):
         return times * SERVER_PYTHON_MS / document["provenance"]["python_ms"]
@@ -109,7 +109,7 @@ def test_what_software_costs_is_what_was_measured_times_a_factor(file):
 
 
 def test_a_scale_changes_no_ratio():
-    preset = load_kind("pi3-1ghz").preset
+    preset = load_kind("pi3-1ghz")
     twice = preset.scaled(2)
     assert twice.gflops / twice.mbps == preset.gflops / preset.mbps
     assert twice.message_ms * twice.gflops == preset.message_ms * preset.gflops
@@ -120,7 +120,7 @@ def test_a_scale_changes_no_ratio():
 
 @pytest.mark.parametrize("name", names())
 def test_eight_devices_fit_on_less_than_a_core(name):
-    preset = load_kind(name).preset
+    preset = load_kind(name)
     scale = fitting_scale(preset, 8, core_gflops=110)
     assert 8 * preset.scaled(scale).gflops / 110 <= 0.6
     assert preset.scaled(scale).mbps <= 125
@@ -158,9 +158,9 @@ def test_a_wrong_file_is_refused_with_its_key(tmp_path, text, named):
 def test_a_file_of_ones_own_is_a_preset(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text("gflops = 3\nmbps = 50\nmessage_ms = 2\nmedium = 'air'")
-    kind = load_kind(str(file))
-    assert (kind.name, kind.preset.medium) == ("mine", "air")
-    assert cluster_of(kind.preset, 2).devices[1].costs == RateCosts(3.0)
+    preset = load_kind(str(file))
+    assert preset.medium == "air"
+    assert cluster_of(preset, 2).devices[1].costs == RateCosts(3.0)
 
 
 def test_rates_of_layers_are_those_of_the_cluster():

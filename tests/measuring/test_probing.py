@@ -14,7 +14,7 @@ from coordinator.costs.cluster import Link
 from coordinator.devices import peer_reachability
 from coordinator.devices.announcements import Announcements, DevicesChanged
 from coordinator.devices.peer_reachability import Reach
-from coordinator.measuring.probing import Probing
+from coordinator.measuring.measuring import Probing
 from coordinator.measuring.queues import PROBES_AT_MOST
 from coordinator.requests.admission import Admission
 from protos.errors import LostWorker

@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from coordinator.measuring.retrials import FIRST_S, LAST_S, PROBATION_S, Retrials
+from coordinator.measuring.queues import FIRST_S, LAST_S, PROBATION_S, Retrials
 from protos.wire.facts import DeviceId
 
 USED, OTHER = DeviceId("used"), DeviceId("other")

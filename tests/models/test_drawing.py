@@ -8,7 +8,7 @@ import pytest
 from PIL import Image, ImageFont
 
 from models.vision import fonts
-from models.vision.class_scores import ClassProbability
+from models.vision.classes import ClassProbability
 from models.vision.detection import DetectedBox
 from models.vision.drawing import annotated, colour_of
 

@@ -10,9 +10,8 @@ from models.cut.cutter import cut
 from models.cut.program import BlobSource
 from models.cut.tiles import tile_boxes, whole_map
 from models.cut.units import divide
-from models.onnx_file.functions import without_functions
 from models.onnx_file.importer import load_graph
-from models.onnx_file.model_file import MAX_NODES
+from models.onnx_file.model_file import MAX_NODES, without_functions
 from protos.errors import BadRequest
 
 SHAPE = [1, 2, 12, 12]

@@ -11,15 +11,12 @@ from models.graph.graph import Graph
 from models.onnx_file.builder import NetworkBuilder, square
 from models.onnx_file.importer import load_graph
 from models.vision.anchored_grids import YoloV2, YoloV3
-from models.vision.class_map import ClassMap
-from models.vision.class_scores import ClassScores
+from models.vision.box_lists import RtDetr, YoloBoxes, YoloX
+from models.vision.classes import ClassMap, ClassScores
 from models.vision.head import VisionTask
 from models.vision.model_families import PIXELS, About, described, head_for, image_input
-from models.vision.rtdetr import RtDetr
 from models.vision.ssd import Ssd
-from models.vision.yolo_boxes import YoloBoxes
 from models.vision.yolo_parts import YoloPose, YoloRotated, YoloSegments
-from models.vision.yolox import YoloX
 
 Shape = tuple[int, ...]
 

@@ -13,7 +13,8 @@ from PIL import Image
 
 from models.digits import SIDECAR
 from models.vision.anchored_grids import YoloV3
-from models.vision.class_map import ClassMap, ClassSegment, mask_of, run_lengths
+from models.vision.box_lists import RtDetr, YoloBoxes, YoloX
+from models.vision.classes import ClassMap, ClassSegment, mask_of, run_lengths
 from models.vision.detection import Candidates
 from models.vision.drawing import annotated, colour_of
 from models.vision.head import VisionTask
@@ -22,11 +23,8 @@ from models.vision.image_input import Placement
 from models.vision.predictions import OutputMismatch, VisionPrediction, check_outputs, predictions
 from models.vision.preprocess import image_to_pixels
 from models.vision.repainted import Repainted, Repainting
-from models.vision.rtdetr import RtDetr
 from models.vision.sidecar import Sidecar, load
 from models.vision.ssd import Ssd
-from models.vision.yolo_boxes import YoloBoxes
-from models.vision.yolox import YoloX
 
 LABELS = ("ant", "bee", "cat")
 WHOLE = Placement(width=128, height=96, scale_x=1.0, scale_y=1.0, left=0, top=0)

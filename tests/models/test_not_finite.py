@@ -8,17 +8,13 @@ import pytest
 from coordinator.serving.frigate.outputs import rows_of
 from coordinator.serving.oip.tensors import classes, to_values
 from models.vision.anchored_grids import YoloV2, YoloV3
-from models.vision.class_map import ClassMap
-from models.vision.class_scores import ClassScores
-from models.vision.end_to_end import EndToEnd
+from models.vision.box_lists import EndToEnd, RtDetr, YoloBoxes, YoloX
+from models.vision.classes import ClassMap, ClassScores
 from models.vision.head import VisionTask
 from models.vision.heads import Head
 from models.vision.repainted import Repainted
-from models.vision.rtdetr import RtDetr
 from models.vision.ssd import Ssd
-from models.vision.yolo_boxes import YoloBoxes
 from models.vision.yolo_parts import YoloPose, YoloRotated, YoloSegments
-from models.vision.yolox import YoloX
 from protos.errors import NotFiniteAnswer
 from tests.models.test_heads import found
 

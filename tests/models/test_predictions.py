@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.digits import SIDECAR
-from models.vision.class_scores import ClassProbability, ClassScores
+from models.vision.classes import ClassProbability, ClassScores
 from models.vision.image_input import Placement
 from models.vision.predictions import OutputMismatch, RawOutput, check_outputs, predictions
 from models.vision.sidecar import Sidecar, load

@@ -306,7 +306,7 @@ def test_a_function_of_another_opset_is_inlined() -> None:
     made.functions.append(inner)
     made.opset_import.append(helper.make_opsetid("own", 1))
     loaded = onnx.ModelProto.FromString(made.SerializeToString())
-    from models.onnx_file.functions import without_functions
+    from models.onnx_file.model_file import without_functions
 
     inlined = without_functions(loaded, 1000)
     assert [node.op_type for node in inlined.graph.node] == ["Conv", "Relu"]

@@ -12,15 +12,12 @@ from hypothesis import strategies as st
 
 from models.tensors.boxes import Box, Span
 from models.tensors.selection import Selection, dense
-from models.vision.end_to_end import EndToEnd
+from models.vision.box_lists import EndToEnd, RtDetr, YoloBoxes, YoloX
 from models.vision.heads import Head
 from models.vision.image_input import Placement
 from models.vision.predictions import predictions
-from models.vision.rtdetr import RtDetr
 from models.vision.ssd import Ssd
-from models.vision.yolo_boxes import YoloBoxes
 from models.vision.yolo_parts import YoloPose, YoloRotated
-from models.vision.yolox import YoloX
 from protos.errors import NotFiniteAnswer
 from tests.models.test_heads import LABELS, sidecar
 

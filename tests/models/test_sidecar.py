@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from models.digits import SIDECAR
 from models.vision.anchored_grids import YoloV2, YoloV3
-from models.vision.class_map import ClassMap
-from models.vision.class_scores import ClassScores
+from models.vision.box_lists import YoloBoxes, YoloX
+from models.vision.classes import ClassMap, ClassScores
 from models.vision.heads import TASKS
 from models.vision.image_input import ImageInput
 from models.vision.repainted import Repainted
@@ -23,8 +23,6 @@ from models.vision.sidecar import (
     sidecar_path,
 )
 from models.vision.ssd import Ssd
-from models.vision.yolo_boxes import YoloBoxes
-from models.vision.yolox import YoloX
 from protos.errors import BadRequest
 
 

@@ -143,7 +143,7 @@ def test_the_time_of_a_layer_whose_steps_wait_counts(tmp_path: Path) -> None:
 def test_the_gain_follows_from_what_is_not_split(tmp_path: Path) -> None:
     """One device computes the recurrent layers, which are most of it."""
     net, made, _ = recurrent("LSTM", 2, hidden=256)
-    cluster = cluster_of(load_kind("pi4-gbe").preset, 4)
+    cluster = cluster_of(load_kind("pi4-gbe"), 4)
     model = net.model(made)
     after = propose(auto, loaded(model, tmp_path), cluster)
     before = propose(auto, divide(load_graph(net.model(net.nodes[-2].output[0]))), cluster)

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as numbers
 from onnx import TensorProto
 
+from models.catalogue.loading import ranges_of
 from models.check.effect import Differences, Encoded
 from models.cut.cutter import cut
 from models.cut.encoded import encodes
 from models.cut.program import BlobSource
 from models.cut.units import Network, divide
 from models.onnx_file.importer import load_graph
-from models.run.calibration import ranges_of
 from models.run.reference import EQUAL, ProgramRunner, WholeModel, answer, compare, random_inputs
 from models.tensors.boxes import Box, Span
 from models.tensors.precision import Wire

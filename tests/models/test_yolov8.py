@@ -7,9 +7,9 @@ import pytest
 
 from models.catalogue import catalogue
 from models.run.reference import WholeModel
+from models.vision.box_lists import YoloBoxes
 from models.vision.image_input import Placement
 from models.vision.predictions import predictions
-from models.vision.yolo_boxes import YoloBoxes
 from models.zoo.yolov8 import yolov8n, yolov8n_maps
 
 SIDE = 64

@@ -62,7 +62,7 @@ def test_never_slower_than_one_device(medium: Medium, count: int) -> None:
 @pytest.mark.parametrize("count", [5, 6, 7, 8])
 def test_more_devices_are_not_slower_than_four(count: int) -> None:
     """Small maps: four devices are nearly as many as help."""
-    preset = presets.load_kind("pi4-gbe").preset
+    preset = presets.load_kind("pi4-gbe")
     four, more = (auto(real("mobilenetv2"), cluster_of(preset, n)) for n in (4, count))
     assert more.predicted_latency_s <= four.predicted_latency_s * (1 + 1e-9)
 
@@ -72,7 +72,7 @@ def test_more_devices_are_not_slower_than_four(count: int) -> None:
 @pytest.mark.parametrize("count", range(1, 9))
 @pytest.mark.parametrize("name", names())
 def test_never_slower_over_the_catalogue(name: str, count: int, kind: str) -> None:
-    never_slower(real(name), cluster_of(presets.load_kind(kind).preset, count))
+    never_slower(real(name), cluster_of(presets.load_kind(kind), count))
 
 
 def test_every_strategy_is_a_candidate() -> None:
@@ -132,7 +132,7 @@ def test_what_an_estimate_rules_out_is_not_searched() -> None:
 )
 def test_more_devices_are_never_worse(name: str, kind: str, counts: tuple[int, ...]) -> None:
     """What the search over all of them misses, it finds over fewer."""
-    network, preset = real(name), presets.load_kind(kind).preset
+    network, preset = real(name), presets.load_kind(kind)
     seconds = [auto(network, cluster_of(preset, each)).predicted_latency_s for each in counts]
     assert all(more <= fewer * (1 + 1e-9) for fewer, more in pairwise(seconds))
 
@@ -188,7 +188,7 @@ def costlier(some: Cluster, what: str, times: float) -> Cluster:
 )
 def test_what_gets_cheaper_gets_no_slower(name: str, kind: str, what: str) -> None:
     """By more than a hundredth: searches are of limited depth."""
-    network, some = real(name), cluster_of(presets.load_kind(kind).preset, 4)
+    network, some = real(name), cluster_of(presets.load_kind(kind), 4)
     factors = (0.5, 0.7, 1.0, 1.4, 2.0)
     seconds = [auto(network, costlier(some, what, each)).predicted_latency_s for each in factors]
     for index, cheaper_s in enumerate(seconds):

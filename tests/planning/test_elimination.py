@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from benchmarks.exhaustive import enumerate_strategies
 from coordinator.costs.cluster import Cluster
 from coordinator.planning.legal import check_plan
-from coordinator.planning.papers.elimination import Layers, elimination
+from coordinator.planning.papers.elimination import Layers, elimination, find_strategy
 from coordinator.planning.papers.kcut import kcut
-from coordinator.planning.papers.min_sum_elimination import find_strategy
 from coordinator.planning.plan_memory import needs
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.planning.single_device import alone_s, fastest_first, rates_of, whole_works

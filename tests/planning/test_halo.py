@@ -98,7 +98,7 @@ def test_where_it_cannot_try_them_all_it_begins_with_the_cuts_of_the_dynamic_pro
 def test_several_cuts_are_changed_at_once_where_no_single_one_gains(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    network, some = real("resnet18"), cluster_of(load_kind("pi4-gbe").preset, 4)
+    network, some = real("resnet18"), cluster_of(load_kind("pi4-gbe"), 4)
     recut = halo(network, some)
     check_plan(recut, network, some)
     monkeypatch.setattr(Recuts, "moves", lambda recuts, slots, index: iter(()))
@@ -120,7 +120,7 @@ def test_neighbours_that_are_not_divided_may_become_one_block() -> None:
 
 
 def test_neighbouring_connected_layers_are_divided_before_they_become_one_block() -> None:
-    plan = halo(real("vgg16"), cluster_of(load_kind("pi4-gbe").preset, 8))
+    plan = halo(real("vgg16"), cluster_of(load_kind("pi4-gbe"), 8))
     tiles = {block.start: len(block.tiles) for block in plan.blocks}
     assert (tiles[13] > 1, tiles[14] > 1) == (True, True), "411 and 67 MB of weights"
 

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from coordinator.costs.cluster import Cluster
 from coordinator.planning.geometry.layouts import UnitTile
 from coordinator.planning.legal import check_plan
-from coordinator.planning.papers.kcut import kcut
+from coordinator.planning.papers.kcut import UnitFlow, kcut
 from coordinator.planning.papers.kcut_search import Group, k_cut
 from coordinator.planning.papers.unit_cut import PARTIAL, TILINGS, Cut, Setting
-from coordinator.planning.papers.unit_flow import UnitFlow
 from coordinator.planning.simulate.simulator import simulate
 from models.check.check import TOLERANCE
 from models.cut.units import Network

@@ -9,9 +9,9 @@ import pytest
 
 from coordinator.planning.legal import check_plan
 from coordinator.planning.planners.strategies import STRATEGIES
+from models.catalogue.loading import ranges_of
 from models.cut.units import divide
 from models.onnx_file.importer import load_graph
-from models.run.calibration import ranges_of
 from models.run.reference import random_inputs
 from models.tensors.precision import Wire
 from tests.models.attention import NETWORKS, gated, vit

@@ -9,7 +9,7 @@ from benchmarks.tables_search import (
     soybean_section_2_2,
 )
 from benchmarks.training_layers import Degrees, Machine, Training
-from coordinator.planning.papers.min_sum_elimination import find_strategy
+from coordinator.planning.papers.elimination import find_strategy
 from models.catalogue import catalogue
 from models.onnx_file.importer import load_graph
 

@@ -12,12 +12,12 @@ from coordinator.planning.planners.propose import propose
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.plans.named import strategy
 from coordinator.plans.sent_plan import adopt, plan_id
+from models.catalogue.loading import ranges_of
 from models.check.effect import Encoded
 from models.cut.units import Network, divide
 from models.onnx_file.builder import NetworkBuilder as Builder
 from models.onnx_file.builder import square
 from models.onnx_file.importer import load_graph
-from models.run.calibration import ranges_of
 from models.run.reference import WholeModel, compare, random_inputs
 from models.tensors.precision import Wire
 from protos.errors import BadRequest

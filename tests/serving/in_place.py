@@ -40,7 +40,7 @@ from models.onnx_file.importer import load_graph
 from models.run.reference import WholeModel
 from models.tensors.arrays import Arrays
 from models.tensors.selection import NO_SELECTION, Selections
-from models.vision.class_scores import ClassScores
+from models.vision.classes import ClassScores
 from models.vision.image_input import ImageInput
 from models.vision.pixels import as_values, with_pixels
 from models.vision.sidecar import Sidecar

@@ -24,9 +24,9 @@ from coordinator.serving.frigate.server import MOST_PARTS, DetectorConnections, 
 from models.onnx_file.importer import load_graph
 from models.run.reference import WholeModel
 from models.tensors.selection import dense
+from models.vision.box_lists import YoloBoxes
 from models.vision.sidecar import load as load_sidecar
 from models.vision.sidecar import sidecar_path
-from models.vision.yolo_boxes import YoloBoxes
 from protos.errors import BadRequest
 from tests.cli.run_cli import imbrex_process
 from tests.models.test_pixels import taking

@@ -22,12 +22,11 @@ from models.catalogue import catalogue
 from models.catalogue.catalogue import load
 from models.run.reference import WholeModel, compare
 from models.vision import sidecar
-from models.vision.end_to_end import EndToEnd
+from models.vision.box_lists import EndToEnd, YoloBoxes
 from models.vision.heads import Head
 from models.vision.image_input import ImageInput
 from models.vision.predictions import predictions
 from models.vision.preprocess import decode_image, image_to_pixels
-from models.vision.yolo_boxes import YoloBoxes
 from protos.errors import BadRequest
 from tests.models import picking
 from tests.serving.camera import LABELS

@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks.store import stored
 from coordinator.library.sharing import SERVED_BY, open_store
+from coordinator.several.follower import survey
 from coordinator.several.listed import ListedFile, read
 from coordinator.several.shared_store import MARK, SharedStore, files_of
-from coordinator.several.survey import survey
 from coordinator.several.where import own_address, sources
 from coordinator.trust.cluster_state import COORDINATORS, DEFAULTS, MODELS, ClusterState
 from coordinator.trust.joining import move

@@ -16,8 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from coordinator.trust.authority import Authority
 from coordinator.trust.cluster_state import FOLDER, INVITATIONS, ClusterState
-from coordinator.trust.invitations import MAX_OPEN, Invitations, NotInvited, use_up
-from coordinator.trust.roster import Roster
+from coordinator.trust.roster import MAX_OPEN, NotInvited, Roster, invite, use_up
 from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration, BadRequest, Infeasible, NotFound, PeerViolation
 from protos.trust.identity import (
@@ -181,43 +180,46 @@ def take(state_dir, secret, now):
     ClusterState(state_dir).change((INVITATIONS,), lambda entries: use_up(entries, secret, now))
 
 
+def invited(state_dir, *args):
+    return ClusterState(state_dir).change((INVITATIONS,), lambda entries: invite(entries, *args))
+
+
 def test_an_invitation_admits_once(trust, tmp_path):
-    invitations, now = Invitations(ClusterState(tmp_path)), now_utc()
-    secret = invitations.open(now)
+    now = now_utc()
+    secret = invited(tmp_path, now)
     take(tmp_path, secret, now)
     with pytest.raises(NotInvited, match="used before"):
         take(tmp_path, secret, now)
 
 
 def test_an_invitation_expires(trust, tmp_path):
-    invitations, now = Invitations(ClusterState(tmp_path)), now_utc()
-    secret = invitations.open(now, timedelta(minutes=5))
+    now = now_utc()
+    secret = invited(tmp_path, now, timedelta(minutes=5))
     with pytest.raises(NotInvited, match="expired"):
         take(tmp_path, secret, now + timedelta(minutes=6))
 
 
 def test_only_the_hash_is_kept(trust, tmp_path):
-    secret = Invitations(ClusterState(tmp_path)).open(now_utc())
+    secret = invited(tmp_path, now_utc())
     kept = "".join(file.read_text() for file in (tmp_path / FOLDER).glob("*.json"))
     assert "expires" in kept
     assert secret not in kept
 
 
 def test_a_secret_that_is_a_kept_hash_admits_nobody(trust, tmp_path):
-    invitations = Invitations(ClusterState(tmp_path))
-    invitations.open(now_utc())
+    invited(tmp_path, now_utc())
     (known,) = json.loads((tmp_path / FOLDER / "invitations.json").read_text())
     with pytest.raises(NotInvited):
         take(tmp_path, known, now_utc())
 
 
 def test_open_invitations_are_capped_and_expired_ones_make_room(trust, tmp_path):
-    invitations, now = Invitations(ClusterState(tmp_path)), now_utc()
+    now = now_utc()
     entries = {f"{n:064x}": {"expires": (now + DAY).isoformat()} for n in range(MAX_OPEN)}
     (tmp_path / FOLDER / "invitations.json").write_text(json.dumps(entries))
     with pytest.raises(Infeasible, match="invitations are open"):
-        invitations.open(now)
-    invitations.open(now + 2 * DAY)
+        invited(tmp_path, now)
+    invited(tmp_path, now + 2 * DAY)
 
 
 def test_a_token_round_trips_and_does_not_show_its_secret(trust):

@@ -307,6 +307,6 @@ async def test_tokens_are_good_for_one_kind_and_once(first, tmp_path):
 async def test_whoever_keeps_the_state_in_files_invites_no_coordinator(first):
     assert isinstance(open_state(first), ClusterState)
     certified = Trust.load(first).certified
-    secret = certified.invitations.open(now_utc(), coordinator=True)
+    secret = certified.invite("", coordinator=True).secret
     with pytest.raises(Infeasible, match="in its files"):
         certified.admit_coordinator(secret, signing_request(new_key(), "attic"), SECOND, "attic")

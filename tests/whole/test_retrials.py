@@ -5,7 +5,7 @@ import math
 
 from coordinator.costs.corrections import Correction, Corrections
 from coordinator.devices.announcements import DevicesChanged
-from coordinator.measuring import retrials
+from coordinator.measuring import queues
 from coordinator.service import Coordinator
 from tests.devices.support import worker_process
 from tests.whole.cluster import assert_right, coordinator, question
@@ -25,7 +25,7 @@ async def until_used(host: Coordinator, devices: int) -> None:
 
 
 async def test_a_device_that_is_fast_again_is_used_again(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(retrials, "FIRST_S", 1.0)
+    monkeypatch.setattr(queues, "FIRST_S", 1.0)
     async with (
         worker_process(tmp_path / "one", PACE="0.1") as one,
         worker_process(tmp_path / "other", PACE="0.1") as other,

@@ -167,7 +167,11 @@ class Translation:
         needed = set(self._results)
         for node in reversed(self._model.graph.node):
             if node.op_type == "Constant":
-                self._constants[node.output[0]] = _constant(node)
+                (entry,) = node.attribute
+                value = helper.get_attribute_value(entry)
+                is_tensor = entry.name == "value"
+                array = numpy_helper.to_array(value) if is_tensor else np.asarray(value)
+                self._constants[node.output[0]] = array
         for node in reversed(self._model.graph.node):
             if not needed.isdisjoint(node.output):
                 needed.update(self._tensors(node))
@@ -415,7 +419,10 @@ class Translation:
             lines.append(layer.line(len(lines), entries, [blob]))
             if layer.kind == "Input":
                 shape = self.dims(output)
-                is_copied = output in in_place | ends or _is_unaligned(shape)
+                # ncnn would leave a gap behind each channel, for which layers look that copy or
+                # divide several channels at once. An array has none.
+                is_unaligned = len(shape) > 2 and prod(shape[1:]) % _ALIGNED != 0
+                is_copied = output in in_place | ends or is_unaligned
                 inputs[names[output]] = Input(blob, shape, is_copied)
             waiting[output] = [blob]
             if read[output] > 1:
@@ -437,12 +444,6 @@ def attributes(node: NodeProto) -> dict[str, Any]:
     return {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
 
 
-def _constant(node: NodeProto) -> np.ndarray:
-    (entry,) = node.attribute
-    value = helper.get_attribute_value(entry)
-    return numpy_helper.to_array(value) if entry.name == "value" else np.asarray(value)
-
-
 def float32(array: np.ndarray | None) -> np.ndarray | None:
     """The weights, in the only type that is translated."""
     if array is not None and array.dtype != np.float32:
@@ -451,10 +452,3 @@ def float32(array: np.ndarray | None) -> np.ndarray | None:
 
 
 Operators = Mapping[str, Callable[[Translation, NodeProto], None]]
-
-
-def _is_unaligned(shape: Shape) -> bool:
-    """Whether ncnn would leave a gap behind each channel of such a tensor, for which layers look
-    that copy or divide several channels at once. An array has none.
-    """
-    return len(shape) > 2 and prod(shape[1:]) % _ALIGNED != 0

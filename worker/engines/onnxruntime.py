@@ -145,7 +145,9 @@ class OnnxRuntime:
             pack(model, self._store, built, self._memory_bytes)
         write_atomically(self._path(program.sha256), model.SerializeToString())
         give_back_memory()
-        self._trim()
+        files = sorted(self._directory.glob("*.onnx"), key=lambda file: file.stat().st_mtime_ns)
+        for file in files[: max(0, len(files) - _MAX_KEPT)]:
+            file.unlink(missing_ok=True)
 
     def load(self, sha256: str) -> Runnable | None:
         """A session of a prepared program; None if its optimised form is not here, or damaged."""
@@ -271,11 +273,6 @@ class OnnxRuntime:
                 temporary.write_bytes(part)
                 self._store.add_file(temporary, sha256)
         refer(tensor, sha256, length)
-
-    def _trim(self) -> None:
-        files = sorted(self._directory.glob("*.onnx"), key=lambda file: file.stat().st_mtime_ns)
-        for file in files[: max(0, len(files) - _MAX_KEPT)]:
-            file.unlink(missing_ok=True)
 
 
 class Provider(OnnxRuntime):

@@ -106,7 +106,10 @@ class Trials:
             if not line:
                 why = self._end_of(process)
         if line:
-            return _read(line)
+            answer = json.loads(line)
+            if isinstance(answer, dict) and _REFUSED in answer:
+                raise BadInput(cause=answer[_REFUSED], cure="Use onnxruntime")
+            return answer
         return f"its trial took more than {MOST_S:g} s" if late.is_set() else why
 
     def end(self) -> None:
@@ -154,13 +157,6 @@ class Trials:
         self.end()
         how = f"signal {-code}" if code < 0 else "an error"
         return " ".join((f"its trial ended with {how}", *last))[:400]
-
-
-def _read(line: bytes) -> Any:
-    answer = json.loads(line)
-    if isinstance(answer, dict) and _REFUSED in answer:
-        raise BadInput(cause=answer[_REFUSED], cure="Use onnxruntime")
-    return answer
 
 
 def run_trial(name: str, place: Place, runs: Runs) -> dict[str, Any]:

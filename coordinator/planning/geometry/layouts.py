@@ -8,7 +8,7 @@ convolution stay together.
 """
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -164,10 +164,17 @@ class Divider:
         found = [Layout(Configuration(), {d: self.whole(unit)}) for d in range(len(rates))]
         axes = self.splits(unit)
         for degree in range(2, len(rates) + 1):
-            for configuration in _configurations(degree, axes):
-                layout = self._layout(unit, configuration, rates[:degree])
-                if layout is not None:
-                    found.append(layout)
+            grids = ((r, c) for r in range(1, degree + 1) for c in range(1, degree // r + 1))
+            for rows, cols in grids:
+                channels, left = divmod(degree, rows * cols)
+                wanted = {ROWS: rows, COLS: cols, CHANNELS: channels}
+                if left or any(count > 1 and axis not in axes for axis, count in wanted.items()):
+                    continue
+                configuration = Configuration(rows, cols, channels)
+                boxes = self.divided(unit, configuration, rates[:degree])
+                if boxes is not None:
+                    tiles = {device: self.tile(unit, part) for device, part in enumerate(boxes)}
+                    found.append(Layout(configuration, tiles))
             if (summed := summed_input(self.graph, unit.nodes)) is not None:
                 layout = self._partial(unit, summed, rates[:degree])
                 if layout is not None:
@@ -235,15 +242,6 @@ class Divider:
             return False
         return self.tile(unit, halves[0]).flop < _WORTH_SPLITTING * self.whole(unit).flop
 
-    def _layout(
-        self, unit: Unit, configuration: Configuration, rates: Sequence[float]
-    ) -> Layout | None:
-        boxes = self.divided(unit, configuration, rates)
-        if boxes is None:
-            return None
-        tiles = {device: self.tile(unit, part) for device, part in enumerate(boxes)}
-        return Layout(configuration, tiles)
-
     def _partial(self, unit: Unit, summed: str, rates: Sequence[float]) -> Layout | None:
         whole = Box.whole(self.graph.shape(summed))
         spans = cut_span(whole[CHANNELS], rates)
@@ -287,12 +285,3 @@ def divider_of(network: Network) -> Divider:
     if divider is None:
         divider = _DIVIDERS[network] = Divider(network.graph)
     return divider
-
-
-def _configurations(degree: int, axes: frozenset[int]) -> Iterator[Configuration]:
-    for rows in range(1, degree + 1):
-        for cols in range(1, degree // rows + 1):
-            channels, left = divmod(degree, rows * cols)
-            wanted = {ROWS: rows, COLS: cols, CHANNELS: channels}
-            if not left and all(count == 1 or axis in axes for axis, count in wanted.items()):
-                yield Configuration(rows, cols, channels)

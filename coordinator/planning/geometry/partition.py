@@ -21,7 +21,9 @@ def owned_boxes(graph: Graph, unit: Unit, whole: Box, main: Box) -> dict[str, Bo
         for which in (CHANNELS, ROWS, COLS):
             axis, of_main = graph.axis(name, which), graph.axis(unit.outputs[-1], which)
             if axis is not None and of_main is not None:
-                part = _scaled(main[of_main], len(whole[of_main]), len(box[axis]))
+                # The same relative range; adjacent spans stay adjacent.
+                span, size, other = main[of_main], len(whole[of_main]), len(box[axis])
+                part = Span(-(-span.start * other // size), -(-span.stop * other // size))
                 box = box.replace(axis, part)
         boxes[name] = box
     return boxes
@@ -68,10 +70,3 @@ def nested(
             return None
         found += inner
     return found
-
-
-def _scaled(span: Span, size: int, other: int) -> Span:
-    """The same relative range of `other` elements; adjacent spans stay adjacent."""
-    if size == other:
-        return span
-    return Span(-(-span.start * other // size), -(-span.stop * other // size))

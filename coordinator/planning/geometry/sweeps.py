@@ -106,12 +106,13 @@ class AxisSweep:
                 continue
             along = graph.size(name, self.axis.which)
             shares = [_own_ranges(size, along) for size in self.sizes[begin:stop]]
-            own = _Demand(
-                begin,
-                np.concatenate([each.first for each in shares]),
-                np.concatenate([each.last for each in shares]),
-                _gaps(shares),
-            )
+            gaps = None
+            if any(each.gaps for each in shares):
+                gaps = np.repeat(
+                    [each.gaps for each in shares], [len(each.first) for each in shares]
+                )
+            first = np.concatenate([each.first for each in shares])
+            own = _Demand(begin, first, np.concatenate([each.last for each in shares]), gaps)
             self.own[name] = self._number(own), begin, stop
             within = wanted.get(name, self._demands[NOTHING])
             wanted[name] = self._joined(own, within, stop)
@@ -212,12 +213,6 @@ def _through(demand: _Demand, reads: Ranges) -> _Demand:
         # Rows between windows are not read; looking up their positions would give too small ranges.
         last = np.where(demand.gaps, np.maximum(first, last), last)
     return _Demand(demand.end, first, last, demand.gaps)
-
-
-def _gaps(shares: Sequence[Ranges]) -> NDArray[np.bool_] | None:
-    if not any(each.gaps for each in shares):
-        return None
-    return np.repeat([each.gaps for each in shares], [len(each.first) for each in shares])
 
 
 @lru_cache(maxsize=512)

@@ -201,23 +201,18 @@ class _Candidates:
         """Tries the best plans with branches on different devices, and adds those that are
         faster.
         """
-        for each in self._apart_from_barriers()[:_BRANCHED]:
+        # Without any that differs from a better one only in its barriers.
+        apart: dict[PlanDraft, _Candidate] = {}
+        for each in sorted(self.found, key=lambda each: each.latency_s):
+            draft = self.stages.without_barriers(self.stages.of_plan(each.plan))
+            apart.setdefault(draft, each)
+        for each in [*apart.values()][:_BRANCHED]:
             plan = by_branches(each.plan, self.network, self.cluster, self.stages)
             if plan is not None:
                 changed = f"{each.changed} with branches"
                 self.found.append(
                     _Candidate(each.strategy, plan, plan.predicted_latency_s, changed)
                 )
-
-    def _apart_from_barriers(self) -> list[_Candidate]:
-        """The candidates, the best first, without any that differs from a better one only in its
-        barriers.
-        """
-        found: dict[PlanDraft, _Candidate] = {}
-        for each in sorted(self.found, key=lambda each: each.latency_s):
-            draft = self.stages.without_barriers(self.stages.of_plan(each.plan))
-            found.setdefault(draft, each)
-        return [*found.values()]
 
     @property
     def best_s(self) -> float:
@@ -245,7 +240,15 @@ class _Candidates:
         if not self.found:
             assert self.refused is not None
             raise self.refused
-        finalists = list(self._finalists())
+        # The best few, and one device alone, with the simulator's own predictions.
+        ranked = sorted(self.found, key=lambda each: each.latency_s)
+        close = [each for each in ranked if each.latency_s <= self.best_s * _CLOSE][:_FINALISTS]
+        lone = [each for each in self.found if each.strategy == "single" and each not in close]
+        finalists = []
+        for each in (*close, *lone):
+            seconds = simulate(each.plan, self.network, self.cluster).latency_s
+            plan = replace(each.plan, predicted_latency_s=seconds)
+            finalists.append(replace(each, plan=plan))
         best = min(finalists, key=lambda each: each.plan.predicted_latency_s)
         alone = next((each for each in finalists if each.strategy == "single"), best)
         used = (each for each in self.cluster.devices if each.id in best.plan.devices)
@@ -268,12 +271,3 @@ class _Candidates:
         notes = (note, skipped) if left else (note,)
         notes = (*notes, *best.plan.notes, *engine_notes(best.plan, self.network, self.cluster))
         return replace(best.plan, strategy="auto", notes=notes)
-
-    def _finalists(self) -> Iterator[_Candidate]:
-        """The best few, and one device alone, with the simulator's own predictions."""
-        ranked = sorted(self.found, key=lambda each: each.latency_s)
-        close = [each for each in ranked if each.latency_s <= self.best_s * _CLOSE][:_FINALISTS]
-        alone = [each for each in self.found if each.strategy == "single" and each not in close]
-        for each in (*close, *alone):
-            seconds = simulate(each.plan, self.network, self.cluster).latency_s
-            yield replace(each, plan=replace(each.plan, predicted_latency_s=seconds))

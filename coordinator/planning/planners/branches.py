@@ -5,12 +5,17 @@ a network with several inputs, queries, keys and values of attention, or an Ince
 convolutions on a map of few rows. This helps what cannot be divided, and the end of a network,
 where maps are small; the rest of the plan comes from another strategy. HEFT places the units, and
 the event simulator judges the result.
+
+HEFT [Topcuoglu, Hariri and Wu, 2002] places a task graph on heterogeneous processors: tasks are
+placed in order of their distance to the end (upward rank, Eq. 7 there), the longest first, each on
+the processor where it ends earliest. Gaps between tasks that are placed already are not used.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, permutations
+from statistics import fmean
 
 from coordinator.costs.cluster import Cluster
 from coordinator.planning.finish import plan_of_blocks
@@ -18,7 +23,6 @@ from coordinator.planning.geometry.layouts import divider_of
 from coordinator.planning.plan_memory import overfilled
 from coordinator.planning.planners.fused import fused
 from coordinator.planning.search.block_costs import Stages
-from coordinator.planning.search.heft import HeftTask, longest_s, placement
 from coordinator.planning.search.tables import tables_of
 from coordinator.tasks.plan import Block, ExchangeMode, Plan, Tile, tile_extent
 from models.cut.units import Network
@@ -33,6 +37,20 @@ _WORTHWHILE = 0.01
 # Ever longer ends of the network are tried, until one is this many times as slow as the best plan.
 # In the catalogue none gained after such a one (21 networks, seven clusters).
 _HOPELESS, _PATIENCE = 1.1, 2
+
+_HeftTransfer = Callable[[int, int, int], float]
+"""Seconds to transfer this many bytes from one processor to another."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeftTask:
+    """Takes `seconds[p]` on processor p, not before `ready_s[p]`, when its other inputs have
+    arrived. `reads`: bytes that it needs from earlier tasks, by their index.
+    """
+
+    seconds: Sequence[float]
+    ready_s: Sequence[float]
+    reads: Mapping[int, int]
 
 
 def branches(network: Network, cluster: Cluster) -> Plan:
@@ -52,8 +70,10 @@ def by_branches(
     its blocks already.
     """
     search = _Search(plan, network, cluster, stages)
-    for start, stop in _whole(plan.blocks):
-        search.spread(start, stop)
+    for whole, run in groupby(plan.blocks, key=lambda block: len(block.tiles) == 1):
+        if whole:  # blocks that one device computes whole
+            blocks = list(run)
+            search.spread(blocks[0].start, blocks[-1].stop)
     hopeless = 0
     for block in reversed(plan.blocks):
         hopeless = hopeless + 1 if search.spread(block.start, plan.blocks[-1].stop) else 0
@@ -223,9 +243,54 @@ def _free(block: Block) -> Block:
     return replace(block, barrier=False, exchange=exchange)
 
 
-def _whole(blocks: Sequence[Block]) -> Iterator[tuple[int, int]]:
-    """Runs of blocks that one device computes whole."""
-    for whole, run in groupby(blocks, key=lambda block: len(block.tiles) == 1):
-        if whole:
-            found = list(run)
-            yield found[0].start, found[-1].stop
+# ---------------------------------------------------------------- placing tasks
+
+
+def longest_s(tasks: Sequence[HeftTask], begins_s: Sequence[float] | None = None) -> float:
+    """Seconds of the longest path, with each task on its best processor and not before its
+    `begins_s`: a lower bound for all placements.
+    """
+    ends: list[float] = []
+    for k, task in enumerate(tasks):
+        begin = max((ends[source] for source in task.reads), default=0.0)
+        ends.append(min(task.seconds) + max(begin, begins_s[k] if begins_s else 0.0))
+    return max(ends, default=0.0)
+
+
+def placement(tasks: Sequence[HeftTask], transfer_s: _HeftTransfer) -> list[int]:
+    """The processor of each task; tasks come in topological order."""
+    if not tasks:
+        return []
+    ranks = _ranks(tasks, transfer_s)
+    free = [0.0] * len(tasks[0].seconds)
+    placed: dict[int, tuple[int, float]] = {}
+    # Among equals the first in topological order, so that no task precedes its inputs.
+    for task in sorted(range(len(tasks)), key=lambda each: (-ranks[each], each)):
+        ends = []
+        for processor, seconds in enumerate(tasks[task].seconds):
+            begin = max(free[processor], tasks[task].ready_s[processor])
+            for source, size in tasks[task].reads.items():
+                there, end = placed[source]
+                moved_s = transfer_s(there, processor, size) if there != processor else 0.0
+                begin = max(begin, end + moved_s)
+            ends.append(begin + seconds)
+        chosen = min(range(len(ends)), key=ends.__getitem__)
+        free[chosen] = ends[chosen]
+        placed[task] = (chosen, ends[chosen])
+    return [placed[task][0] for task in range(len(tasks))]
+
+
+def _ranks(tasks: Sequence[HeftTask], transfer_s: _HeftTransfer) -> list[float]:
+    """Seconds from each task's start to the end of everything, on the average processor."""
+    pairs = list(permutations(range(len(tasks[0].seconds)), 2))
+    sizes = {size for task in tasks for size in task.reads.values()}
+    mean_s = {
+        size: fmean(transfer_s(*pair, size) for pair in pairs) if pairs else 0.0 for size in sizes
+    }
+    after = [0.0] * len(tasks)
+    ranks = [0.0] * len(tasks)
+    for task in reversed(range(len(tasks))):
+        ranks[task] = fmean(tasks[task].seconds) + after[task]
+        for source, size in tasks[task].reads.items():
+            after[source] = max(after[source], mean_s[size] + ranks[task])
+    return ranks

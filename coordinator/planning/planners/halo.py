@@ -117,14 +117,8 @@ class _Halo:
         self._ranking = sorted(range(len(cluster.devices)), key=seconds.__getitem__)
 
     def blocks(self) -> list[Block]:
-        """The blocks of the best draft found."""
-        draft = self.search.draft(self._best())
-        assert draft is not None, "its cost was computed"
-        return self.stages.blocks(draft)
-
-    def _best(self) -> Slots:
-        """The best of several starts after a round of moves each, improved; or the second best, if
-        that is close and ends better.
+        """The blocks of the best draft found: the best of several starts after a round of moves
+        each, improved; or the second best, if that is close and ends better.
         """
         begun = []
         for slots in self._begun():
@@ -133,7 +127,9 @@ class _Halo:
         begun.sort(key=itemgetter(1))
         (_, least), *_ = begun
         close = [slots for slots, cost in begun[:2] if not is_better(least, cost, _CLOSE)]
-        return min(map(self._improved, close), key=self._cost)
+        draft = self.search.draft(min(map(self._improved, close), key=self._cost))
+        assert draft is not None, "its cost was computed"
+        return self.stages.blocks(draft)
 
     def _begun(self) -> list[Slots]:
         """An exchange everywhere, over as many devices as start best and over all, and the best
@@ -217,7 +213,12 @@ class _Halo:
         slots, best = search.sweep(slots, best, shifted)
         slots, best = search.sweep(slots, best, strips)
         slots, best = search.take(slots, best, self._turned(slots))
-        return self._sliced(slots, best)
+        # The layers at the end of each block, whose maps are smallest, in slices of channels, from
+        # the last block on: each device reads only its share of the weights, and all of the map.
+        for index in range(len(slots) - 1, -1, -1):
+            if is_in_strips(slots[index]) and search.left > 0:
+                slots, best = search.take(slots, best, self._slices(slots, index))
+        return slots, best
 
     def _keeps_an_exchange(self, slots: Slots, trial: Slots) -> bool:
         """A plan without any exchange would be another strategy's."""
@@ -319,16 +320,6 @@ class _Halo:
             if len(form.devices) > 1:
                 peers = slot.peers and form is stays
                 yield through_host(put(slots, index, replace(slot, form=form, peers=peers)))
-
-    def _sliced(self, slots: Slots, best: Cost) -> tuple[Slots, Cost]:
-        """Tries the layers at the end of each block, whose maps are smallest, in slices of
-        channels, from the last block on: each device reads only its share of the weights, and all
-        of the map.
-        """
-        for index in range(len(slots) - 1, -1, -1):
-            if is_in_strips(slots[index]) and self.search.left > 0:
-                slots, best = self.search.take(slots, best, self._slices(slots, index))
-        return slots, best
 
     def _slices(self, slots: Slots, index: int) -> Iterator[Slots]:
         slot = slots[index]

@@ -53,7 +53,11 @@ class Reasons:
             if not costs:
                 costs = [self._with(d)]
                 known.append((kind, costs[0]))
-            found.append(Unused(device.id, self._left_out(costs[0])))
+            why = "in no block does a share for it save time and fit in its memory"
+            if costs[0] is not None:
+                longer = self._longer(costs[0])
+                why = f"with it in the block where it helps most, it takes {longer} longer"
+            found.append(Unused(device.id, why))
         return tuple(found)
 
     def _whole(self) -> str:
@@ -114,11 +118,6 @@ class Reasons:
                 costs.append(self.search.cost(draft))
         fitting = [cost[1] for cost in costs if cost[0] == 0]
         return min(fitting, default=None)
-
-    def _left_out(self, seconds: float | None) -> str:
-        if seconds is None:
-            return "in no block does a share for it save time and fit in its memory"
-        return f"with it in the block where it helps most, it takes {self._longer(seconds)} longer"
 
     def _longer(self, seconds: float) -> str:
         return f"{seconds / self.plan.predicted_latency_s - 1:.1%}"

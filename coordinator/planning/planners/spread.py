@@ -51,7 +51,12 @@ def planned(
     found: list[Plan] = []
     refused: Infeasible | None = None
     tried: list[Sequence[Block]] = []
-    for made in (plan.blocks, *_quickest(plan, network, cluster)):
+    starts: list[tuple[Block, ...]] = [plan.blocks]
+    if plan.strategy in ("auto", "single"):
+        # What cannot be divided is no faster on a device that computes several tasks at once.
+        quickest = best_alone(network, cluster.devices).device.id
+        starts.append((everything(network, quickest),))
+    for made in starts:
         tried.append(made)
         tried += [tuple(each for block in made for each in way.spread(block)) for way in ways]
     for k, blocks in enumerate(tried):
@@ -72,15 +77,6 @@ def planned(
         redundant_flop=best.redundant_flop,
         traffic=best.traffic,
     )
-
-
-def _quickest(plan: Plan, network: Network, cluster: Cluster) -> list[tuple[Block, ...]]:
-    """Everything on the device that computes it soonest as a single task, where the strategy may
-    choose that: what cannot be divided is no faster on one that computes several tasks at once.
-    """
-    if plan.strategy not in ("auto", "single"):
-        return []
-    return [(everything(network, best_alone(network, cluster.devices).device.id),)]
 
 
 def _one_at_a_time(cluster: Cluster) -> Cluster:

@@ -45,16 +45,16 @@ class Forms:
         """
         key = slot, before if slot.form.how == "in place" else None
         if key not in self._known:
-            self._known[key] = self._made(slot, before)
+            shares = slot.shares or self._shares(slot.start, slot.end, slot.form, before)
+            stays = slot.form.how == "in place" and len(shares) > 1 and slot.shares is None
+            direct = (slot.peers or stays) and slot.start > 0 and not self.cluster.apart
+            ends = slot.start, slot.end
+            self._known[key] = (
+                self.stages.stage(*ends, shares, barrier=slot.barrier, direct=direct)
+                if shares
+                else None
+            )
         return self._known[key]
-
-    def _made(self, slot: Slot, before: Stage | None) -> Stage | None:
-        shares = slot.shares or self._shares(slot.start, slot.end, slot.form, before)
-        if not shares:
-            return None
-        stays = slot.form.how == "in place" and len(shares) > 1 and slot.shares is None
-        direct = (slot.peers or stays) and slot.start > 0 and not self.cluster.apart
-        return self.stages.stage(slot.start, slot.end, shares, barrier=slot.barrier, direct=direct)
 
     def _shares(self, start: Mark, end: Mark, form: SlotForm, before: Stage | None) -> TileShares:
         if not form.devices:
@@ -81,7 +81,8 @@ class Forms:
         rank = [self.stages.loads.rank[d] for d in form.devices]
         weights = 1.0 / self.stages.tables.compute_s[rank, start, end]
         tiles = form.shape.tiles(splits.height, splits.width, [float(each) for each in weights])
-        return _full(form.devices, tiles)
+        pairs = zip(form.devices, tiles, strict=True)
+        return tuple((d, tile) for d, tile in pairs if not tile.is_empty)
 
     def _best_alone(self, start: Mark, end: Mark) -> TileShares:
         share = self.stages.loads.whole(start, end)
@@ -225,10 +226,6 @@ def _fill(lines: Sequence[_Lines], time_s: float, last: int, in_turn: bool) -> l
             place = stop
         ends.append(place)
     return ends if place >= last else None
-
-
-def _full(devices: Sequence[int], tiles: Sequence[MapTile]) -> TileShares:
-    return tuple((d, t) for d, t in zip(devices, tiles, strict=True) if not t.is_empty)
 
 
 def _rows_of(stage: Stage) -> dict[int, Span]:

@@ -181,7 +181,8 @@ class _Request:
             arrival = self._waiting[task]
             arrival.missing -= volume
             if not arrival.missing:
-                seconds = self._compute_s(task, arrival.device)
+                works = tile_works(self.network, *self._tiles[task])
+                seconds = self.cluster.devices[arrival.device].costs.block_s(works)
                 self.media.compute(arrival.device, seconds, self._computed, (task, seconds))
 
     def _computed(self, done: tuple[int, float]) -> None:
@@ -196,7 +197,10 @@ class _Request:
             finished = Finished(_REQUEST, task, arrival.attempt)
             self.media.at(self.media.now + device.link.latency_s, self._news, finished)
             return
-        size = sum(self._read_bytes(output.tensor, output.box) for output in outputs)
+        size = 0
+        for output in outputs:
+            share = self.graph.tensors[output.tensor].read_share
+            size += int(self._size(output.tensor, output.box) * share)
         self.media.up(d, size, self._home, self._message("gather", d, (task,), [], size))
 
     def _pass_on(self, task: int, d: int) -> None:
@@ -234,13 +238,5 @@ class _Request:
     ) -> None:
         self.activities += (Activity(kind, device, task, start_s, self.media.now) for task in tasks)
 
-    def _compute_s(self, task: int, d: int) -> float:
-        block, tile = self._tiles[task]
-        return self.cluster.devices[d].costs.block_s(tile_works(self.network, block, tile))
-
     def _size(self, tensor: str, box: Box) -> int:
         return box.volume * self.graph.tensors[tensor].itemsize
-
-    def _read_bytes(self, tensor: str, box: Box) -> int:
-        """Bytes that the host reads of an output."""
-        return int(self._size(tensor, box) * self.graph.tensors[tensor].read_share)

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from coordinator.serving.frigate.messages import COLUMNS, ROWS, ModelType
 from models.tensors.boxes import Span
 from models.tensors.selection import NO_SELECTION, Selection, Selections
+from models.vision.box_lists import YoloX
 from models.vision.detection import Candidates, best, iou, likeliest, numbered, suppressed
 from models.vision.head import OutputShapes, PictureSize, softmax
-from models.vision.yolox import YoloX
 from protos.errors import BadRequest
 
 Array = NDArray[np.float32]

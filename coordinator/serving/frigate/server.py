@@ -157,28 +157,24 @@ class FrigateServer(OptionalInterface):
             message = messages.read(frames)
             match message:
                 case ModelWanted(name):
-                    return await self._wanted(name)
+                    path = await asyncio.to_thread(self._kept.find, name)
+                    loaded = path is not None and await self._loaded(path)
+                    return messages.availability(available=path is not None, loaded=loaded)
                 case ModelSent(name, data):
-                    return await self._sent(name, data)
+                    loaded = await self._loaded(await asyncio.to_thread(self._kept.add, name, data))
+                    log.info("frigate sent a model", model=name, bytes=len(data), loaded=loaded)
+                    return messages.receipt(saved=True, loaded=loaded)
                 case DetectionRequest():
                     return messages.detections(await self._detected(message))
         except ImbrexError as error:
-            self._tell(error)
+            # At most once a second: cameras ask many times.
+            now = time.monotonic()
+            if now - self._refused_s >= 1.0:
+                self._refused_s = now
+                log.warning("frigate gets no answer", cause=error.cause, cure=error.cure)
         except Exception:
             log.exception("a message of frigate cannot be answered")
         return messages.NOTHING
-
-    async def _wanted(self, name: str) -> list[bytes]:
-        path = await asyncio.to_thread(self._kept.find, name)
-        if path is None:
-            return messages.availability(available=False, loaded=False)
-        return messages.availability(available=True, loaded=await self._loaded(path))
-
-    async def _sent(self, name: str, data: bytes) -> list[bytes]:
-        path = await asyncio.to_thread(self._kept.add, name, data)
-        loaded = await self._loaded(path)
-        log.info("frigate sent a model", model=name, bytes=len(data), loaded=loaded)
-        return messages.receipt(saved=True, loaded=loaded)
 
     async def _loaded(self, path: Path) -> bool:
         """Whether the model is ready in time. Loading goes on if not; a model that cannot be used
@@ -227,13 +223,6 @@ class FrigateServer(OptionalInterface):
                 )
             await self._loaded(path)
         return await self.coordinator.library.get(self._source)
-
-    def _tell(self, error: ImbrexError) -> None:
-        """Logs an error, at most one a second: cameras ask many times."""
-        now = time.monotonic()
-        if now - self._refused_s >= 1.0:
-            self._refused_s = now
-            log.warning("frigate gets no answer", cause=error.cause, cure=error.cure)
 
 
 def log_in_time(found: InTime) -> None:

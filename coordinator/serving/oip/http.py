@@ -48,7 +48,7 @@ _SAME = frozenset(
     }
 )
 
-router = APIRouter(prefix=PREFIX, responses=ERRORS, tags=["Open InferenceResponse Protocol"])
+router = APIRouter(prefix=PREFIX, responses=ERRORS, tags=["Open Inference Protocol"])
 HIDDEN: dict[str, Any] = {"include_in_schema": False}
 # Fields without a value are left out.
 AS_SET: dict[str, Any] = {"response_model_exclude_unset": True}

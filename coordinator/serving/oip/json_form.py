@@ -103,7 +103,10 @@ def read_request(head: memoryview, raw: memoryview, graph: Graph) -> InferReques
         RequestedOutput(name, all_binary) for name in graph.outputs
     )
     require_outputs(wanted, graph)
-    return InferRequest(_id(document), feeds, wanted)
+    identity = document.get("id", "")
+    if not isinstance(identity, str) or len(identity) > LONGEST_ID:
+        raise BadRequest(cause="'id' is not text, or too long", cure="Send a short one")
+    return InferRequest(identity, feeds, wanted)
 
 
 def write_answer(answer: InferAnswer) -> tuple[bytes, int | None]:
@@ -200,13 +203,6 @@ def _split_at(header_length: str | None, total: int) -> int:
             cure="Say how many bytes of the body are its JSON",
         )
     return int(header_length)
-
-
-def _id(document: Mapping[str, Any]) -> str:
-    identity = document.get("id", "")
-    if not isinstance(identity, str) or len(identity) > LONGEST_ID:
-        raise BadRequest(cause="'id' is not text, or too long", cure="Send a short one")
-    return identity
 
 
 def _object(each: Mapping[str, Any], key: str) -> dict[str, Any]:

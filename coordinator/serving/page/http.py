@@ -17,7 +17,6 @@ from coordinator.serving.common.plan_picture import Rect, image_tiles
 from coordinator.serving.page.day import told
 from coordinator.serving.page.hub import Hub
 from models.digits.examples import examples
-from models.graph.graph import Graph
 from models.graph.sizes import layout_of
 from protos.errors import NotFound
 
@@ -125,7 +124,9 @@ async def plan(model: ModelName, coordinator: TheCoordinator, chosen: Chosen) ->
     source = coordinator.names.source(model)
     served = await coordinator.library.get(source)
     made, network = await coordinator.plans.current(source, chosen)
-    width, height = _size(network.graph)
+    shape = network.graph.shape(network.graph.inputs[0])
+    layout = layout_of(shape)
+    width, height = (shape[layout.index(axis)] for axis in "WH") if layout else (1, 1)
     tiles = image_tiles(made, network, (width, height))
     form = served.sidecar.input if served.sidecar else None
     return {
@@ -159,13 +160,6 @@ def _file(name: str) -> Response:
         raise NotFound(cause=f"the page has no file {name[:80]!r}", cure="Open /")
     path = FILES[name]
     return FileResponse(path, media_type=KINDS[path.suffix], headers=SECURITY)
-
-
-def _size(graph: Graph) -> tuple[int, int]:
-    """Width and height of the model's first input."""
-    shape = graph.shape(graph.inputs[0])
-    layout = layout_of(shape)
-    return (shape[layout.index("W")], shape[layout.index("H")]) if layout else (1, 1)
 
 
 def _box(rect: Rect) -> list[float]:

@@ -128,7 +128,13 @@ class Hub:
         """The `state` event."""
         now = time.monotonic()
         ready, reason = self._coordinator.served.readiness()
-        load = self._loads(now)
+        frigate = self._coordinator.doctor.frigate
+        # Each device's share of the last seconds in which it computed.
+        load: dict[str, float] = {}
+        for stopped_s, device, seconds in reversed(self._busy):
+            if stopped_s < now - LOAD_S:
+                break
+            load[device] = load.get(device, 0.0) + seconds / LOAD_S
         return {
             "ready": ready,
             "reason": reason,
@@ -154,19 +160,15 @@ class Hub:
                 for each in self._coordinator.served.statuses()
             ],
             "requests": self._requests(now),
-            "frigate": self._frigate(),
+            "frigate": {"seen": frigate.seen, "in_time": frigate.holds, "cure": frigate.cure}
+            if frigate
+            else None,
         }
 
     def _alone(self, model: str) -> dict[str, Any] | None:
         """What one device took when it was last measured."""
         found = self._coordinator.measuring.baselines.get(model)
         return {"device": found.device, "ms": _ms(found.latency_s)} if found else None
-
-    def _frigate(self) -> dict[str, Any] | None:
-        judged = self._coordinator.doctor.frigate
-        if judged is None:
-            return None
-        return {"seen": judged.seen, "in_time": judged.holds, "cure": judged.cure}
 
     # ------------------------------------------------------------ from the journal
 
@@ -185,15 +187,6 @@ class Hub:
             for queue in self._watchers:
                 if not queue.full():
                     queue.put_nowait(event)
-
-    def _loads(self, now: float) -> dict[str, float]:
-        """Each device's share of the last seconds in which it computed."""
-        load: dict[str, float] = {}
-        for stopped_s, device, seconds in reversed(self._busy):
-            if stopped_s < now - LOAD_S:
-                break
-            load[device] = load.get(device, 0.0) + seconds / LOAD_S
-        return load
 
     def _device(self, status: DeviceStatus, load: dict[str, float]) -> dict[str, Any]:
         """One device; a lost one keeps its last name."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.exhaustive import enumerate_strategies, least_of_all
 from coordinator.planning.papers import minsum
-from coordinator.planning.papers.min_sum_elimination import (
+from coordinator.planning.papers.elimination import (
     CostGraph,
     Edge,
     eliminate_edge,

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.planning.search.heft import HeftTask, longest_s, placement
+from coordinator.planning.planners.branches import HeftTask, longest_s, placement
 from tests.examples import examples
 
 
