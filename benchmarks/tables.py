@@ -37,9 +37,9 @@ No result was measured on a Raspberry Pi. What the figures mean is in
 """
 _ABOUT_LAB = """## The lab
 
-The better of `halo` and `auto` beside what was asked of them. *Ideal* is the time of
-one device divided by their number; *redundant* computing what other devices compute, too; *slower
-kernels* the additional time per operation on small tiles; the last three are waiting.
+In its tables, *ideal* is the time of one device divided by their number; *redundant* computing what
+other devices compute, too; *slower kernels* the additional time per operation on small tiles; the
+last three are waiting.
 """
 _NO_COLUMNS = {"asked", "cluster", "errors", "ok", "provenance", "statuses"}
 _UNIT = re.compile(r"(?<!per)_(s|ms|mb|percent)$")
@@ -313,8 +313,7 @@ SECTIONS = (
 
 def page() -> str:
     """The page of results."""
-    labs = [read(section.file) for section in SECTIONS if section.file.startswith("speedup-")]
-    parts = [_HEAD, _ABOUT_LAB, *lab.asked(labs), ""]
+    parts = [_HEAD, _ABOUT_LAB]
     for section in SECTIONS:
         result = read(section.file)
         title = section.title or lab.heading(result)

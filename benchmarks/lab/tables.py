@@ -22,15 +22,6 @@ _HEAD = (
     *("", "seconds", "speed-up", "fastest", "predicted", "MB moved", "coordinator's CPU"),
     "difference",
 )
-# The speed-ups that were asked of `halo` or `auto`, by preset, medium, devices and model.
-ASKED: Mapping[tuple[str, str, int], Mapping[str, float]] = {
-    ("pi3-1ghz", "star", 8): {
-        **{"vgg16-256-conv": 7.6, "vgg16": 7.0, "yolov2": 6.3, "resnet50": 4.9},
-    },
-    ("four-gflops", "star", 8): {"vgg16-256-conv": 7.3, "yolov2": 5.8, "resnet50": 4.3},
-    ("pi4-gbe", "switch", 4): {"resnet50": 3.1, "resnet18": 2.7, "digits": 2.5},
-    ("pi5-gbe", "switch", 8): {"resnet50": 3.3, "digits": 2.4},
-}
 PARTS = {
     "ideal": "ideal",
     "redundant": "redundant",
@@ -52,27 +43,6 @@ def most(found: Mapping[str, Any]) -> float:
     """How many times as fast as the fastest device all are together, at best."""
     clocks = found["clocks"]
     return float(sum(clocks) / max(clocks))
-
-
-def asked(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What was asked, and what the better of `halo` and `auto` reaches."""
-    yield "| | network | asked | median | fastest | short by |"
-    yield "|---|---|---|---|---|---|"
-    for found in documents:
-        key = found["preset"], found["medium"], found["devices"]
-        for model, asked in ASKED.get(key, {}).items():
-            measured = found["models"].get(model) if len(set(found["clocks"])) == 1 else None
-            if measured is None:
-                continue
-            able = [measured["strategies"].get(name, {}) for name in ("halo", "auto")]
-            able = [each for each in able if "speedup" in each]
-            if not able:
-                continue
-            best = max(able, key=lambda each: float(each["speedup"]))
-            reached = best["speedup"]
-            short = f"{1 - reached / asked:.0%}" if round(reached, 2) < asked else "-"
-            cells = f"{asked:g} | {reached:.2f} | {_fastest(measured, best):.2f} | {short}"
-            yield f"| {heading(found)} | `{model}` | {cells} |"
 
 
 def _fastest(measured: Mapping[str, Any], result: Mapping[str, Any]) -> float:

@@ -181,16 +181,6 @@ def test_the_summary_is_in_the_devices_own_time(monkeypatch):
     assert [*tables.summary([found | {"clocks": [1.0, 2.0]}])][2:] == []
 
 
-def test_what_was_asked_stands_beside_what_is_reached(monkeypatch):
-    monkeypatch.setattr(tables, "ASKED", {("p", "star", 2): {"m": 2.5, "unmeasured": 1.0}})
-    found = document(samples_s=[0.5, 0.4])
-    found["models"]["m"]["strategies"]["auto"] = {"reason": "no memory"}
-    assert "| 2 x p, star | `m` | 2.5 | 2.00 | 2.50 | 20% |" in [*tables.asked([found])]
-    found["models"]["m"]["strategies"]["auto"] = {"speedup": 2.6, "samples_s": [0.3]}
-    assert "| 2 x p, star | `m` | 2.5 | 2.60 | 3.33 | - |" in [*tables.asked([found])]
-    assert len([*tables.asked([found | {"clocks": [1.0, 2.0]}])]) == 2  # of unlike devices: none
-
-
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
