@@ -113,6 +113,24 @@ def of_papers(result: Mapping[str, Any]) -> str:
     return "\n\n".join(f"```text\n{part}\n```" for part in parts)
 
 
+def of_homes(result: Mapping[str, Any]) -> str:
+    """Each network in each home, in the devices' own time."""
+    return markdown(
+        [
+            {
+                "home": found["home"],
+                "network": network,
+                "fastest alone, ms": 1e3 * found["scale"] * measured["baseline"]["latency_s"],
+                "its engine": measured["baseline"]["engine"],
+                "auto, ms": 1e3 * found["scale"] * measured["strategies"]["auto"]["latency_s"],
+                "gain": measured["strategies"]["auto"]["speedup"],
+            }
+            for found in result["homes"]
+            for network, measured in found["models"].items()
+        ]
+    )
+
+
 SECTIONS = (
     Section(
         "alone.json",
@@ -120,6 +138,12 @@ SECTIONS = (
         "What its preset says, and how far the lab's device is from that: the whole network as one "
         "program, and unit by unit.",
         columns("networks"),
+    ),
+    Section(
+        "mixed.json",
+        "A mixed home in the lab",
+        "`auto` beside the fastest device alone by its fastest engine, by turns.",
+        of_homes,
     ),
     Section("first-screen.json", "`make demo`", "Ten runs.", columns("runs")),
     *(Section(path.name, "", "", lab.document) for path in sorted(RESULTS.glob("speedup-*.json"))),
