@@ -7,7 +7,8 @@ would end of it as well.
 * A process that ends names nobody. From the second on, every request that was there is a suspect,
   which from then on is computed alone on one device (`place`), while the others go on
   elsewhere: if that device ends as well, the request is at fault, or else it is answered. So a
-  request is not lost because two devices that computed it were restarted or killed.
+  request is not lost because two devices that computed it were restarted or killed. Others that
+  found no other device than a suspect's are not under suspicion for its end.
 * What was cancelled on a device just now may still be computed there, and counts as if it were.
 * Chance speaks for a request: devices that ended without it in the last minute. In a home where
   devices are being killed, one that happened to be on two of them is no suspect.
@@ -57,15 +58,16 @@ class Suspicion:
         """
         self._crashes.append((now, frozenset(present)))
         lately = [requests for at_s, requests in self._crashes if now - at_s <= REMEMBERED_S]
-        on_trial = {request for request, run in present.items() if run.is_suspect}
+        suspects = [request for request, run in present.items() if run.is_suspect]
         for request, run in present.items():
             run.crashes += 1
             without = sum(request not in requests for requests in lately)
             run.is_suspect = run.crashes >= MOST_DEPARTURES and run.crashes > without
-        if len(present) != 1:
+        if len(suspects) != 1:
             return None
-        ((request, run),) = present.items()
-        return (request, at_fault(run)) if run.is_suspect and request in on_trial else None
+        (request,) = suspects
+        run = present[request]
+        return (request, at_fault(run)) if run.is_suspect else None
 
 
 def at_fault(run: RequestRun) -> RequestAtFault:

@@ -107,6 +107,18 @@ def test_others_do_not_wait_for_a_suspect_and_it_waits_for_a_device_of_its_own()
     assert devices_of(state, OTHER) == ["a"]
 
 
+def test_who_finds_no_other_device_than_a_suspects_hides_nothing() -> None:
+    state = scheduler("a", "b", "c")
+    state.step(Submitted(POISON, chain(WHOLE)))
+    for _ in range(2):
+        assert lost(state, devices_of(state, POISON)[0]) == []
+    state.step(Submitted(OTHER, chain(WHOLE)))
+    (last,) = state.devices
+    assert devices_of(state, POISON) == devices_of(state, OTHER) == [last]
+    assert lost(state, last) == [POISON]
+    assert OTHER in state.requests
+
+
 def test_a_suspect_goes_on_when_a_device_is_free() -> None:
     state = scheduler("a", "b")
     for request in (OTHER, POISON):
