@@ -88,8 +88,9 @@ async def test_a_request_that_ends_devices_fails_at_the_third(tmp_path, strategy
         others = asyncio.create_task(asked_all_along(host, feeds, whole, ended))
         with pytest.raises(RequestAtFault, match="devices ended while they computed"):
             await host.infer(MODEL, deadly)
-        # All that had a part of it when the first one ended, and then the one that tried it alone.
-        assert 3 <= sum(losses(host).values()) <= WORKERS + 1
+        # All that had a part of it when the first one ended, one that may have come back before the
+        # second one did, and the one that tried it alone.
+        assert 3 <= sum(losses(host).values()) <= WORKERS + 2
         ended.set()
         assert await others
         # No device is blamed.
