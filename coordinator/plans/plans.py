@@ -111,11 +111,10 @@ class Plans:
         if choice != IN_FORCE:
             yield graph
             return
-        ticket = next(self._tickets)
-        self._asked[ticket] = asyncio.get_running_loop().create_future()
+        ticket, turn = self._ticket()
         try:
             self._do(self.groups.queue(ticket, model, graph, time.monotonic()))
-            yield await self._asked[ticket]
+            yield await turn
         finally:
             del self._asked[ticket]
             self._do(self.groups.leave(ticket, time.monotonic()))
@@ -133,15 +132,20 @@ class Plans:
             return graph
         if not self.book.knows(model, choice):
             self._maker.planner(choice.strategy)  # an unknown name must not leave an entry
-        ticket = next(self._tickets)
-        self._asked[ticket] = asyncio.get_running_loop().create_future()
+        ticket, prepared = self._ticket()
         try:
             self._enter(self.book.ask(ticket, model, choice, time.monotonic()))
-            return await self._asked[ticket]
+            return await prepared
         finally:
             del self._asked[ticket]
             self.book.leave(ticket)
             self._enter(())
+
+    def _ticket(self) -> tuple[Ticket, asyncio.Future[TaskGraph]]:
+        """A ticket, and what its holder waits for."""
+        ticket = next(self._tickets)
+        self._asked[ticket] = asyncio.get_running_loop().create_future()
+        return ticket, self._asked[ticket]
 
     # ------------------------------------------------------------ plans as clients see them
 

@@ -33,6 +33,7 @@ from starlette.datastructures import Headers
 from coordinator.serving.common.body import BodyKind, body_of
 from coordinator.serving.common.content import PLAIN
 from coordinator.serving.common.keys import (
+    Key,
     Keys,
     NoKey,
     NotAllowed,
@@ -229,9 +230,9 @@ class Access:
         try:
             key = self.keys.require(shown, role)
         except ImbrexError:
-            self._rates.take(f"at {address}", self._clock())
+            self._rates.take(_caller(None, address), self._clock())
             raise
-        caller = f"at {address}" if key is None else f"key {key.name}"
+        caller = _caller(key, address)
         if counted:
             self._rates.take(caller, self._clock())
         return caller
@@ -242,9 +243,7 @@ class Access:
         Raises:
             TooManyRequests: too many calls.
         """
-        key = self.keys.holder(shown)
-        caller = f"at {address}" if key is None else f"key {key.name}"
-        self._rates.take(caller, self._clock())
+        self._rates.take(_caller(self.keys.holder(shown), address), self._clock())
 
 
 async def guard(request: Request) -> None:
@@ -335,3 +334,7 @@ def _require(request: Request, shown: str | None, role: Role) -> str:
         client = request.client.host if request.client else ""
         log.warning("client refused", client=client, path=request.url.path, cause=error.cause)
         raise
+
+
+def _caller(key: Key | None, address: str) -> str:
+    return f"at {address}" if key is None else f"key {key.name}"
