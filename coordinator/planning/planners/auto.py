@@ -240,15 +240,7 @@ class _Candidates:
         if not self.found:
             assert self.refused is not None
             raise self.refused
-        # The best few, and one device alone, with the simulator's own predictions.
-        ranked = sorted(self.found, key=lambda each: each.latency_s)
-        close = [each for each in ranked if each.latency_s <= self.best_s * _CLOSE][:_FINALISTS]
-        lone = [each for each in self.found if each.strategy == "single" and each not in close]
-        finalists = []
-        for each in (*close, *lone):
-            seconds = simulate(each.plan, self.network, self.cluster).latency_s
-            plan = replace(each.plan, predicted_latency_s=seconds)
-            finalists.append(replace(each, plan=plan))
+        finalists = list(self._finalists())
         best = min(finalists, key=lambda each: each.plan.predicted_latency_s)
         alone = next((each for each in finalists if each.strategy == "single"), best)
         used = (each for each in self.cluster.devices if each.id in best.plan.devices)
@@ -271,3 +263,12 @@ class _Candidates:
         notes = (note, skipped) if left else (note,)
         notes = (*notes, *best.plan.notes, *engine_notes(best.plan, self.network, self.cluster))
         return replace(best.plan, strategy="auto", notes=notes)
+
+    def _finalists(self) -> Iterator[_Candidate]:
+        """The best few, and one device alone, with the simulator's own predictions."""
+        ranked = sorted(self.found, key=lambda each: each.latency_s)
+        close = [each for each in ranked if each.latency_s <= self.best_s * _CLOSE][:_FINALISTS]
+        alone = [each for each in self.found if each.strategy == "single" and each not in close]
+        for each in (*close, *alone):
+            seconds = simulate(each.plan, self.network, self.cluster).latency_s
+            yield replace(each, plan=replace(each.plan, predicted_latency_s=seconds))
