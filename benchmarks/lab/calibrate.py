@@ -67,6 +67,7 @@ class Machine:
             message_ms=round(message_ms, 4),
             byte_ns=round(max(0.0, preset.byte_ns - self.byte_ns), 4),
             task_ms=preset.task_ms,
+            set_up_ms=preset.set_up_ms,
             weight_ns=preset.weight_ns,
             reference_s=self.core.reference_s,
             # As measured on a quiet machine like this one.
@@ -121,6 +122,7 @@ class Emulated:
             },
             "byte_ns_per_side": self.wanted.byte_ns,
             "task_ms": self.wanted.task_ms,
+            "set_up_ms": self.wanted.set_up_ms,
             "describe_ms": self.wanted.describe_ms,
             "weight_ns": self.wanted.weight_ns,
         }

@@ -22,7 +22,8 @@ class EndpointOverhead:
     Its event loop handles them one after the other: `message_s + bytes * byte_s` for each message
     sent or received, and `task_s` for each task (on the host to describe it, on a device to start
     it). Messages between devices, which bypass gRPC and the event loop, cost `peer_message_s` and
-    `peer_byte_s`; None: the same as other messages.
+    `peer_byte_s`; None: the same as other messages. From when it is told of a task, a device needs
+    `set_up_s` to set it up, one after the other, while others are computed.
     """
 
     message_s: float = 0.0
@@ -30,6 +31,7 @@ class EndpointOverhead:
     task_s: float = 0.0
     peer_message_s: float | None = None
     peer_byte_s: float | None = None
+    set_up_s: float = 0.0
 
     @property
     def to_peers(self) -> "EndpointOverhead":

@@ -51,6 +51,10 @@ class End(_Strict):
     endpoint_ms_per_task: _NotNegative = Field(
         default=0.0, description="milliseconds to start a task; on the host, to describe one"
     )
+    endpoint_ms_per_set_up: _NotNegative = Field(
+        default=0.0,
+        description="milliseconds to set a task up on a device, while it computes others",
+    )
     endpoint_ms_per_peer_message: _NotNegative | None = Field(
         default=None,
         description="milliseconds to send or receive a message between devices; "
@@ -70,6 +74,7 @@ class End(_Strict):
             task_s=self.endpoint_ms_per_task * 1e-3,
             peer_message_s=_scaled(self.endpoint_ms_per_peer_message, 1e-3),
             peer_byte_s=_scaled(self.endpoint_ns_per_peer_byte, 1e-9),
+            set_up_s=self.endpoint_ms_per_set_up * 1e-3,
         )
 
 
@@ -402,6 +407,7 @@ def _endpoint_lines(end: EndpointOverhead) -> list[str]:
         "endpoint_ns_per_byte": end.byte_s * 1e9,
         "endpoint_ms_per_message": end.message_s * 1e3,
         "endpoint_ms_per_task": end.task_s * 1e3,
+        "endpoint_ms_per_set_up": end.set_up_s * 1e3,
         "endpoint_ms_per_peer_message": _scaled(end.peer_message_s, 1e3),
         "endpoint_ns_per_peer_byte": _scaled(end.peer_byte_s, 1e9),
     }

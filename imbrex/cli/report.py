@@ -212,6 +212,7 @@ def _numbers(
             middle(lambda end: end.task_s * 1e3),
             f"{_OBSERVED}: from when a task has its input until its kernels run",
         ),
+        "set_up_ms": (middle(lambda end: end.set_up_s * 1e3), _NOT_MEASURED),
         "describe_ms": (_rounded(each.near.task_s * 1e3 for each in wires), _NOT_MEASURED),
         "weight_ns": (
             _rounded([weights.rates.weight_byte_s * 1e9]),

@@ -84,6 +84,7 @@ def told(name: str, preset: Preset, scale: float, core: Core) -> Likeness:
         message_ms=round(message_ms, 4),
         byte_ns=round(wanted.byte_ns, 4),
         task_ms=wanted.task_ms,
+        set_up_ms=wanted.set_up_ms,
         weight_ns=wanted.weight_ns,
         peer_message_ms=round(max(0.0, wanted.peer_message_ms - SERVER.peer_message_ms), 4),
         peer_byte_ns=round(wanted.peer_byte_ns + wire_ns / 2, 4),

@@ -65,6 +65,7 @@ def _end(preset: Preset) -> str:
 def _worker(preset: Preset) -> str:
     return (
         f"{_end(preset)}endpoint_ms_per_task = {preset.task_ms}\n"
+        f"endpoint_ms_per_set_up = {preset.set_up_ms}\n"
         f"endpoint_ms_per_peer_message = {preset.peer_message_ms}\n"
         f"endpoint_ns_per_peer_byte = {preset.peer_byte_ns}\n"
     )

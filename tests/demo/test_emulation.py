@@ -1,8 +1,10 @@
 """Emulated computers: what costs more than it does here, turns, daemons that are started so."""
 
+import asyncio
 import threading
 import time
 from contextlib import asynccontextmanager
+from functools import partial
 
 import numpy as np
 import pytest
@@ -32,8 +34,8 @@ from tests.worker.support import (
 from worker.engines.base import Ready
 
 
-@pytest.mark.parametrize(("task_s", "begins"), [(0.0, 0.2), (0.1, 0.2), (0.5, 0.5)])
-def test_setting_up_is_not_paced_and_takes_what_it_takes(task_s, begins):
+@pytest.mark.parametrize(("task_s", "begins"), [(0.0, 0.2), (0.1, 0.3), (0.5, 0.7)])
+def test_setting_up_is_not_paced_and_starting_takes_what_it_takes(task_s, begins):
     clock = FakeClock()
 
     def begin():
@@ -231,6 +233,19 @@ async def test_a_task_of_an_emulated_worker_takes_what_its_preset_says(tmp_path)
         await send(stream, "x", MAP, picture())
         _, (done,) = await until_done(stream)
         assert done.stop_s - done.start_s >= 0.99 * costs_s > 0.5
+
+
+async def test_an_emulated_worker_sets_a_task_up_before_its_input_is_there(tmp_path):
+    async with an_exchange(tmp_path, "set_up_ms = 300\n") as (stream, program):
+        task = partial(task_item, program, {"x": MAP}, [OUTPUT])
+        await stream.write([task(task=1), task(task=2)])
+        await send(stream, "x", MAP, picture(), task=1)
+        _, (first,) = await until_done(stream)
+        assert first.start_s - first.ready_s >= 0.299
+        await asyncio.sleep(0.4)
+        await send(stream, "x", MAP, picture(), task=2)
+        _, (second,) = await until_done(stream)
+        assert second.start_s - second.ready_s < 0.299
 
 
 async def test_an_emulated_worker_charges_messages_tasks_and_weights(tmp_path):

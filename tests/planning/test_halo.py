@@ -98,11 +98,33 @@ def test_where_it_cannot_try_them_all_it_begins_with_the_cuts_of_the_dynamic_pro
 def test_several_cuts_are_changed_at_once_where_no_single_one_gains(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    network, some = real("resnet18"), cluster_of(load_kind("pi4-gbe"), 4)
+    network, some = real("squeezenet"), cluster_of(load_kind("pi5-gbe"), 4)
     recut = halo(network, some)
     check_plan(recut, network, some)
     monkeypatch.setattr(Recuts, "moves", lambda recuts, slots, index: iter(()))
     assert recut.predicted_latency_s < 0.995 * halo(network, some).predicted_latency_s
+
+
+def test_parts_of_two_drafts_make_others_wherever_both_cut() -> None:
+    rows, sums = SlotForm((0, 1), "rows"), SlotForm((0, 1), "inputs")
+    one = (Slot(0, 2, rows, peers=True), Slot(2, 5, rows, peers=True), Slot(5, 6, rows, peers=True))
+    other = (Slot(0, 1, rows, peers=True), Slot(1, 2, sums, peers=True), Slot(2, 6, rows))
+    first, second = peer_moves.crossed(one, other)
+    assert first == (one[0], other[2])
+    # Partial sums are added up by the host.
+    assert second == (*other[:2], replace(one[1], peers=False), one[2])
+    assert not [*peer_moves.crossed(one, one)]
+    assert not [*peer_moves.crossed(one, (Slot(0, 6, rows),))]
+
+
+def test_crossing_finds_plans_that_the_moves_of_a_block_miss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network, some = real("resnet18"), cluster_of(load_kind("pi4-gbe"), 4)
+    plan = halo(network, some)
+    check_plan(plan, network, some)
+    monkeypatch.setattr(halo_search, "crossed", lambda one, other: iter(()))
+    assert plan.predicted_latency_s < 0.995 * halo(network, some).predicted_latency_s
 
 
 def test_an_exchange_stays_however_dear_it_is() -> None:

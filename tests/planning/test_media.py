@@ -62,7 +62,7 @@ def test_tasks_are_described_before_what_follows_is_sent() -> None:
 
 def test_a_device_computes_while_its_event_loop_handles_messages() -> None:
     moments = Moments(two(link=replace(WIRE, far=FAR)))
-    moments.media.compute(0, 100.0, moments.note, "task")
+    moments.media.compute(0, 100.0, 0.0, moments.note, "task")
     moments.media.across(0, 1, SIZE, moments.note, "halo")
     seen = moments.all(2)
     # Handed over first, the task takes the loop for 8 s and then only the processor.
@@ -70,12 +70,25 @@ def test_a_device_computes_while_its_event_loop_handles_messages() -> None:
     assert seen["halo"] == pytest.approx(8.0 + FAR_S + WIRE_S + 0.125 + FAR_S)
 
 
+def test_tasks_are_set_up_one_after_the_other_before_their_inputs_are_there() -> None:
+    far = replace(FAR, set_up_s=3.0)
+    moments = Moments(two(link=replace(WIRE, far=far)))
+    first, second = (moments.media.set_up(0) for _ in range(2))
+    assert (first, second) == (3.0, 6.0)
+    # Its input was there first: it is set up, then started.
+    moments.media.compute(0, 100.0, second, moments.note, "at its turn")
+    assert moments.all(1) == pytest.approx({"at its turn": 6.0 + 8.0 + 100.0})
+    # Set up long ago.
+    moments.media.compute(0, 100.0, first, moments.note, "early")
+    assert moments.all(2)["early"] == pytest.approx(114.0 + 8.0 + 100.0)
+
+
 def test_a_device_computes_so_many_tasks_at_once() -> None:
     some = two()
     twice = replace(some, devices=(replace(some.devices[0], concurrency=2), some.devices[1]))
     moments = Moments(twice)
     for name, seconds in {"a": 3.0, "b": 1.0, "c": 1.0, "d": 1.5}.items():
-        moments.media.compute(0, seconds, moments.note, name)
+        moments.media.compute(0, seconds, 0.0, moments.note, name)
     assert moments.all(4) == pytest.approx({"a": 3.0, "b": 1.0, "c": 2.0, "d": 3.5})
 
 

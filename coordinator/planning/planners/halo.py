@@ -3,8 +3,9 @@
 No task waits for more than its boxes: there are no barriers, and a device's edge rows are computed
 first if that lets its neighbours continue sooner. The search starts from an exchange before every
 unit, over all devices and over the fastest few, if these start better; and from the best drafts of
-the dynamic program at several prices of an exchange: each leads to plans that the others miss. It
-improves the blocks one after the other, as long as the event simulator's rules predict a gain:
+the dynamic program at several prices of an exchange: each leads to plans that the others miss, and
+parts of two plans often make a better one. It improves the blocks one after the other, as long as
+the event simulator's rules predict a gain:
 
 * fuse a block with the next (fewer messages, some redundant computation);
 * divide a block among fewer devices, down to one (small maps have fewer rows than devices);
@@ -29,7 +30,6 @@ from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from operator import itemgetter
 
 from coordinator.costs.cluster import Cluster
 from coordinator.planning.finish import finished
@@ -41,6 +41,7 @@ from coordinator.planning.search.decide import fitting
 from coordinator.planning.search.improve import Cost, Search, is_better
 from coordinator.planning.search.peer_moves import (
     at_most,
+    crossed,
     edges,
     edges_everywhere,
     is_in_strips,
@@ -66,15 +67,14 @@ from models.graph.graph import ROWS
 from models.operators import Kind, operator
 from models.tensors.memory import megabytes
 
-# Simulated tasks for the first round from each start, and for the best ones' next rounds: about a
-# second.
+# Simulated tasks for the first round from each start, about a second; and how many times as many
+# for improving and crossing what these lead to.
 EFFORT = 70_000
+_FINAL = 2
 # A smaller improvement is not worth a change of the plan.
 WORTHWHILE = 1e-4
 # All devices are also tried as a start, unless the best start is faster by more than this share.
 _FAR = 1 - 1 / 1.25
-# The second best start is improved, too, if its first round ends within this share of the best's.
-_CLOSE = 0.03
 # Strips that finish together are a start where they are faster by more than this share.
 _MUCH = 0.03
 # Fewer devices are tried as a start until so many numbers in a row were no better than the best.
@@ -117,19 +117,39 @@ class _Halo:
         self._ranking = sorted(range(len(cluster.devices)), key=seconds.__getitem__)
 
     def blocks(self) -> list[Block]:
-        """The blocks of the best draft found: the best of several starts after a round of moves
-        each, improved; or the second best, if that is close and ends better.
+        """The blocks of the best draft found: of the starts after a coarse round of moves each, and
+        of what improving and crossing these leads to.
         """
-        begun = []
+        drafts: list[Slots] = []
         for slots in self._begun():
             self.search.left = EFFORT
-            begun.append(self._round(slots, self._cost(slots)))
-        begun.sort(key=itemgetter(1))
-        (_, least), *_ = begun
-        close = [slots for slots, cost in begun[:2] if not is_better(least, cost, _CLOSE)]
-        draft = self.search.draft(min(map(self._improved, close), key=self._cost))
+            drafts.append(self._coarsely(slots, self._cost(slots))[0])
+        self.search.left = _FINAL * EFFORT
+        draft = self.search.draft(self._best_of([*dict.fromkeys(drafts)]))
         assert draft is not None, "its cost was computed"
         return self.stages.blocks(draft)
+
+    def _best_of(self, drafts: list[Slots]) -> Slots:
+        """The best of these drafts and their descendants, as in a memetic algorithm: each draft is
+        crossed with all others, and the best one that has not been improved is, as long as the
+        effort lasts.
+        """
+        waiting: list[Slots] = []
+        fresh = list(drafts)
+        while True:
+            for slots in fresh:
+                child, cost = slots, self._cost(slots)
+                for other in drafts:
+                    child, cost = self.search.take(child, cost, crossed(child, other))
+                drafts += [child] if child not in drafts else []
+                waiting += dict.fromkeys((slots, child))
+            if not waiting or self.search.left <= 0:
+                return min(drafts, key=self._cost)
+            best = min(waiting, key=self._cost)
+            waiting.remove(best)
+            better = self._improved(best, self._cost(best))
+            fresh = [better] if better not in drafts else []
+            drafts += fresh
 
     def _begun(self) -> list[Slots]:
         """An exchange everywhere, over as many devices as start best and over all, and the best
@@ -183,22 +203,15 @@ class _Halo:
         """
         return SlotForm(tuple(sorted(self._ranking[:count])), "rows")
 
-    def _improved(self, slots: Slots) -> Slots:
-        """Improves slots in rounds of moves, and by one more exchange anywhere when a round gains
-        nothing, until that gains nothing, either, or the budget is used up.
-        """
-        best = self._cost(slots)
-        self.search.left = EFFORT
-        while self.search.left > 0:
-            before = best
-            slots, best = self._round(slots, best)
-            if not is_better(best, before, WORTHWHILE):
-                slots, best = self.search.climb(slots, best, parted)
-            if not is_better(best, before, WORTHWHILE):
-                break
-        return slots
+    def _improved(self, slots: Slots, best: Cost) -> Slots:
+        """A round of all moves, and one more exchange anywhere if that gains nothing."""
+        improved, cost = self._finely(*self._coarsely(slots, best))
+        if not is_better(cost, best, WORTHWHILE):
+            improved, cost = self.search.climb(improved, cost, parted)
+        return improved
 
-    def _round(self, slots: Slots, best: Cost) -> tuple[Slots, Cost]:
+    def _coarsely(self, slots: Slots, best: Cost) -> tuple[Slots, Cost]:
+        """A round of the moves that gain most."""
         search = self.search
         slots, best = search.take(slots, best, edges_everywhere(slots))
         slots, best = search.take(slots, best, [together_everywhere(slots)], _MUCH)
@@ -209,7 +222,11 @@ class _Halo:
         slots, best = search.climb(slots, best, united)
         slots, best = search.sweep(slots, best, edges)
         slots, best = search.sweep(slots, best, self._turns)
-        slots, best = search.climb(slots, best, self._recuts.moves)
+        return search.climb(slots, best, self._recuts.moves)
+
+    def _finely(self, slots: Slots, best: Cost) -> tuple[Slots, Cost]:
+        """A round of the others."""
+        search = self.search
         slots, best = search.sweep(slots, best, shifted)
         slots, best = search.sweep(slots, best, strips)
         slots, best = search.take(slots, best, self._turned(slots))

@@ -109,6 +109,16 @@ def parted(slots: Slots, index: int) -> Iterator[Slots]:
             yield (*slots[:index], replace(slot, end=cut), rest, *slots[index + 1 :])
 
 
+def crossed(one: Slots, other: Slots) -> Iterator[Slots]:
+    """Tries the first part of a draft with the rest of another, wherever both cut at one mark."""
+    after = {slot.end: index for index, slot in enumerate(one[:-1], 1)}
+    for there, slot in enumerate(other[:-1], 1):
+        here = after.get(slot.end)
+        if here is not None and one != other:
+            yield through_host((*one[:here], *other[there:]))
+            yield through_host((*other[:there], *one[here:]))
+
+
 def at_most(slot: Slot, devices: tuple[int, ...]) -> Slot:
     """The slot on these devices, if it is on more of them."""
     few = len(slot.form.devices) <= len(devices)

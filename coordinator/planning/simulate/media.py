@@ -89,6 +89,8 @@ class Media:
         self._loops = [0.0] * (len(machines.links) + 1)
         # For each device, when each of its concurrent tasks ends, as a heap.
         self._processors = [[0.0] * tasks for tasks in machines.concurrency]
+        # When each device has set up all tasks of which it was told.
+        self._set_up = [0.0] * len(machines.links)
         self._queue: list[tuple[float, int, Happens, object]] = []
         self._order = count()
 
@@ -122,16 +124,29 @@ class Media:
         message = (d, to, size, happens, what)
         self._handled(d, self._machines.to_peers[d], size, self._across_wires, message)
 
-    def compute(self, d: int, seconds: float, happens: Happens, what: object) -> None:
-        """A task whose inputs are on the device; the event is its end."""
-        task_s = self._links[d].far.task_s
+    def set_up(self, d: int) -> float:
+        """A device is told of a task; returns when it will have set it up."""
+        free, now = self._set_up[d], self.now
+        self._set_up[d] = (free if free > now else now) + self._links[d].far.set_up_s
+        return self._set_up[d]
+
+    def compute(
+        self, d: int, seconds: float, set_up: float, happens: Happens, what: object
+    ) -> None:
+        """A task whose inputs are on the device, which has set it up at `set_up`; the event is its
+        end.
+        """
+        task_s, now = self._links[d].far.task_s, self.now
+        ready = set_up if set_up > now else now
         if task_s:
-            free, now = self._loops[d], self.now
-            ready = self._loops[d] = (free if free > now else now) + task_s
-            task = (d, seconds, happens, what)
+            free = self._loops[d]
+            self._loops[d] = (free if free > now else now) + task_s
+            ready = max(self._loops[d], ready + task_s)
+        task = (d, seconds, happens, what)
+        if ready > now:
             heappush(self._queue, (ready, next(self._order), self._processor, task))
         else:
-            self._processor((d, seconds, happens, what))
+            self._processor(task)
 
     # ------------------------------------------------------------ machines
 

@@ -66,6 +66,8 @@ class _Run:
         self.latency_s = [link.latency_s for link in machines.links]
         self.done = [False] * len(steps)
         self.missing = [0] * len(steps)
+        # When each task is set up; below 0: its device has not been told of it.
+        self.set_up = [-1.0] * len(steps)
         # For each block, the number of tasks that are not merged; and the first block with any.
         self.undone = [len(block) for block in blocks]
         self.open = 0
@@ -121,7 +123,7 @@ class _Run:
         for part in later:
             d = self.steps[part[0]].device
             self.media.describe_tasks(d, len(part))
-            self.media.down(d, 0, self._arrived, [(k, 1) for k in part])
+            self.media.down(d, 0, self._told, [(k, 1) for k in part])
         while self.last:
             self.media.run()
         return self.media.now
@@ -158,7 +160,13 @@ class _Run:
             else:
                 messages[d] = [part]
         for d, tasks in messages.items():
-            self.media.down(d, sum(size for _, size in tasks), self._arrived, tasks)
+            self.media.down(d, sum(size for _, size in tasks), self._told, tasks)
+
+    def _told(self, parts: _Parts) -> None:
+        for k, _ in parts:
+            if self.set_up[k] < 0:
+                self.set_up[k] = self.media.set_up(self.steps[k].device)
+        self._arrived(parts)
 
     def _arrived(self, parts: _Parts) -> None:
         missing = self.missing
@@ -166,7 +174,7 @@ class _Run:
             left = missing[k] = missing[k] - size
             if left <= 0:
                 step = self.steps[k]
-                self.media.compute(step.device, step.compute_s, self._computed, k)
+                self.media.compute(step.device, step.compute_s, self.set_up[k], self._computed, k)
 
     def _computed(self, k: int) -> None:
         step = self.steps[k]

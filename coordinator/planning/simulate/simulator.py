@@ -84,6 +84,7 @@ class _Arrival:
     attempt: int
     device: int
     missing: int
+    set_up: float | None = None
 
 
 # Tasks and the elements that arrive for their inputs.
@@ -151,13 +152,13 @@ class _Request:
             size = sum(self._size(*part) for boxes in tasks.values() for part in boxes)
             parts = [(k, sum(box.volume for _, box in boxes)) for k, boxes in tasks.items()]
             message = self._message("scatter", d, tuple(tasks), parts, size)
-            self.media.down(d, size, self._arrived, message)
+            self.media.down(d, size, self._told, message)
         for assignments in later:
             d = self._places[assignments[0].device]
             for each in assignments:
                 self._assign(each).missing += 1  # its description
             self.media.describe_tasks(d, len(assignments))
-            self.media.down(d, 0, self._fill, [(each.task, 1) for each in assignments])
+            self.media.down(d, 0, self._described, [(each.task, 1) for each in assignments])
 
     def _assign(self, action: Assign) -> _Arrival:
         spec, d = self.graph.tasks[action.task], self._places[action.device]
@@ -171,6 +172,18 @@ class _Request:
         self._bytes[kind] += size
         return _Message(kind, self.cluster.devices[d].id, tasks, self.media.now, parts)
 
+    def _told(self, message: _Message) -> None:
+        self._note(message.kind, message.device, message.tasks, message.start_s)
+        self._described(message.parts)
+
+    def _described(self, parts: _Parts) -> None:
+        """The host told a device of tasks, or gave it boxes of tasks that it knows."""
+        for task, _ in parts:
+            arrival = self._waiting[task]
+            if arrival.set_up is None:
+                arrival.set_up = self.media.set_up(arrival.device)
+        self._fill(parts)
+
     def _arrived(self, message: _Message) -> None:
         self._note(message.kind, message.device, message.tasks, message.start_s)
         self._fill(message.parts)
@@ -183,7 +196,10 @@ class _Request:
             if not arrival.missing:
                 works = tile_works(self.network, *self._tiles[task])
                 seconds = self.cluster.devices[arrival.device].costs.block_s(works)
-                self.media.compute(arrival.device, seconds, self._computed, (task, seconds))
+                done = (task, seconds)
+                self.media.compute(
+                    arrival.device, seconds, arrival.set_up or 0.0, self._computed, done
+                )
 
     def _computed(self, done: tuple[int, float]) -> None:
         """Sends a task's outputs: one message to each peer that reads them, one to the host."""

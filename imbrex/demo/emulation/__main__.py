@@ -33,16 +33,18 @@ class EmulatedHardware(WorkerHardware):
     """
 
     costs: RateCosts = field(default=RateCosts(1.0))
+    set_up_s: float = 0.0
 
     def make_engine(self, place: Place) -> Engine:
         """The engine."""
-        return EmulatedRuntime(place, self.costs)
+        return EmulatedRuntime(place, self.costs, self.set_up_s)
 
 
 def worker_hardware(settings: WorkerSettings, emulation: Emulation) -> WorkerHardware:
     """The hardware of an emulated worker."""
     throttle = EmulatedThrottle(settings.pace, emulation)
-    hardware = EmulatedHardware(throttle, endpoint=endpoint(emulation))
+    set_up_s = emulation.set_up_ms * 1e-3
+    hardware = EmulatedHardware(throttle, endpoint=endpoint(emulation), set_up_s=set_up_s)
     return replace(hardware, costs=emulation.rates.costs) if emulation.rates else hardware
 
 

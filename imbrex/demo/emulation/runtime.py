@@ -14,6 +14,7 @@ from imbrex.demo.emulation.whole_maps import ProgramRun, any_rows
 from models.cut.program import Program, whole_network
 from models.tensors.arrays import Arrays
 from protos.errors import ImbrexError
+from worker.compute.compute import REAL
 from worker.engines.base import Place, ProgramCache, Ready, Runnable, Trial
 from worker.engines.onnxruntime import OnnxRuntime
 from worker.engines.ort_session import BLOCKED_LAYOUT
@@ -23,14 +24,15 @@ from worker.programs.graphs import weight_bytes
 
 class EmulatedRuntime(OnnxRuntime):
     """onnxruntime without the layout that it has for x86-64 alone, and the other engines of
-    `costs`.
+    `costs`. Setting a run up takes `set_up_s`.
 
     Raises:
         BadConfiguration: one of them is not installed.
     """
 
-    def __init__(self, place: Place, costs: RateCosts) -> None:
+    def __init__(self, place: Place, costs: RateCosts, set_up_s: float = 0.0) -> None:
         super().__init__(place, (BLOCKED_LAYOUT,))
+        self._set_up_s = set_up_s
         self._place = place
         self._programs = ProgramCache(place.store)
         self._costs = costs
@@ -70,7 +72,8 @@ class EmulatedRuntime(OnnxRuntime):
         program = _any_rows(program)
         other = self._others.get(costs.engine)
         trial = other.trial if other else super().trial
-        return _EmulatedProgram(program, [(costs, trial(program, weights, threads))])
+        sessions = [(costs, trial(program, weights, threads))]
+        return _EmulatedProgram(program, sessions, self._set_up_s)
 
     def _by_every_engine(
         self, program: Program, session: Runnable, weights: Arrays, threads: int
@@ -81,25 +84,34 @@ class EmulatedRuntime(OnnxRuntime):
             with suppress(ImbrexError):
                 other = self._others[costs.engine].trial(program, weights, threads)
                 sessions.append((costs, other))
-        return _EmulatedProgram(program, sessions)
+        return _EmulatedProgram(program, sessions, self._set_up_s)
 
 
 class _EmulatedProgram(Runnable):
     """A program, and its session by each engine; the first one computes all."""
 
-    def __init__(self, program: Program, sessions: Sequence[tuple[EngineCosts, Runnable]]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        sessions: Sequence[tuple[EngineCosts, Runnable]],
+        set_up_s: float,
+    ) -> None:
         first = sessions[0][1]
         super().__init__(first.inputs, first.outputs, first.blobs)
         self._program = program
         self._sessions = sessions
+        self._set_up_s = set_up_s
 
     def _bind(
         self, inputs: Arrays, shapes: Mapping[str, tuple[int, ...] | None]
     ) -> Ready[dict[str, np.ndarray]]:
+        begun_s = REAL.now_s()
         first, *others = (
             partial(self._run, costs, session, inputs, shapes) for costs, session in self._sessions
         )
-        return first(others)
+        ready = first(others)
+        REAL.sleep_until(begun_s + self._set_up_s)
+        return ready
 
     def _run(
         self,

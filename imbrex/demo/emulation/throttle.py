@@ -81,7 +81,7 @@ class Turns:
 
 
 class EmulatedThrottle(Throttle):
-    """In addition to the pace: setting a task up takes `task_ms`, reading weights takes time, and
+    """In addition to the pace: starting a task takes `task_ms`, reading weights takes time, and
     kernels are charged what they take on a core that nothing disturbs (`reference_s`), equal ones
     the same on all workers of this machine (`turns`). If the rates of an emulated device are known,
     they decide the pace of each program.
@@ -99,11 +99,10 @@ class EmulatedThrottle(Throttle):
         self._fastest: dict[tuple[object, ...], int | None] = {}
 
     def set_up(self, begin: Begin[T]) -> Ready[T]:
-        """Sets up a run, for at least the emulated time."""
-        begun = self._clock.now_s()
+        """Sets up a run unless that was done before, and starts it for the emulated time."""
         ready = begin()
         if self._emulation.task_ms:
-            self._clock.sleep_until(begun + self._emulation.task_ms * 1e-3)
+            self._clock.sleep_until(self._clock.now_s() + self._emulation.task_ms * 1e-3)
         return ready
 
     def computed(self, ready: Ready[T]) -> tuple[T, float]:
