@@ -184,8 +184,9 @@ class _Halo:
         return SlotForm(tuple(sorted(self._ranking[:count])), "rows")
 
     def _improved(self, slots: Slots) -> Slots:
-        """Improves slots in rounds of moves, and by one more exchange anywhere when a round gains
-        nothing, until that gains nothing, either, or the budget is used up.
+        """Improves slots in rounds of moves, and when a round gains nothing by one more exchange
+        anywhere or one less before a fully connected layer, until that gains nothing, either, or
+        the budget is used up.
         """
         best = self._cost(slots)
         self.search.left = EFFORT
@@ -194,6 +195,7 @@ class _Halo:
             slots, best = self._round(slots, best)
             if not is_better(best, before, WORTHWHILE):
                 slots, best = self.search.climb(slots, best, parted)
+                slots, best = self.search.sweep(slots, best, self._in_place)
             if not is_better(best, before, WORTHWHILE):
                 break
         return slots
@@ -306,7 +308,7 @@ class _Halo:
         before it are.
         """
         slot = slots[index]
-        if not index or slot.end != slot.start + 1 or slot.start not in self.forms.connected:
+        if not index or not self._is_connected(slot):
             return
         before = slots[index - 1].form.devices
         stays = SlotForm(before, "in place")
@@ -320,6 +322,22 @@ class _Halo:
             if len(form.devices) > 1:
                 peers = slot.peers and form is stays
                 yield through_host(put(slots, index, replace(slot, form=form, peers=peers)))
+
+    def _in_place(self, slots: Slots, index: int) -> Iterator[Slots]:
+        """Tries a fully connected layer where the rows of the last but one block would be if that
+        reached up to it.
+        """
+        # Blocks that were united are fewer.
+        if not 1 < index < len(slots) or not self._is_connected(slots[index]):
+            return
+        longer, layer = replace(slots[index - 2], end=slots[index].start), slots[index]
+        if len(longer.form.devices) > 1:
+            layer = replace(layer, form=SlotForm(longer.form.devices, "in place"))
+            yield through_host((*slots[: index - 2], longer, layer, *slots[index + 1 :]))
+
+    def _is_connected(self, slot: Slot) -> bool:
+        """Whether it is a single fully connected layer."""
+        return slot.end == slot.start + 1 and slot.start in self.forms.connected
 
     def _slices(self, slots: Slots, index: int) -> Iterator[Slots]:
         slot = slots[index]
