@@ -15,7 +15,7 @@ improves the blocks one after the other, as long as the event simulator's rules 
 * cut a few blocks anew, where the dynamic program would at some price of an exchange;
 * exchange a little earlier or later;
 * divide layers with small maps and many weights over their channels;
-* exchange once more anywhere, if nothing else helps.
+* exchange once more anywhere, or once less before a fully connected layer, if nothing else helps.
 
 At least one exchange remains: plans without any are `fused`'s, and `auto` compares the two.
 
