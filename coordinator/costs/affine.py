@@ -65,7 +65,7 @@ class Costs(ABC):
 
     def block_s(self, works: Sequence[NodeWork]) -> float:
         """Seconds to run these nodes as one program."""
-        return self.fastest(works).program_s(works)
+        return min(engine.program_s(works) for engine in self.engines)
 
 
 class EngineCosts(ABC):

@@ -45,7 +45,7 @@ class TensorInfo:
     @property
     def itemsize(self) -> int:
         """Bytes of one element."""
-        return int(self.dtype.itemsize)
+        return _itemsize(self.data_type)
 
     @property
     def nbytes(self) -> int:
@@ -84,6 +84,11 @@ def info_of(array: np.ndarray) -> TensorInfo:
 def _numpy_type(data_type: int) -> np.dtype[Any]:
     """The properties of one of ONNX's two dozen element types."""
     return np.dtype(helper.tensor_dtype_to_np_dtype(data_type))
+
+
+@cache
+def _itemsize(data_type: int) -> int:
+    return int(_numpy_type(data_type).itemsize)
 
 
 def light_model(

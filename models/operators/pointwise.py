@@ -28,9 +28,7 @@ def project(box: Box, shape: Sequence[int]) -> Box:
     if 1 not in shape and len(shape) == len(box):
         return box
     spans = box[len(box) - len(shape) :]
-    return Box(
-        tuple(Span(0, 1) if size == 1 else span for size, span in zip(shape, spans, strict=True))
-    )
+    return Box([Span(0, 1) if size == 1 else span for size, span in zip(shape, spans, strict=True)])
 
 
 def _reads(graph: Graph, node: Node, box: Box) -> Boxes:

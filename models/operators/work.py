@@ -84,7 +84,9 @@ def node_work(graph: Graph, node: Node, output: Box, reads: Sequence[Box | None]
     channels_in = reads[0][1] if reads[0] is not None and len(reads[0]) > 1 else (0,)
     groups = node.int("group", 1)
     flop = declared.flop(graph, node, output)
-    cores = CORES if is_sequential(node) else 1
+    pace = 0.0
+    if node.timed_flop:
+        pace = (CORES if is_sequential(node) else 1) * node.timed_flop / max(1, flop)
     return NodeWork(
         layer_type=declared.layer_type,
         flop=flop,
@@ -97,7 +99,7 @@ def node_work(graph: Graph, node: Node, output: Box, reads: Sequence[Box | None]
         taps=taps,
         groups=groups,
         lone=node.outputs[0] in _lone(graph),
-        pace=cores * node.timed_flop / max(1, flop),
+        pace=pace,
     )
 
 

@@ -43,7 +43,7 @@ class Box(tuple[Span, ...]):
     @property
     def shape(self) -> tuple[int, ...]:
         """Elements along each dimension."""
-        return tuple(map(len, self))
+        return tuple([stop - start if stop > start else 0 for start, stop in self])
 
     @property
     def volume(self) -> int:

@@ -147,6 +147,20 @@ def test_neighbouring_connected_layers_are_divided_before_they_become_one_block(
     assert (tiles[13] > 1, tiles[14] > 1) == (True, True), "411 and 67 MB of weights"
 
 
+def test_a_longer_block_leaves_the_rows_of_a_connected_layer_in_place() -> None:
+    slow = load_kind("pi5-wifi").model_copy(
+        update={"gflops": 40.0, "map_byte_ns": 0.0, "mbps": 120.0, "latency_ms": 1.5}
+    )
+    network, some = real("alexnet"), cluster_of(slow, 3)
+    plan = halo(network, some)
+    check_plan(plan, network, some)
+    layer = next(each for each in plan.blocks if network.units[each.start].name == "fc6")
+    before = plan.blocks[plan.blocks.index(layer) - 1]
+    assert layer.exchange == "peer", "through the host it takes 6 % longer"
+    assert layer.devices == before.devices
+    assert len(before.devices) > 1
+
+
 def test_one_device_needs_no_halo() -> None:
     network = real("digits")
     plan = halo(network, pis(1))

@@ -16,7 +16,7 @@ the event simulator's rules predict a gain:
 * cut a few blocks anew, where the dynamic program would at some price of an exchange;
 * exchange a little earlier or later;
 * divide layers with small maps and many weights over their channels;
-* exchange once more anywhere, if nothing else helps.
+* exchange once more anywhere, or once less before a fully connected layer, if nothing else helps.
 
 At least one exchange remains: plans without any are `fused`'s, and `auto` compares the two.
 
@@ -204,10 +204,13 @@ class _Halo:
         return SlotForm(tuple(sorted(self._ranking[:count])), "rows")
 
     def _improved(self, slots: Slots, best: Cost) -> Slots:
-        """A round of all moves, and one more exchange anywhere if that gains nothing."""
+        """A round of all moves, and if that gains nothing one more exchange anywhere, or one less
+        before a fully connected layer.
+        """
         improved, cost = self._finely(*self._coarsely(slots, best))
         if not is_better(cost, best, WORTHWHILE):
             improved, cost = self.search.climb(improved, cost, parted)
+            improved, _ = self.search.sweep(improved, cost, self._in_place)
         return improved
 
     def _coarsely(self, slots: Slots, best: Cost) -> tuple[Slots, Cost]:
@@ -323,7 +326,7 @@ class _Halo:
         before it are.
         """
         slot = slots[index]
-        if not index or slot.end != slot.start + 1 or slot.start not in self.forms.connected:
+        if not index or not self._is_connected(slot):
             return
         before = slots[index - 1].form.devices
         stays = SlotForm(before, "in place")
@@ -337,6 +340,22 @@ class _Halo:
             if len(form.devices) > 1:
                 peers = slot.peers and form is stays
                 yield through_host(put(slots, index, replace(slot, form=form, peers=peers)))
+
+    def _in_place(self, slots: Slots, index: int) -> Iterator[Slots]:
+        """Tries a fully connected layer where the rows of the last but one block would be if that
+        reached up to it.
+        """
+        # Blocks that were united are fewer.
+        if not 1 < index < len(slots) or not self._is_connected(slots[index]):
+            return
+        longer, layer = replace(slots[index - 2], end=slots[index].start), slots[index]
+        if len(longer.form.devices) > 1:
+            layer = replace(layer, form=SlotForm(longer.form.devices, "in place"))
+            yield through_host((*slots[: index - 2], longer, layer, *slots[index + 1 :]))
+
+    def _is_connected(self, slot: Slot) -> bool:
+        """Whether it is a single fully connected layer."""
+        return slot.end == slot.start + 1 and slot.start in self.forms.connected
 
     def _slices(self, slots: Slots, index: int) -> Iterator[Slots]:
         slot = slots[index]

@@ -92,6 +92,8 @@ class Stages:
         self._costs: dict[PlanDraft, float] = {}
         self._held: dict[Stage, list[tuple[int, _Held]]] = {}
         self._known: dict[object, Sequence[PipelineTask]] = {}
+        # Pieces that the tasks of `_known` read, by their id.
+        self._read_pieces: dict[int, int] = {}
         self._capped = any(device.memory_bytes for device in cluster.devices)
         self._outputs = frozenset(network.graph.results)
         self._places = {device.id: d for d, device in enumerate(cluster.devices)}
@@ -170,9 +172,7 @@ class Stages:
         found = self._costs.get(draft)
         if found is None:
             steps = self._all_steps(draft)
-            pieces = sum(
-                len(read.pieces) for block in steps for step in block for read in step.reads
-            )
+            pieces = sum([self._read_pieces[id(block)] for block in steps])
             self.simulated += max(pieces // _PIECES, sum(map(len, steps)))
             found = self._costs[draft] = latency_s(steps, self._machines)
         return found
@@ -243,9 +243,13 @@ class Stages:
             found = dict.fromkeys(made[name] for name in stage.tensors if name in made)
             sources = tuple((each, first - offset) for each, first in sorted(found, key=_first))
             key = (stage, sources)
-            if key not in self._known:
-                self._known[key] = self._steps(stage, sources)
-            blocks.append(self._known[key])
+            steps = self._known.get(key)
+            if steps is None:
+                steps = self._known[key] = self._steps(stage, sources)
+                self._read_pieces[id(steps)] = sum(
+                    len(read.pieces) for step in steps for read in step.reads
+                )
+            blocks.append(steps)
             made.update(dict.fromkeys(stage.outputs, (stage, offset)))
             offset += len(stage.loads)
         return blocks

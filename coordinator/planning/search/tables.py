@@ -112,8 +112,18 @@ class Tables:
         """
         chosen = self._engines.get(end)
         if chosen is None:
-            tile_s = self._tile_s(end, 1.0 / len(self.devices))
-            chosen = self._engines[end] = tile_s.argmin(axis=1)
+            if self._most_engines == 1:
+                chosen = np.zeros((len(self._rates), end), dtype=np.int64)
+            else:
+                chosen = self._tile_s(end, 1.0 / len(self.devices)).argmin(axis=1)
+            self._engines[end] = chosen
+        return chosen
+
+    def _of_chosen(self, seconds: Floats, engine: Ints, axis: int) -> Floats:
+        """Seconds by engine along an axis, of the chosen ones; without the axis."""
+        if self._most_engines > 1:
+            seconds = np.take_along_axis(seconds, engine, axis)
+        chosen: Floats = seconds.squeeze(axis)
         return chosen
 
     @cached_property
@@ -150,7 +160,7 @@ class Tables:
         weights = self.geometry.wholes[end].features[:, 3]
         nodes = self._rates[:, :, :count, 0] + self._rates[:, :, :count, 4] * weights
         fixed = self._from_marks(nodes, end) + self._task_s[..., None]
-        chosen = np.take_along_axis(fixed, self._engine(end)[:, None], axis=1)[:, 0]
+        chosen = self._of_chosen(fixed, self._engine(end)[:, None], 1)
         constants: Floats = chosen[self._kind, splits.lowest :]
         return constants
 
@@ -189,7 +199,7 @@ class Tables:
             by_engine = np.array(
                 [[splits.over_blocks(group[:, None] * rows) for group in kind] for kind in growth]
             )
-            seconds: Floats = np.take_along_axis(by_engine, engine, axis=1)[self._kind, 0]
+            seconds: Floats = self._of_chosen(by_engine, engine, 1)[self._kind]
             return seconds
 
         begins, ends = until(splits.groups.begins), until(splits.groups.ends)
@@ -214,7 +224,7 @@ class Tables:
             [splits.over_blocks(elements * growth[:, n].T) for n in range(self._most_engines)]
         )
         engine = self._engine(end)[self._kind[who], splits.lowest :].T
-        compute = np.take_along_axis(by_engine, engine[None], axis=0)[0]
+        compute = self._of_chosen(by_engine, engine[None], 0)
         compute = compute + self.constants(splits, end)[who].T
         size = splits.bytes_moved(splits.inputs.tiles(places), splits.outputs.tiles(places))
         transfers = size * self.byte_s[who] + 2 * self.fixed_s[who]

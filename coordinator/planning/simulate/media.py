@@ -11,7 +11,7 @@ which traffic between peers counts twice because it is relayed [DESIGN, Media]. 
 shares the host's port with the coordinator, and needs no wire to it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from heapq import heappop, heappush, heapreplace
 from itertools import count
 
@@ -94,10 +94,12 @@ class Media:
         self._queue: list[tuple[float, int, Happens, object]] = []
         self._order = count()
 
-    def run(self) -> None:
-        """Runs the next event."""
-        self.now, _, happens, what = heappop(self._queue)
-        happens(what)
+    def run(self, pending: Sized) -> None:
+        """Runs one event after the other while anything is `pending`."""
+        queue = self._queue
+        while pending:
+            self.now, _, happens, what = heappop(queue)
+            happens(what)
 
     def at(self, when: float, happens: Happens, what: object) -> None:
         """Adds an event that happens at `when`."""

@@ -124,8 +124,7 @@ class _Run:
             d = self.steps[part[0]].device
             self.media.describe_tasks(d, len(part))
             self.media.down(d, 0, self._told, [(k, 1) for k in part])
-        while self.last:
-            self.media.run()
+        self.media.run(self.last)
         return self.media.now
 
     def _later(self, fed: Set[int]) -> list[list[int]]:
@@ -198,12 +197,19 @@ class _Run:
         """Sends to peers first; what stays on the device is used when the messages are written."""
         if not self.routes[k]:
             return
+        steps = self.steps
         peers: dict[int, _Parts] = {}
+        sizes: dict[int, int] = {}
         for _, reader, size in self.routes[k]:
-            peers.setdefault(self.steps[reader].device, []).append((reader, size))
+            d = steps[reader].device
+            if d in peers:
+                peers[d].append((reader, size))
+                sizes[d] += size
+            else:
+                peers[d], sizes[d] = [(reader, size)], size
         kept = peers.pop(device, [])
         for d, parts in peers.items():
-            self.media.across(device, d, sum(size for _, size in parts), self._arrived, parts)
+            self.media.across(device, d, sizes[d], self._arrived, parts)
         self._arrived(kept)
 
     def _home(self, k: int) -> None:

@@ -114,15 +114,14 @@ class _Request:
         self._tiles = [(block, tile) for block in graph.plan.blocks for tile in block.tiles]
         self._waiting: dict[int, _Arrival] = {}
         self._bytes: Counter[ActivityKind] = Counter()
-        self._ended = False
+        self._pending = {_REQUEST}
 
     def run(self) -> Simulation:
         """Runs until the request ends."""
         for device in self.cluster.devices:
             self.scheduler.step(Joined(device.id))
         self._do(self.scheduler.step(Submitted(_REQUEST, self.graph)))
-        while not self._ended:
-            self.media.run()
+        self.media.run(self._pending)
         moved = TrafficBytes(*(self._bytes[kind] for kind in ("scatter", "gather", "halo")))
         return Simulation(self.media.now, moved, tuple(self.activities))
 
@@ -143,7 +142,7 @@ class _Request:
                     tasks = messages.setdefault(self._places[device], {})
                     tasks.setdefault(task, []).append((tensor, box))
                 case Complete():
-                    self._ended = True
+                    self._pending.clear()
                 case Abort(_, error):
                     raise error
                 case _:
