@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import struct
 import time
 import zipfile
+import zlib
 
 import httpx
 
 from benchmarks.hostile.attacks import Happened, Target, attack
 
 SOON_S = 2.0
+# Of a zip file: the version that is needed, no flags, deflated, 1 January 1980.
+_DEFLATED = struct.pack("<5H", 20, 0, zipfile.ZIP_DEFLATED, 0, 33)
 CLAIMED_BYTES = 1_500_000_000
 LARGE_BYTES = 60_000_000
 TENSORS = "/v1/models/lenet5/infer"
@@ -31,18 +33,28 @@ def _sent(target: Target, path: str, body: bytes, kind: str) -> Happened:
 
 
 def _npz(version: int, length: bytes) -> bytes:
-    """An archive whose member claims a header of this length, and delivers what it claims."""
-    file = io.BytesIO()
-    claimed = int.from_bytes(length, "little")
-    with (
-        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
-        archive.open("image.npy", "w", force_zip64=True) as member,
-    ):
-        member.write(b"\x93NUMPY" + bytes([version, 0]) + length)
-        for _ in range(claimed // 1_000_000):
-            member.write(b" " * 1_000_000)
-        member.write(b" " * (claimed % 1_000_000))
-    return file.getvalue()
+    """An archive whose member claims a header of this length, and delivers what it claims. A
+    million spaces are packed once: after a full flush their packed form can be repeated.
+    """
+    times, rest = divmod(int.from_bytes(length, "little"), 1_000_000)
+    start, spaces, end = b"\x93NUMPY" + bytes([version, 0]) + length, b" " * 1_000_000, b" " * rest
+    packer = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
+    packed = packer.compress(start) + packer.flush(zlib.Z_FULL_FLUSH)
+    packed += (packer.compress(spaces) + packer.flush(zlib.Z_FULL_FLUSH)) * times
+    packed += packer.compress(end) + packer.flush()
+    check = zlib.crc32(start)
+    for _ in range(times):
+        check = zlib.crc32(spaces, check)
+    name, size = b"image.npy", len(start) + times * len(spaces) + rest
+    sizes = struct.pack("<3I2H", zlib.crc32(end, check), len(packed), size, len(name), 0)
+    member = b"PK\x03\x04" + _DEFLATED + sizes + name + packed
+    entry = b"PK\x01\x02\x14\x00" + _DEFLATED + sizes + bytes(14) + name
+    return (
+        member
+        + entry
+        + b"PK\x05\x06"
+        + struct.pack("<4H2IH", 0, 0, 1, 1, len(entry), len(member), 0)
+    )
 
 
 @attack("H2", _REFUSED)

@@ -53,43 +53,45 @@ class Auditor:
         self._pool = pool
         self._requests = requests
         self._announcements = announcements
-        self._at_work: dict[DeviceId, asyncio.Task[None]] = {}
+        # The devices that each audit examines.
+        self._at_work: dict[asyncio.Task[None], list[DeviceId]] = {}
 
     def take(self, computed: ComputedRequest) -> bool:
         """Looks at a request that was computed. Returns whether the audit keeps it, and releases it
-        on its devices later.
+        on its devices later; its arrays must not change meanwhile.
         """
-        request, state = computed.request, computed.state
         if not self._every:
             return False
-        due = self.sampling.ran(Counter(state.attempts.values()))
-        if not due:
+        due = self.sampling.ran(Counter(computed.state.attempts.values()))
+        if not due or len(self._at_work) >= MOST_AT_ONCE:
             return False
-        ran = tasks_by_device(state)
-        free = [device for device in due if device in ran and device not in self._at_work]
-        cases = []
-        for device in free[: MOST_AT_ONCE - len(self._at_work)]:
-            task = self._chance.choice(ran[device])
-            cases.append(case_of(request, state, task, self._pool))
-            self.sampling.chosen(device)
-        if not cases:
-            return False
-        auditing = asyncio.create_task(self._audit(computed, cases))
-        for case in cases:
-            self._at_work[case.device] = auditing
-        auditing.add_done_callback(lambda _: self._ended(cases))
+        auditing = asyncio.create_task(self._audit(computed, due))
+        self._at_work[auditing] = []
+        auditing.add_done_callback(self._at_work.pop)
         return True
 
     async def close(self) -> None:
         """Stops all audits."""
-        for task in self._at_work.values():
-            task.cancel()
-        await asyncio.gather(*self._at_work.values(), return_exceptions=True)
+        for auditing in self._at_work:
+            auditing.cancel()
+        await asyncio.gather(*self._at_work, return_exceptions=True)
 
-    async def _audit(self, computed: ComputedRequest, cases: list[Case]) -> None:
+    async def _audit(self, computed: ComputedRequest, due: list[DeviceId]) -> None:
+        """Examines tasks of those of the `due` devices that are not examined already."""
+        ran, cases = tasks_by_device(computed.state), list[Case]()
+        busy = {device for devices in self._at_work.values() for device in devices}
+        free = [device for device in due if device in ran and device not in busy]
+        auditing = asyncio.current_task()
+        assert auditing is not None
+        self._at_work[auditing] = free[: MOST_AT_ONCE - len(busy)]
         try:
-            await asyncio.sleep(PAUSE_S)
-            await self._collector.collect(computed.request, cases, COLLECT_S)
+            for device in self._at_work[auditing]:
+                task = self._chance.choice(ran[device])
+                cases.append(case_of(computed.request, computed.state, task, self._pool))
+                self.sampling.chosen(device)
+            if cases:
+                await asyncio.sleep(PAUSE_S)
+                await self._collector.collect(computed.request, cases, COLLECT_S)
         except ImbrexError as error:
             for case in cases:
                 self._no_verdict(case, error)
@@ -110,7 +112,3 @@ class Auditor:
     def _no_verdict(self, case: Case, error: ImbrexError) -> None:
         log.warning("audit gave no verdict", device=case.device, model=case.model, cause=str(error))
         self.sampling.again(case.device)
-
-    def _ended(self, cases: list[Case]) -> None:
-        for case in cases:
-            self._at_work.pop(case.device, None)

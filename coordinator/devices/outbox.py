@@ -99,7 +99,7 @@ class Outbox:
         sent alone, which costs either side half a millisecond.
         """
         if not self._held:
-            asyncio.get_running_loop().call_later(HOLD_S, self._send_held)
+            asyncio.get_running_loop().call_later(HOLD_S, self.post, Letter())
         self._held.append(item)
 
     async def put(self, message: Message) -> None:
@@ -128,9 +128,6 @@ class Outbox:
         self._rest = self._upload = None
         for _, posted in letters:
             posted.cancel()
-        self._send_held()
-
-    def _send_held(self) -> None:
         if self._held:
             self.post(Letter())
 

@@ -66,7 +66,8 @@ class AdmissionQueue:
         # Waiting requests in order of arrival: when their wait ends, and how many places each
         # needs.
         self._waiting: dict[PlaceTicket, tuple[float, int]] = {}
-        self._running: dict[PlaceTicket, int] = {}
+        # Requests that have a place, and how many.
+        self.running: dict[PlaceTicket, int] = {}
         self._promised: deque[float] = deque(maxlen=MOST_PROMISED)
 
     @property
@@ -75,14 +76,9 @@ class AdmissionQueue:
         return len(self._waiting)
 
     @property
-    def running(self) -> int:
-        """Requests that have a place."""
-        return len(self._running)
-
-    @property
     def wait_s(self) -> float:
         """How long a request that came now would wait."""
-        ahead = len(self._waiting) + len(self._running) - self._in_flight
+        ahead = len(self._waiting) + len(self.running) - self._in_flight
         return max(0, ahead + 1) * self._throughput.interval_s
 
     def waits_until_s(self, ticket: PlaceTicket) -> float | None:
@@ -118,9 +114,9 @@ class AdmissionQueue:
         """A request is `answered`, has failed, or does not wait any longer."""
         self._waiting.pop(ticket, None)
         # Refused and cancelled requests say nothing about the cluster's speed.
-        if answered and ticket in self._running:
-            self._throughput.ended(now, len(self._running))
-        self._running.pop(ticket, None)
+        if answered and ticket in self.running:
+            self._throughput.ended(now, len(self.running))
+        self.running.pop(ticket, None)
         return self._let_in(now)
 
     def expire(self, ticket: PlaceTicket, now: float) -> Overloaded:
@@ -131,12 +127,12 @@ class AdmissionQueue:
     def _let_in(self, now: float) -> list[PlaceTicket]:
         admitted: list[PlaceTicket] = []
         for ticket, (_, places) in list(self._waiting.items()):
-            if sum(self._running.values()) + places > self._in_flight:
+            if sum(self.running.values()) + places > self._in_flight:
                 break
             del self._waiting[ticket]
-            if not self._running:
+            if not self.running:
                 self._throughput.busy(now)
-            self._running[ticket] = places
+            self.running[ticket] = places
             admitted.append(ticket)
         return admitted
 
@@ -173,7 +169,7 @@ class Admission:
     @property
     def running(self) -> int:
         """Requests that have a place."""
-        return self._queue.running
+        return len(self._queue.running)
 
     @asynccontextmanager
     async def place(self, *, alone: bool = False) -> AsyncIterator[None]:

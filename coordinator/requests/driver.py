@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 
 import numpy as np
 import structlog
@@ -228,15 +227,19 @@ class Driver:
         """
         if isinstance(event, Lost) and (lost := self._pool.get(event.device)):
             lost.outbox.clear()
-        now, later = dispatch(self.scheduler.step(event, time.monotonic()))
+        actions = self.scheduler.step(event, time.monotonic())
+        for each in actions:
+            if isinstance(each, Assign):
+                state = self._requests[each.request]
+                state.retried += each.attempt > 0
+                state.attempts[each.task, each.attempt] = each.device
+        now, later = dispatch(actions)
         letters: defaultdict[DeviceId, Letter] = defaultdict(Letter)
         for action in now:
             self._act(action, payload, letters)
         for device, letter in letters.items():
             self._post(device, letter)
         if later:
-            for each in chain.from_iterable(later):
-                self._requests[each.request].assigned(each.task, each.attempt, each.device)
             asyncio.get_running_loop().call_soon(self._describe, deque(later))
 
     def _describe(self, later: deque[list[Assign]]) -> None:
@@ -373,8 +376,7 @@ class Driver:
         self, action: Action, payload: np.ndarray | None, letters: defaultdict[DeviceId, Letter]
     ) -> None:
         match action:
-            case Assign(request, task, attempt, device):
-                self._requests[request].assigned(task, attempt, device)
+            case Assign():
                 self._assign(action, letters)
             case Send():
                 self._send(action, letters)

@@ -124,11 +124,6 @@ class RequestState:
             target[...] = part[box.slices()]
             self.summed.add(tensor)
 
-    def assigned(self, task: int, attempt: int, device: DeviceId) -> None:
-        """A device was given a task."""
-        self.retried += attempt > 0
-        self.attempts[task, attempt] = device
-
     def answer(self, request: RequestId) -> Answer:
         """The answer for the caller; completes the timeline, which is part of it."""
         graph, timeline = self.graph, self.timeline

@@ -173,8 +173,6 @@ class RequestRun:
         """Input boxes that the host has and has not yet sent in this (or a new) attempt."""
         if attempt is not None and attempt.resent:
             return
-        if task.spec.barrier and not self._passed_barrier(task.spec.block):
-            return
         sent = attempt.sent if attempt else set()
         for each in task.spec.inputs:
             if self.direct and task.spec.direct and each.pieces[0].source is not None:
@@ -192,12 +190,6 @@ class RequestRun:
                 if (each.tensor, box) not in sent:
                     yield each.tensor, box
 
-    def can_begin(self, task: TaskRun) -> bool:
-        """Whether the host can send a new attempt its first input box, or it needs none."""
-        if not task.spec.inputs:
-            return not task.spec.barrier or self._passed_barrier(task.spec.block)
-        return any(self.sendable(task, None))
-
     def feeds_others(self, task: TaskRun) -> bool:
         """Whether a peer that reads this task's outputs has not finished."""
         return any(
@@ -206,7 +198,7 @@ class RequestRun:
             for route in output.routes
         )
 
-    def _passed_barrier(self, block: int) -> bool:
+    def has_reached(self, block: int) -> bool:
         """Whether every task of earlier blocks is done. Of these, the last ones are seen first:
         they are the least likely to be.
         """

@@ -341,7 +341,10 @@ class Scheduler:
         run = self.requests[request]
         for index in tasks:
             task = run.tasks[index]
-            if task.phase is RunPhase.WAITING and run.can_begin(task):
+            if task.spec.barrier and not run.has_reached(task.spec.block):
+                continue
+            needs_none = not task.spec.inputs
+            if task.phase is RunPhase.WAITING and (needs_none or any(run.sendable(task, None))):
                 attempt = self._begin(run, task)
                 if attempt is None:
                     return  # no device is left, or none for a suspect alone

@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 from models.graph.sizes import LARGEST_SIDE
 from models.tensors.arrays import Shape
 from models.vision.detection import Candidates, Detector, cells, grown, likeliest, sigmoid
-from models.vision.head import OutputShapes, OutputValues, PictureSize, Values, first, softmax
+from models.vision.head import OutputShapes, OutputValues, PictureSize, Values, softmax
 from models.vision.image_input import Side
 from protos.daemon.documents import DOCUMENT, MOST_ITEMS, Positive, Share, wrong
 
@@ -34,14 +34,14 @@ class YoloV2(Detector):
 
     def wanted(self, shapes: OutputShapes, classes: int, size: PictureSize) -> OutputShapes:
         """The grid."""
-        return {first(shapes): grid(len(self.anchors), self.stride, classes, size)}
+        return {next(iter(shapes)): grid(len(self.anchors), self.stride, classes, size)}
 
     def candidates(self, outputs: OutputValues, classes: int, size: PictureSize) -> Candidates:
         """Every anchor of every cell with its likeliest class: classes exclude each other
         [YOLO9000, section 2].
         """
         anchors = tuple((w * self.stride, h * self.stride) for w, h in self.anchors)
-        return boxes_of(outputs[first(outputs)], anchors, self.stride, softmax)
+        return boxes_of(next(iter(outputs.values())), anchors, self.stride, softmax)
 
 
 def grid(anchors: int, stride: int, classes: int, size: PictureSize) -> Shape:

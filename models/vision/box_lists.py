@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 from models.tensors.boxes import Span
 from models.tensors.selection import Selection, Selections
 from models.vision.detection import Candidates, Detector, cells, grown, likeliest, numbered
-from models.vision.head import ANY, OutputShapes, OutputValues, PictureSize, Values, first
+from models.vision.head import ANY, OutputShapes, OutputValues, PictureSize, Values
 from models.vision.image_input import Side
 from protos.daemon.documents import DOCUMENT, MOST_ITEMS, Share
 
@@ -29,15 +29,15 @@ class EndToEnd(Detector):
 
     def wanted(self, shapes: OutputShapes, classes: int, size: PictureSize) -> OutputShapes:
         """The rows."""
-        return {first(shapes): (1, ANY, FINISHED)}
+        return {next(iter(shapes)): (1, ANY, FINISHED)}
 
     def selections(self, shapes: OutputShapes, classes: int) -> Selections:
         """The likely boxes."""
-        return {first(shapes): Selection(1, 2, Span(4, 5), self.min_score)}
+        return {next(iter(shapes)): Selection(1, 2, Span(4, 5), self.min_score)}
 
     def candidates(self, outputs: OutputValues, classes: int, size: PictureSize) -> Candidates:
         """The rows."""
-        return finished(outputs[first(outputs)][0], classes)
+        return finished(next(iter(outputs.values()))[0], classes)
 
 
 @dataclass(frozen=True, slots=True, config=DOCUMENT)
@@ -53,15 +53,15 @@ class RtDetr(Detector):
 
     def wanted(self, shapes: OutputShapes, classes: int, size: PictureSize) -> OutputShapes:
         """The queries."""
-        return {first(shapes): (1, ANY, 4 + classes)}
+        return {next(iter(shapes)): (1, ANY, 4 + classes)}
 
     def selections(self, shapes: OutputShapes, classes: int) -> Selections:
         """The likely boxes."""
-        return {first(shapes): Selection(1, 2, Span(4, 4 + classes), self.min_score)}
+        return {next(iter(shapes)): Selection(1, 2, Span(4, 4 + classes), self.min_score)}
 
     def candidates(self, outputs: OutputValues, classes: int, size: PictureSize) -> Candidates:
         """The boxes, with their likeliest classes."""
-        rows, (height, width) = outputs[first(outputs)][0], size
+        rows, (height, width) = next(iter(outputs.values()))[0], size
         pixels = rows[:, :4] * np.array([width, height, width, height], np.float32)
         return likeliest(pixels[:, 0:2], pixels[:, 2:4], rows[:, 4:])
 
@@ -84,11 +84,11 @@ class YoloX(Detector):
 
     def wanted(self, shapes: OutputShapes, classes: int, size: PictureSize) -> OutputShapes:
         """A row for each cell."""
-        return {first(shapes): (1, self.cells(size), 5 + classes)}
+        return {next(iter(shapes)): (1, self.cells(size), 5 + classes)}
 
     def selections(self, shapes: OutputShapes, classes: int) -> Selections:
         """The likely boxes."""
-        return {first(shapes): Selection(1, 2, Span(5, 5 + classes), self.min_score, factor=4)}
+        return {next(iter(shapes)): Selection(1, 2, Span(5, 5 + classes), self.min_score, factor=4)}
 
     def candidates(self, outputs: OutputValues, classes: int, size: PictureSize) -> Candidates:
         """A box for every cell of every grid.
@@ -101,7 +101,7 @@ class YoloX(Detector):
             grid = cells(size[0] // stride, size[1] // stride).reshape(-1, 2)
             corners.append(grid.astype(np.float32))
             strides.append(np.full((len(grid), 1), stride, np.float32))
-        raw, stride_of = outputs[first(outputs)][0], np.concatenate(strides)
+        raw, stride_of = next(iter(outputs.values()))[0], np.concatenate(strides)
         centre = (raw[:, 0:2] + np.concatenate(corners)) * stride_of
         return likeliest(centre, grown(raw[:, 2:4]) * stride_of, raw[:, 4:5] * raw[:, 5:])
 
@@ -122,17 +122,19 @@ class YoloBoxes(Detector):
     def wanted(self, shapes: OutputShapes, classes: int, size: PictureSize) -> OutputShapes:
         """The boxes."""
         rows = (1, ANY, 5 + classes) if self.type == "yolov5" else (1, 4 + classes, ANY)
-        return {first(shapes): rows}
+        return {next(iter(shapes)): rows}
 
     def selections(self, shapes: OutputShapes, classes: int) -> Selections:
         """The likely boxes."""
         if self.type == "yolov5":
-            return {first(shapes): Selection(1, 2, Span(5, 5 + classes), self.min_score, factor=4)}
-        return {first(shapes): Selection(2, 1, Span(4, 4 + classes), self.min_score)}
+            return {
+                next(iter(shapes)): Selection(1, 2, Span(5, 5 + classes), self.min_score, factor=4)
+            }
+        return {next(iter(shapes)): Selection(2, 1, Span(4, 4 + classes), self.min_score)}
 
     def candidates(self, outputs: OutputValues, classes: int, size: PictureSize) -> Candidates:
         """The boxes, with their likeliest classes."""
-        values = outputs[first(outputs)][0]
+        values = next(iter(outputs.values()))[0]
         if self.type == "yolov5":
             return likeliest(values[:, 0:2], values[:, 2:4], values[:, 4:5] * values[:, 5:])
         rows = values.T

@@ -21,7 +21,6 @@ from models.vision.head import (
     PictureSize,
     View,
     VisionTask,
-    first,
     softmax,
 )
 from protos.daemon.documents import DOCUMENT, Integer, Number, Text
@@ -52,12 +51,12 @@ class ClassScores(OutputReader):
 
     def wanted(self, shapes: OutputShapes, classes: int, size: PictureSize) -> OutputShapes:
         """One value per class."""
-        name = first(shapes)
+        name = next(iter(shapes))
         return {name: shapes[name] if prod(shapes[name]) == classes else (1, classes)}
 
     def read(self, outputs: OutputValues, view: View) -> list[ClassProbability]:
         """The `top` likeliest classes."""
-        values = outputs[first(outputs)].reshape(-1)
+        values = next(iter(outputs.values())).reshape(-1)
         scores = softmax(values) if self.type == "logits" else values
         require_no_nan(scores, "the scores of its classes")
         order = np.argsort(-scores, kind="stable")[: self.top]
@@ -122,11 +121,11 @@ class ClassMap(OutputReader):
 
     def wanted(self, shapes: OutputShapes, classes: int, size: PictureSize) -> OutputShapes:
         """The map."""
-        return {first(shapes): (1, classes, ANY, ANY)}
+        return {next(iter(shapes)): (1, classes, ANY, ANY)}
 
     def read(self, outputs: OutputValues, view: View) -> list[ClassSegment]:
         """The classes that occur, largest first."""
-        output = outputs[first(outputs)]
+        output = next(iter(outputs.values()))
         rows, columns, covers = view.placement.on_map(output.shape[2], output.shape[3], view.size)
         values = output[0][:, rows, columns]
         if self.type == "argmax":

@@ -60,7 +60,7 @@ class Candidates:
     boxes: PixelBoxes
     classes: NDArray[np.int64]
     scores: Values
-    more: Values = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    more: Values = field(default_factory=np.zeros((0, 0), np.float32).copy)
 
     def take(self, chosen: NDArray[np.int64]) -> "Candidates":
         """The candidates at the indices `chosen`, in that order."""

@@ -53,11 +53,6 @@ class OutputReader:
         raise NotImplementedError
 
 
-def first(outputs: Mapping[str, Any]) -> str:
-    """The name of the first output."""
-    return next(iter(outputs))
-
-
 def softmax(values: Values) -> Values:
     """exp(x) / sum exp(x) along the last axis, shifted so that the largest exponent is 0; NaN where
     the largest value is not finite.

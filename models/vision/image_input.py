@@ -61,14 +61,9 @@ class ImageInput:
         return given
 
     @property
-    def channels(self) -> int:
-        """1 for grey pictures, else 3."""
-        return len(self.mean)
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """The tensor's."""
-        extents = {"N": 1, "C": self.channels, "H": self.size[0], "W": self.size[1]}
+        extents = {"N": 1, "C": len(self.mean), "H": self.size[0], "W": self.size[1]}
         return tuple(extents[axis] for axis in self.layout)
 
     @property

@@ -143,7 +143,7 @@ def image_to_pixels(image: Image.Image, form: ImageInput) -> tuple[NDArray[np.ui
     pixels = np.asarray(shown.convert("L") if form.color == "GREY" else shown, dtype=np.uint8)
     if form.color == "BGR":  # as OpenCV reads pictures
         pixels = pixels[:, :, ::-1]
-    pixels = pixels.reshape(height, width, form.channels)
+    pixels = pixels.reshape(height, width, -1)
     if not form.layout.endswith("C"):
         pixels = pixels.transpose(2, 0, 1)
     return np.ascontiguousarray(pixels.reshape(form.shape)), placement

@@ -18,7 +18,6 @@ from models.vision.head import (
     PictureSize,
     View,
     VisionTask,
-    first,
 )
 from protos.daemon.documents import DOCUMENT, Number, Positive
 
@@ -51,14 +50,14 @@ class Repainted(OutputReader):
 
     def wanted(self, shapes: OutputShapes, classes: int, size: PictureSize) -> OutputShapes:
         """The picture."""
-        name = first(shapes)
+        name = next(iter(shapes))
         return {name: (1, 1 if shapes[name][1:2] == (1,) else 3, ANY, ANY)}
 
     def read(self, outputs: OutputValues, view: View) -> list[Repainting]:
         """The picture."""
         from PIL import Image
 
-        output = outputs[first(outputs)]
+        output = next(iter(outputs.values()))
         rows, columns, _ = view.placement.on_map(output.shape[2], output.shape[3], view.size)
         values = output[0][:, rows, columns] * self.scale + self.offset
         require_finite(values, "the pixels of its picture")

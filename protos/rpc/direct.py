@@ -67,7 +67,8 @@ class Direct(asyncio.BufferedProtocol):
         self._is_paused = False
         self._refused: PeerViolation | None = None
         self._has_ended = False
-        self._reader: asyncio.Future[None] | None = None
+        # Set when a message, or the stream's end, has come.
+        self._news = asyncio.Event()
         # Set while more is unsent than the kernel accepts.
         self._emptied: asyncio.Future[None] | None = None
 
@@ -83,8 +84,8 @@ class Direct(asyncio.BufferedProtocol):
                 raise self._refused
             if self._has_ended:
                 return None
-            self._reader = self._loop.create_future()
-            await self._reader
+            self._news.clear()
+            await self._news.wait()
         message = self._messages.popleft()
         self._waiting_bytes -= len(message)
         if self._is_paused and self._waiting_bytes < _MOST_WAITING_BYTES:
@@ -178,7 +179,7 @@ class Direct(asyncio.BufferedProtocol):
         """The stream has ended."""
         del exc
         self._has_ended = True
-        self._wake()
+        self._news.set()
         self.resume_writing()
 
     def pause_writing(self) -> None:
@@ -197,11 +198,7 @@ class Direct(asyncio.BufferedProtocol):
         if self._waiting_bytes >= _MOST_WAITING_BYTES and not self._is_paused:
             self._is_paused = True
             self._transport.pause_reading()
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+        self._news.set()
 
 
 def offer(port: int, token: str) -> tuple[tuple[str, str], ...]:

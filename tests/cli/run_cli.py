@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import multiprocessing
 import os
 import resource
 import signal
@@ -16,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
+from pathlib import Path
 from typing import IO, Any, NoReturn
 
 import pytest
@@ -25,6 +27,9 @@ from imbrex.cli import app
 
 # The time in which what a command has started ends after it.
 ENDING_S = 10.0
+# A process that has loaded the libraries, from which others are forked.
+_LOADED = multiprocessing.get_context("forkserver")
+_LOADED.set_forkserver_preload([__name__, "imbrex.client", "imbrex.watch.run"])
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,41 @@ def imbrex_process(
         env={**os.environ, **(env or {})},
     )
     return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def imbrex_forked(
+    *arguments: object, env: Mapping[str, str] | None = None, timeout_s: float = 60
+) -> Ran:
+    """The same as a process that is forked from one that has loaded the libraries already; what
+    environment variables say to imports is not seen.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        out, err = Path(name, "out"), Path(name, "err")
+        told = (tuple(map(str, arguments)), {**os.environ, **(env or {})}, os.getcwd(), out, err)
+        process = _LOADED.Process(target=_run_forked, args=told)
+        process.start()
+        try:
+            process.join(timeout_s)
+            assert process.exitcode is not None, f"{arguments} did not end within {timeout_s:.0f} s"
+        finally:
+            process.kill()
+            process.join()
+        code = process.exitcode
+        process.close()
+        return Ran(code, out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8"))
+
+
+def _run_forked(
+    arguments: tuple[str, ...], env: dict[str, str], folder: str, out: Path, err: Path
+) -> NoReturn:
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(folder)
+    warnings.simplefilter("error")
+    sys.argv = ["imbrex", *arguments]
+    with out.open("wb") as told, err.open("wb") as complained, _streams(told, complained, "utf-8"):
+        code = _main()
+    sys.exit(code)
 
 
 def refused(*arguments: object) -> Ran:

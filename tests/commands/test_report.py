@@ -23,7 +23,7 @@ MACHINE = {"cpu", "machine", "cores", "mhz_max", "pace", "threads", "concurrency
 def reported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Live, Path, str]]:
     """Two workers that nobody has measured, their report, and what was said meanwhile."""
     folder = tmp_path_factory.mktemp("reported")
-    with started(folder, 2, profile_s=5) as live:
+    with started(folder, 2, profile_s=2) as live:
         target = folder / "report.json"
         ran = live.ask("bench", live.file, "--report", target, "--repeat", 3, "--devices", "1..2")
         assert ran.code == 0, ran.err

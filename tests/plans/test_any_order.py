@@ -269,7 +269,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def places_are_counted(self) -> None:
-        assert self.admission.running == len(self.places) <= IN_FLIGHT
+        assert len(self.admission.running) == len(self.places) <= IN_FLIGHT
         waits = [each for each, where in self.asked.items() if where is self.admission]
         assert self.admission.waiting == len(waits)
         assert len(set(waits) - self.alone) <= QUEUE
@@ -350,7 +350,7 @@ def keeps_its_turn(line: grouping_module.ModelLine, ticket: Ticket) -> bool:
 
 def never_alone(state: AdmissionQueue, now: float) -> list[Ticket]:
     """Who wants to be alone is let in beside others."""
-    admitted = list(state._waiting)[: IN_FLIGHT - state.running]
+    admitted = list(state._waiting)[: IN_FLIGHT - len(state.running)]
     for ticket in admitted:
         del state._waiting[ticket]
         state._running[ticket] = 1

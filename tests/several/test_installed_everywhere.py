@@ -16,7 +16,7 @@ import pytest
 from benchmarks.pair.processes import Member, Pair, pair
 from coordinator.devices import children
 from models.catalogue.installed import VARIABLE, Store
-from tests.cli.run_cli import Ran, imbrex_process
+from tests.cli.run_cli import Ran, imbrex_forked
 from tests.serving.camera import save_camera
 from tests.serving.in_place import picture
 from tests.serving.processes import wait
@@ -53,7 +53,7 @@ def whole(made: Pair) -> Iterator[Pair]:
 
 def models(member: Member, *arguments: object) -> Ran:
     """`imbrex models ...` as the user of this coordinator."""
-    return imbrex_process("models", *arguments, "--json", env={VARIABLE: str(member.models)})
+    return imbrex_forked("models", *arguments, "--json", env={VARIABLE: str(member.models)})
 
 
 def index(member: Member) -> list[dict[str, Any]]:
@@ -128,7 +128,8 @@ def test_what_a_hand_puts_there_is_shared_and_keeps_apart_from_what_others_put(
     by_hand(one, camera, "gate", extra="first")
     by_hand(two, camera, "gate", extra="second")
     for each in (one, two):
-        start(each, whole)
+        each.start()
+    whole.whole()
     for each in (one, two):
         wait(lambda each=each: (versions(each, "yard"), versions(each, "gate")) == ([1], [1, 2]))
     told = [
@@ -231,5 +232,5 @@ def test_a_backup_holds_what_is_installed(whole: Pair, tmp_path: Path) -> None:
     models(one, "add", save_camera(tmp_path), "--name", "saved")
     wait(lambda: versions(two, "saved") == [1])
     state = ("--state-dir", one.state, "--json")
-    names = imbrex_process("cluster", "backup", tmp_path / "home.tgz", *state)
+    names = imbrex_forked("cluster", "backup", tmp_path / "home.tgz", *state)
     assert "models.json" in names.json()["files"]

@@ -25,7 +25,7 @@ from benchmarks.store import free_port
 from imbrex.watch.mqtt import Broker, Publisher, as_id, label_ids
 from models.digits.examples import examples
 from protos.errors import BadConfiguration, BadRequest, Unavailable
-from tests.cli.run_cli import imbrex_process
+from tests.cli.run_cli import imbrex_forked
 from tests.serving.processes import Service, serving, wait
 from tests.watch.cameras import Camera, camera
 
@@ -123,7 +123,7 @@ def test_ctrl_c_ends_it_with_what_was_done(service: Service, tmp_path: Path) -> 
 def test_what_cannot_be_watched_fails_with_cause_and_cure(
     arguments: tuple[str, ...], code: str
 ) -> None:
-    ran = imbrex_process("watch", *arguments, "--url", "http://127.0.0.1:1")
+    ran = imbrex_forked("watch", *arguments, "--url", "http://127.0.0.1:1")
     assert ran.code == 1
     assert code in ran.err
     assert "cure:" in ran.err
@@ -131,9 +131,9 @@ def test_what_cannot_be_watched_fails_with_cause_and_cure(
 
 def test_without_a_coordinator_and_with_an_unknown_model(service: Service, tmp_path: Path) -> None:
     shutil.copy(examples()[0].path, tmp_path / "one.png")
-    ran = imbrex_process("watch", tmp_path, "--existing", "--url", "http://127.0.0.1:1")
+    ran = imbrex_forked("watch", tmp_path, "--existing", "--url", "http://127.0.0.1:1")
     assert (ran.code, "no coordinator answers" in ran.err) == (1, True)
-    ran = imbrex_process("watch", tmp_path, "--existing", "--url", service.url, "--model", "none")
+    ran = imbrex_forked("watch", tmp_path, "--existing", "--url", service.url, "--model", "none")
     assert (ran.code, "no model 'none'" in ran.err) == (1, True)
 
 
@@ -405,7 +405,7 @@ def test_a_camera_s_secrets_reach_neither_lines_nor_topics_nor_errors(service: S
 def test_no_error_tells_a_secret(flags: list[str], tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copy(examples()[0].path, tmp_path / "one.png")
-    ran = imbrex_process(
+    ran = imbrex_forked(
         "watch", *(flags if "--url" in flags else [*flags, "--url", "http://127.0.0.1:1"])
     )
     assert ran.code == 1

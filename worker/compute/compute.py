@@ -226,7 +226,10 @@ class Compute:
                 if job is None:
                     return
                 if not isinstance(job, ComputeJob):
-                    self._run_errand(job)
+                    try:
+                        job()
+                    except Exception:
+                        _log.exception("an errand failed")
                     continue
                 outcome = self._set_up(job)
                 if isinstance(outcome, Ready):
@@ -238,12 +241,6 @@ class Compute:
             if following is not None:
                 self.follow(following)
             del following
-
-    def _run_errand(self, do: Callable[[], None]) -> None:
-        try:
-            do()
-        except Exception:
-            _log.exception("an errand failed")
 
     def _set_up(self, job: ComputeJob) -> Ready[Any] | Exception | None:
         """The run, or its error; None if it is no longer wanted."""

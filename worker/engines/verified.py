@@ -539,10 +539,8 @@ class VerifiedProgram(_WithFallback):
 
     def take(self, engines: str, run: ReferenceRun, runnable: Runnable) -> None:
         """Has the fastest of the engines of these names compute runs like this one."""
-        self._verified[engines, self._shapes(run.inputs)] = runnable
-
-    def _shapes(self, inputs: Arrays) -> _Shapes:
-        return tuple(inputs[name].shape for name in self.inputs)
+        sizes = tuple(run.inputs[name].shape for name in self.inputs)
+        self._verified[engines, sizes] = runnable
 
     def _bind(self, inputs: Arrays, shapes: WantedShapes) -> Ready[dict[str, np.ndarray]]:
         if None in shapes.values():  # what depends on values stays with onnxruntime
@@ -552,7 +550,7 @@ class VerifiedProgram(_WithFallback):
             # What another engine has compiled takes memory.
             self._engine = engine
             self._verified.clear()
-        key = (engine, self._shapes(inputs))
+        key = engine, tuple(inputs[name].shape for name in self.inputs)
         if engine and (runnable := self._verified.get(key)) is not None:
             return self._bound_by(runnable, inputs, shapes)
         ready = self.plain.bound(inputs, shapes)

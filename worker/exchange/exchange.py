@@ -277,8 +277,13 @@ class TaskExchange:
             if isinstance(action, Keep):
                 about = action.piece, time.monotonic()
                 following = self._change(self._tasks.add_piece, *about, here=may) or following
-            elif may and isinstance(action, RunProgram) and self._compute.claim():
-                following = self._job(action)
+            elif isinstance(action, RunProgram):
+                begin, ended = partial(self._ready, action), partial(self._ended, action.key)
+                job = self._runs[action.key] = ComputeJob(begin, ended)
+                if may and self._compute.claim():
+                    following = job
+                else:
+                    self._compute.submit(job)
             else:
                 self._act(action)
         return following
@@ -288,8 +293,6 @@ class TaskExchange:
         source: TaskKey | None = None
         try:
             match action:
-                case RunProgram():
-                    self._compute.submit(self._job(action))
                 case SetUp(request):
                     self._compute.errand(partial(self._set_up, request))
                 case SendToPeer():
@@ -323,12 +326,6 @@ class TaskExchange:
             self.neighbours.on_loop(results.add, list(messages(action.pieces, last)))
         elif done is not None:
             results.hold(done)
-
-    def _job(self, run: RunProgram) -> ComputeJob:
-        job = self._runs[run.key] = ComputeJob(
-            partial(self._ready, run), partial(self._ended, run.key)
-        )
-        return job
 
     def _set_up(self, request: str) -> None:
         """Sets up one task of a request early, and leaves the next for later. An error is reported

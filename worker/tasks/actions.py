@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import EllipsisType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,20 +65,20 @@ class OutputSpec:
 @dataclass(frozen=True, slots=True)
 class Destination:
     """What goes to one destination, and so in one message: each output with where its box is in
-    what the program yields (None: all of it).
+    what the program yields (an ellipsis: all of it).
     """
 
     to: str
     address: str
-    outputs: tuple[tuple[OutputSpec, tuple[slice, ...] | None], ...]
+    outputs: tuple[tuple[OutputSpec, tuple[slice, ...] | EllipsisType], ...]
 
 
 def destinations_of(outputs: Iterable[OutputSpec]) -> tuple[Destination, ...]:
     """Outputs by destination, in order; without those of which there is nothing to send."""
-    found: dict[tuple[str, str], list[tuple[OutputSpec, tuple[slice, ...] | None]]] = {}
+    found: dict[tuple[str, str], list[tuple[OutputSpec, tuple[slice, ...] | EllipsisType]]] = {}
     for entry in outputs:
         if not entry.box.is_empty:
-            cut = None if entry.dynamic else entry.box.slices(entry.yields)
+            cut = ... if entry.dynamic else entry.box.slices(entry.yields)
             found.setdefault((entry.to, entry.address), []).append((entry, cut))
     return tuple(Destination(to, address, tuple(cuts)) for (to, address), cuts in found.items())
 
@@ -259,5 +260,5 @@ class Discard:
     key: TaskKey
 
 
-OutwardAction = SetUp | RunProgram | SendToHost | SendToPeer | ReportFailure | Discard
-TaskAction = OutwardAction | Keep
+OutwardAction = SetUp | SendToHost | SendToPeer | ReportFailure | Discard
+TaskAction = OutwardAction | RunProgram | Keep

@@ -297,7 +297,10 @@ class Tasks:
         """These requests have ended: drops everything kept for them."""
         actions: list[TaskAction] = []
         for request in requests:
-            actions += self._forget(request)
+            for key, task in self._requests.pop(request, _Request()).tasks.items():
+                actions += self._end(task)
+                del self._tasks[key]
+            self._early.forget(request)
             self._released[request] = None
             while len(self._released) > _MAX_RELEASED:
                 self._released.popitem(last=False)
@@ -315,7 +318,8 @@ class Tasks:
             del self._tasks[key], self._requests[key.request].tasks[key]
         for request in sorted({task.order.key.request for task in gone}):
             if not self._requests[request].tasks:
-                self._forget(request)
+                del self._requests[request]
+                self._early.forget(request)
         return actions
 
     def next_to_set_up(self, request: str) -> RunProgram | None:
@@ -329,14 +333,6 @@ class Tasks:
             known.is_being_set_up = False
             return None
         return known.bare.pop(next(iter(known.bare))).to_run()
-
-    def _forget(self, request: str) -> list[TaskAction]:
-        actions: list[TaskAction] = []
-        for key, task in self._requests.pop(request, _Request()).tasks.items():
-            actions += self._end(task)
-            del self._tasks[key]
-        self._early.forget(request)
-        return actions
 
     def _fill(self, task: _Task, piece: TensorPiece, now: float) -> list[TaskAction]:
         entry = task.inputs.get(piece.tensor)
@@ -379,7 +375,17 @@ class Tasks:
         to_host: tuple[TensorPiece, ...] = ()
         for each in destinations:
             pieces = tuple(
-                _piece(key, task.outputs[entry.tensor], entry, cut) for entry, cut in each.outputs
+                TensorPiece(
+                    key
+                    if each.to == HOST
+                    else TaskKey(key.request, key.plan_version, entry.to_task, entry.to_attempt),
+                    entry.tensor,
+                    entry.box,
+                    task.outputs[entry.tensor][cut],
+                    selection=entry.selection,
+                    dynamic=entry.dynamic,
+                )
+                for entry, cut in each.outputs
             )
             if each.to == HOST:
                 to_host = pieces
@@ -422,15 +428,3 @@ class Tasks:
     def _drop(self, why: str) -> list[TaskAction]:
         self.dropped[why] += 1
         return []
-
-
-def _piece(
-    key: TaskKey, made: np.ndarray, entry: OutputSpec, cut: tuple[slice, ...] | None
-) -> TensorPiece:
-    """What an output's destination gets of what the task `key` made."""
-    if entry.to != HOST:
-        key = TaskKey(key.request, key.plan_version, entry.to_task, entry.to_attempt)
-    part = made if cut is None else made[cut]
-    return TensorPiece(
-        key, entry.tensor, entry.box, part, selection=entry.selection, dynamic=entry.dynamic
-    )

@@ -148,32 +148,24 @@ def failed_item(failed: ReportFailure) -> pb.Item:
 
 def _tensors(part: TensorPiece) -> Iterator[tuple[pb.Tensor, np.ndarray]]:
     """The headers of a piece, each with its array."""
-    array = part.array
-    if part.dynamic:
-        header = _header(part, part.box)
-        header.shape.dims.extend(array.shape)
-        yield header, array
-        return
-    if part.selection is not None:
+    array, kept = part.array, None
+    if part.selection is not None and not part.dynamic:
         axis, chosen = part.selection.axis, part.selection.chosen(array)
         size = array.nbytes * len(chosen) // array.shape[axis]
         if size <= min(MAX_TENSOR_BYTES, array.nbytes // 2):
-            header = _header(part, part.box)
-            header.kept.CopyFrom(pb.Tensor.Kept(axis=axis, entries=chosen.tolist()))
-            yield header, array.take(chosen, axis)
-            return
-    for cut in pieces(part.box, array.itemsize):
-        box = Box.of(*cut)
-        yield _header(part, box), array[box.slices(part.box)]
-
-
-def _header(part: TensorPiece, box: Box) -> pb.Tensor:
-    return pb.Tensor(
-        request=part.key.request,
-        plan_version=part.key.plan_version,
-        task=part.key.task,
-        attempt=part.key.attempt,
-        tensor=part.tensor,
-        box=box_message(box),
-        data_type=data_type_of(part.array.dtype),
-    )
+            kept = pb.Tensor.Kept(axis=axis, entries=chosen.tolist())
+            array = array.take(chosen, axis)
+    whole = part.dynamic or kept is not None
+    for box in [part.box] if whole else [Box.of(*cut) for cut in pieces(part.box, array.itemsize)]:
+        header = pb.Tensor(
+            request=part.key.request,
+            plan_version=part.key.plan_version,
+            task=part.key.task,
+            attempt=part.key.attempt,
+            tensor=part.tensor,
+            box=box_message(box),
+            data_type=data_type_of(array.dtype),
+            shape=pb.Tensor.Shape(dims=array.shape) if part.dynamic else None,
+            kept=kept,
+        )
+        yield header, array if whole else array[box.slices(part.box)]

@@ -235,14 +235,15 @@ class Body:
             await self._reserve()
             self._deadline = loop.time() + BODY_S
         until = min(loop.time() + self._intake.idle_s, self._deadline)
+        if self._reserved.evicted:
+            raise self._slow()
         try:
-            async with asyncio.timeout_at(until) as reading:
-                self._reserved.read_within(reading)
+            async with asyncio.timeout_at(until) as self._reserved.reading:
                 message = await self._receive()
         except TimeoutError:
             raise self._slow() from None
         finally:
-            self._reserved.read_within(None)
+            self._reserved.reading = None
         if message["type"] != "http.request":
             self._complete.set()
             return message
@@ -330,7 +331,7 @@ class Body:
 @dataclass(slots=True, eq=False)
 class Reservation:
     """The memory of one body, and how fast it comes. It is `evicted` if it is slow and another
-    body needs its memory.
+    body needs its memory: then `reading`, within which a piece is awaited, expires at once.
     """
 
     memory: BodyMemory
@@ -338,7 +339,7 @@ class Reservation:
     size_bytes: int
     complete: bool = False
     evicted: bool = False
-    _reading: asyncio.Timeout | None = None
+    reading: asyncio.Timeout | None = None
     _come_bytes: int = 0
     _marks: deque[tuple[float, int]] = field(default_factory=deque)
 
@@ -358,21 +359,11 @@ class Reservation:
             return float("inf")
         return (self._come_bytes - before) / (now - since_s)
 
-    def read_within(self, reading: asyncio.Timeout | None) -> None:
-        """Until it expires, which it does early if the body is evicted, a piece is awaited.
-
-        Raises:
-            TimeoutError: the body was evicted before.
-        """
-        self._reading = reading
-        if reading is not None and self.evicted:
-            raise TimeoutError
-
     def evict(self) -> None:
         """Ends the body: another one needs its memory."""
         self.evicted = True
-        if self._reading is not None:
-            self._reading.reschedule(asyncio.get_running_loop().time())
+        if self.reading is not None:
+            self.reading.reschedule(asyncio.get_running_loop().time())
 
     def settle(self, size_bytes: int) -> None:
         """The body is complete; `size_bytes` is what is kept of it."""
@@ -429,7 +420,9 @@ class BodyMemory:
         deadline = self.clock() + self._wait_s
         while not (
             self._has_room(self._held, size_bytes, 1.0)
-            and self._has_room(self._of(caller), size_bytes, CALLER_SHARE)
+            and self._has_room(
+                [each for each in self._held if each.caller == caller], size_bytes, CALLER_SHARE
+            )
         ):
             left_s = deadline - self.clock()
             if left_s <= 0 or self._waiting >= MOST_WAITING:
@@ -464,14 +457,12 @@ class BodyMemory:
             and len(held) + 1 <= share * self._most_bodies
         )
 
-    def _of(self, caller: str) -> list[Reservation]:
-        return [each for each in self._held if each.caller == caller]
-
     def _evict_slow(self, caller: str, size_bytes: int) -> None:
         """Ends the slowest senders, until the new body fits without them."""
         now = self.clock()
-        own = not self._has_room(self._of(caller), size_bytes, CALLER_SHARE)
-        among, share = (self._of(caller), CALLER_SHARE) if own else (self._held, 1.0)
+        among, share = [each for each in self._held if each.caller == caller], CALLER_SHARE
+        if self._has_room(among, size_bytes, share):
+            among, share = self._held, 1.0
         staying = [each for each in among if not each.evicted]
         slow = [each for each in staying if each.bytes_per_s(now) < self._floor_bytes_per_s]
         for reservation in sorted(slow, key=lambda each: each.bytes_per_s(now)):

@@ -177,15 +177,14 @@ class Reading(Gate):
         reserved = await self._messages.reserve(caller, self.most_bytes)
         try:
             try:
-                async with asyncio.timeout(BODY_S) as reading:
-                    reserved.read_within(reading)
+                async with asyncio.timeout(BODY_S) as reserved.reading:
                     data = await _next(context)
             except TimeoutError:
                 raise SlowBody(
                     cause="the message came too slowly", cure="Send it faster, or a smaller one"
                 ) from None
             finally:
-                reserved.read_within(None)
+                reserved.reading = None
             if data is None:
                 raise BadRequest(cause="the call has no message", cure="Send one")
         except BaseException:
