@@ -26,8 +26,8 @@ ASIDE = frozenset(
     {
         *("Coordinator.settle", "Pool._tick", "Pool._follow_members", "Driver._tick"),
         *("Connection._watch", "Pinger.ping", "Auditor._audit", "Arbiter._asked"),
-        # The health that gRPC reports, the lists of devices set aside, uvicorn's clock.
-        *("RpcServer._keep_health", "Withdrawal.follow", "_run"),
+        # The health that gRPC reports, the lists of devices set aside, uvicorn's clock, planners.
+        *("RpcServer._keep_health", "Withdrawal.follow", "_run", "_proposed"),
     }
 )
 
