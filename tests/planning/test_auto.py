@@ -159,6 +159,7 @@ def costlier(some: Cluster, what: str, times: float) -> Cluster:
             of.task_s * times,
             peers.message_s * times,
             peers.byte_s * times,
+            of.set_up_s * times,
         )
 
     def link(of: Link) -> Link:
