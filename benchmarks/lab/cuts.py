@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from itertools import count
 
 from benchmarks.lab.network import HOST, Network, limit
 
 Mend = Callable[[], None]
+# Routes of one address differ in their metrics: it may be cut off twice at once.
+_METRICS = count(1)
 
 
 def cut(network: Network, number: int) -> Mend:
@@ -46,14 +49,14 @@ def slow(network: Network, number: int, mbps: float) -> Mend:
 
 
 def _blackholes(network: Network, lost: list[tuple[int, str]]) -> Mend:
-    for number, address in lost:
-        _ip(network.device(number), "route", "add", "blackhole", address)
+    metric = ("metric", str(next(_METRICS)))
 
-    def mend() -> None:
+    def change(how: str) -> None:
         for number, address in lost:
-            _ip(network.device(number), "route", "del", "blackhole", address)
+            _ip(network.device(number), "route", how, "blackhole", address, *metric)
 
-    return mend
+    change("add")
+    return lambda: change("del")
 
 
 def _ip(namespace: str, *command: str) -> None:

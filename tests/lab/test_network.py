@@ -15,6 +15,7 @@ from benchmarks.lab import network as rooms
 from benchmarks.lab import probes
 from benchmarks.lab.calibrate import Emulated, Machine
 from benchmarks.lab.cluster import Computer
+from benchmarks.lab.cuts import cut_peers
 from benchmarks.lab.guard import guarded
 from benchmarks.lab.namespace import inside
 from benchmarks.lab.network import Network, Wiring, remove_leftovers, require_tools
@@ -66,6 +67,22 @@ def built():
     yield build
     for network in made:
         network.remove()
+
+
+@needs_root
+def test_devices_that_are_cut_off_twice_are_mended_twice(built):
+    network = built("switch")
+
+    def lost():
+        route = ["ip", "-n", network.device(1), "route", "get", network.address(2)]
+        return subprocess.run(route, capture_output=True, check=False).returncode != 0
+
+    mends = [cut_peers(network, 1, 2), cut_peers(network, 2, 1)]
+    assert lost()
+    mends[0]()
+    assert lost()
+    mends[1]()
+    assert not lost()
 
 
 @needs_root
