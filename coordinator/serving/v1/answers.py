@@ -253,8 +253,8 @@ class LayerFit(BaseModel):
 
 
 class EndpointCosts(BaseModel):
-    """A machine's seconds per message, per byte of it, and per task; and for messages between
-    devices if these differ.
+    """A machine's seconds per message, per byte of it, and to start a task; for messages between
+    devices if these differ; and to set a task up.
     """
 
     message_s: float
@@ -262,6 +262,7 @@ class EndpointCosts(BaseModel):
     task_s: float
     peer_message_s: float | None
     peer_byte_s: float | None
+    set_up_s: float
 
 
 class EngineFits(BaseModel):
