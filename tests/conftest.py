@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hypothesis import settings
 from imbrex.cli.app import YOUNG_OBJECTS
 from models.catalogue.installed import VARIABLE
 from protos.daemon.logs import log_to_stderr
+from protos.rooms import is_installed
 from tests.durations import Durations
 from tests.examples import PUSH
 
@@ -30,6 +32,10 @@ log_to_stderr()
 # Set by the targets of the Makefile whose whole purpose are tests that need something installed.
 MUST_RUN = "IMBREX_MUST_RUN"
 
+# Networks and strategies of the room that a copy of the tree lacks, with spaces between them.
+LACKING = "IMBREX_LACKING"
+IS_LACKING = re.compile(r"this installation of imbrex lacks|there is no strategy")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The option of `make durations`."""
@@ -42,12 +48,31 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Durations(target))
 
 
+def lacking_names(item: pytest.Item, report: pytest.TestReport) -> str:
+    """Those that the test's file mentions, if it has failed since they are not installed."""
+    names = os.environ.get(LACKING, "").split()
+    if not names or not IS_LACKING.search(report.longreprtext):
+        return ""
+    text = item.path.read_text()
+    return " ".join(name for name in names if re.search(rf"\b{name}\b", text))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """`tests/whole/test_without_rooms.py` runs the tests in a copy that lacks an optional room."""
+    for mark in item.iter_markers("needs_room"):
+        if not is_installed(mark.args[0].replace("/", ".")):
+            pytest.skip(f"{mark.args[0]} is not installed")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A check that cannot fail is none."""
     report = yield
+    if report.failed and (lacking := lacking_names(item, report)):
+        report.outcome = "skipped"
+        report.longrepr = (str(item.path), 0, f"Skipped: not installed: {lacking}")
     required = MUST_RUN in os.environ or ("CI" in os.environ and "needs_browser" in item.keywords)
     if report.skipped and required:
         _, _, reason = report.longrepr if isinstance(report.longrepr, tuple) else ("", 0, "")

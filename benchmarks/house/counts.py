@@ -124,16 +124,15 @@ def arrows() -> dict[str, set[str]]:
     beside packages, but in `protos`.
     """
     rooms: dict[str, set[str]] = {}
-    for file, targets in imports().items():
+    for file, targets in imports(product()).items():
         own = _room(file)
         rooms.setdefault(own, set()).update(map(_room, targets))
         rooms[own].discard(own)
     return rooms
 
 
-def imports() -> dict[Path, set[Path]]:
-    """Files of the product and those that they import, wherever in the file that is."""
-    files = product()
+def imports(files: Sequence[Path]) -> dict[Path, set[Path]]:
+    """These files and those of them that they import, wherever in the file that is."""
     modules = {module_name(file): file for file in files}
     targets = {file: {_found(names, modules) for names in _imported(file)} for file in files}
     return {file: {each for each in found if each} - {file} for file, found in targets.items()}

@@ -191,9 +191,8 @@ def _members(owner: ast.ClassDef) -> set[str]:
 
 def file_circles() -> list[list[str]]:
     """Groups of files each of which imports, in the end, all others of its group."""
-    return circles(
-        {_path(own): {_path(file) for file in targets} for own, targets in imports().items()}
-    )
+    found = imports(product())
+    return circles({_path(own): set(map(_path, targets)) for own, targets in found.items()})
 
 
 def importers_of_optional_rooms() -> list[str]:
@@ -202,7 +201,7 @@ def importers_of_optional_rooms() -> list[str]:
     """
     return sorted(
         f"{_path(own)} imports {room}"
-        for own, files in imports().items()
+        for own, files in imports(product()).items()
         for room in OPTIONAL
         if not _path(own).startswith(f"{room}/")
         and (any(_path(file).startswith(f"{room}/") for file in files) or _names_in(own, room))

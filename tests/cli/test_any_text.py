@@ -60,6 +60,8 @@ def test_any_terminal_shows_any_label(
         assert label in shown or label.encode("ascii", "backslashreplace").decode() in shown
 
 
+@pytest.mark.needs_room("coordinator/serving/deepstack")
+@pytest.mark.needs_room("coordinator/serving/oip")
 def test_every_interface_sends_labels_as_they_are(service: Service) -> None:
     picture = examples()[0].path.read_bytes()
     kind = {"Content-Type": "image/png"}

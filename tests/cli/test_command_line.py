@@ -19,7 +19,7 @@ from tests.cli.run_cli import imbrex, imbrex_process, refused
 from tests.models.model_files import saved, tiny
 
 COMMANDS = (
-    *("demo", "worker", "coordinator", "infer", "status", "plan", "simulate", "check"),
+    *("worker", "coordinator", "infer", "status", "plan", "simulate", "check"),
     *("bench", "profile", "models list", "drain", "resume", "doctor"),
 )
 NOWHERE = "http://127.0.0.1:9"
@@ -34,6 +34,12 @@ def test_every_command_has_help_with_examples(command: str) -> None:
 
 
 VGG = "vgg16-256 vgg16-256-conv"
+
+
+@pytest.mark.needs_room("imbrex/demo")
+def test_demo_is_listed_and_has_help() -> None:
+    assert "\n  demo " in imbrex("--help").out
+    assert "\n  imbrex demo" in imbrex("demo", "--help").out
 
 
 def test_the_list_of_commands() -> None:
@@ -164,10 +170,14 @@ def test_a_terminal_has_colours_unless_they_are_not_wanted(tmp_path, without: bo
     assert bool(re.search(rb"\x1b\[[0-9;]*3[0-7]m", shown)) is not without
 
 
-def test_what_does_not_exist_is_refused_with_a_cure(tmp_path) -> None:
-    assert "vgg16" in refused("check", "vgg61").err
+@pytest.mark.needs_room("imbrex/demo")
+def test_a_demo_of_what_does_not_exist_is_refused_with_a_cure() -> None:
     assert "vgg16" in refused("demo", "--model", "vgg61").err
     assert "aofl" in refused("demo", "--strategy", "aolf").err
+
+
+def test_what_does_not_exist_is_refused_with_a_cure(tmp_path) -> None:
+    assert "vgg16" in refused("check", "vgg61").err
     assert "no file" in refused("check", tmp_path / "none.onnx").err
     assert "no file" in refused("infer", tmp_path / "none.png", "--url", NOWHERE).err
     nonsense = tmp_path / "model.onnx"
@@ -297,9 +307,9 @@ def test_a_shell_completes_commands_options_and_models(line: str, offered: str) 
 @pytest.mark.parametrize(
     ("room", "command"),
     [
-        ("imbrex.demo.run", ["demo"]),
-        ("imbrex.watch.run", ["watch", "."]),
-        ("models.quantise.quantise", ["models", "quantise", "digits", "--images", "."]),
+        ("imbrex.demo", ["demo"]),
+        ("imbrex.watch", ["watch", "."]),
+        ("models.quantise", ["models", "quantise", "digits", "--images", "."]),
     ],
 )
 def test_a_command_that_is_not_installed_says_so(room: str, command: list[str]) -> None:

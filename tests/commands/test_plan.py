@@ -183,6 +183,7 @@ def test_a_plan_of_a_coordinator_is_saved_by_names_and_executed(live: Live, tmp_
     assert "aolf" in live.refuses("plan", live.file, "--strategy", "aolf")
 
 
+@pytest.mark.needs_room("imbrex/demo")
 def test_a_demo_executes_exactly_a_plan(live: Live, cluster: Path, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     plan.write_text(
@@ -207,6 +208,7 @@ def test_a_demo_executes_exactly_a_plan(live: Live, cluster: Path, tmp_path: Pat
     assert found["bytes"] == found["planned_bytes"] == json.loads(plan.read_text())["bytes"]
 
 
+@pytest.mark.needs_room("imbrex/demo")
 def test_a_demo_refuses_a_plan_before_anything_starts(
     live: Live, cluster: Path, tmp_path: Path
 ) -> None:

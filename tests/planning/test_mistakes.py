@@ -21,7 +21,7 @@ from models.cut.units import Network
 from protos.errors import BadConfiguration, Infeasible
 from tests.cli.run_cli import imbrex, refused
 
-NETWORK = network_of("lenet5")
+NETWORK = network_of("digits")
 DEVICE = "[[device]]\nname = 'a'\ncount = 2\ngflops = 1.0\n"
 CLUSTER = parse_cluster(f"[network]\nmbps = 100.0\n{DEVICE}")
 TWO_AT_ONCE = parse_cluster(f"[network]\nmbps = 100.0\n{DEVICE}concurrency = 2\n")

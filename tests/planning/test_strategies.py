@@ -14,7 +14,7 @@ from tests.planning.support import CLUSTERS, small
 
 
 def test_ours() -> None:
-    assert {"single", "lw", "efl", "ofl", "aofl", "fused", "auto"} <= set(names())
+    assert {"single", "lw", "aofl", "fused", "auto"} <= set(names())
     for name in STRATEGIES:
         assert callable(strategy(name))
 

@@ -127,6 +127,7 @@ def names_source(repository: Path) -> str:
     return Names((), repository).source("camera")
 
 
+@pytest.mark.needs_room("coordinator/serving/oip")
 def test_a_running_coordinator_answers_with_a_model_that_was_just_added(
     service: Service, tmp_path: Path
 ) -> None:

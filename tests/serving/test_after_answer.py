@@ -89,6 +89,7 @@ async def test_an_answer_is_learnt_from_when_it_has_been_read(real: Real) -> Non
     assert heard == ["not_finite_answer"]
 
 
+@pytest.mark.needs_room("coordinator/serving/oip")
 async def test_who_asks_for_counts_gets_those_of_all_answers(
     real: Real, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,6 +178,7 @@ async def test_a_proxy_on_this_device_has_no_limit_of_its_own() -> None:
             each[1].close()
 
 
+@pytest.mark.needs_room("coordinator/serving/oip")
 async def test_only_a_proxy_on_this_device_says_who_calls() -> None:
     plain = InPlace()
     settings = plain.settings.model_copy(update={"rate_per_s": 0.001})  # one request each

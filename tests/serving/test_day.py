@@ -197,6 +197,8 @@ def test_a_median_counts_each_value_as_often_as_it_was_measured() -> None:
     assert Minute(1).median_s == 0.0
 
 
+@pytest.mark.needs_room("coordinator/serving/page")
+@pytest.mark.needs_room("coordinator/serving/oip")
 async def test_the_page_gets_it(http: httpx.AsyncClient) -> None:
     assert (await http.post("/v1/models/tiny/infer", content=picture())).status_code == 200
     assert (await http.post("/v1/models/tiny/infer", content=b"no picture")).status_code == 400

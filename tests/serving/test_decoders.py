@@ -119,6 +119,7 @@ def test_a_packed_message_is_not_unpacked_beyond_the_limit(rested: Service) -> N
     assert grown_bytes(rested, send) < MOST_BYTES
 
 
+@pytest.mark.needs_room("coordinator/serving/oip")
 def test_a_bomb_would_be_seen(rested: Service) -> None:
     """What is measured here grows when something is held."""
     body = bytes(60 << 20)

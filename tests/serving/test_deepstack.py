@@ -18,6 +18,8 @@ from tests.serving.camera import LABELS, save_camera
 from tests.serving.in_place import InPlace, picture
 from tests.serving.processes import Service, serving
 
+pytestmark = pytest.mark.needs_room("coordinator/serving/deepstack")
+
 COCO = ("person", "bicycle", "car", "airplane", "couch", "tv")
 
 

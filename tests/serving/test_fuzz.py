@@ -162,6 +162,8 @@ async def bad_input_changes_nothing(
     assert answer[0] == 200
 
 
+@pytest.mark.needs_room("coordinator/serving/oip")
+@pytest.mark.needs_room("coordinator/serving/deepstack")
 async def test_two_hundred(service: Service) -> None:
     await bad_input_changes_nothing(service, 200, 80, UNSETTLED_BYTES)
 

@@ -40,6 +40,8 @@ async def stalled() -> AsyncIterator[bytes]:
     await asyncio.Event().wait()
 
 
+@pytest.mark.needs_room("coordinator/serving/deepstack")
+@pytest.mark.needs_room("coordinator/serving/oip")
 @pytest.mark.parametrize(
     ("path", "status", "said"),
     [
@@ -213,6 +215,8 @@ async def test_a_guest_sends_little_and_takes_no_members_place(
     assert around.guests.held_bodies == 0
 
 
+@pytest.mark.needs_room("coordinator/serving/deepstack")
+@pytest.mark.needs_room("coordinator/serving/oip")
 async def test_without_a_key_no_body_is_read_and_nobody_else_waits(tmp_path) -> None:
     """Four hold what DeepStack's clients may, with no key: who has one is answered meanwhile."""
     plain = InPlace()

@@ -52,6 +52,7 @@ async def test_without_keys_everybody_may_ask(http):
     assert (await http.get("/v1/devices")).is_success
 
 
+@pytest.mark.needs_room("coordinator/serving/oip")
 @pytest.mark.parametrize("path", ["/v1/devices", "/v1/models", "/metrics", "/v2", "/v1/plans/tiny"])
 async def test_with_a_key_nobody_may_ask_without(http, keys, path):
     keys.add("me", Role.ADMIN)
@@ -62,6 +63,8 @@ async def test_with_a_key_nobody_may_ask_without(http, keys, path):
     assert [each["event"] for each in logs] == ["client refused"]
 
 
+@pytest.mark.needs_room("coordinator/serving/deepstack")
+@pytest.mark.needs_room("coordinator/serving/oip")
 @pytest.mark.parametrize(
     "path", ["/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/v1/status/ping"]
 )
@@ -115,6 +118,7 @@ async def test_the_kept_hash_is_no_key(http, keys, tmp_path):
     assert refused.status_code == HTTPStatus.UNAUTHORIZED
 
 
+@pytest.mark.needs_room("coordinator/serving/oip")
 async def test_a_key_to_ask_changes_nothing(http, keys):
     asks = {"X-API-Key": keys.add("camera", Role.INFER)}
     for method, path in (
@@ -142,6 +146,7 @@ async def test_a_revoked_key_ends_at_once(http, keys):
     assert (await http.get("/v1/devices", headers=headers)).status_code == HTTPStatus.UNAUTHORIZED
 
 
+@pytest.mark.needs_room("coordinator/serving/deepstack")
 async def test_deepstacks_clients_send_their_key_in_the_form(http, keys):
     key, path = keys.add("frigate", Role.INFER), "/v1/vision/custom/tiny"
     picture = {"image": b"x"}

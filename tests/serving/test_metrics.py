@@ -58,6 +58,7 @@ async def test_requests_are_counted_by_outcome(
     assert found["imbrex_request_seconds_count", (("model", "tiny"),)] == 3
 
 
+@pytest.mark.needs_room("coordinator/serving/oip")
 def test_of_real_processes(service: Service) -> None:
     httpx.post(f"{service.url}/v2/models/stored/infer", content=_body(), timeout=30)
     text = httpx.get(f"{service.url}/metrics", timeout=30).text

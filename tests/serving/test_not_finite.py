@@ -132,6 +132,7 @@ def test_several_pictures(service: Service) -> None:
     assert counted(service, "nan") == before + 2
 
 
+@pytest.mark.needs_room("coordinator/serving/oip")
 def test_the_page_and_the_statistics(service: Service) -> None:
     def counts() -> tuple[int, int]:
         (model,) = service.get("/v2/models/nan/stats")["model_stats"]
@@ -164,6 +165,7 @@ def test_tensors_are_said_in_json_and_sent_as_they_are_otherwise(service: Servic
     assert np.isposinf(np.load(io.BytesIO(answer.content))["scores"][0, 0])
 
 
+@pytest.mark.needs_room("coordinator/serving/deepstack")
 def test_deepstack(service: Service) -> None:
     before = counted(service, "boxes")
     for path in ("detection", "custom/boxes"):
@@ -174,6 +176,7 @@ def test_deepstack(service: Service) -> None:
     assert counted(service, "boxes") == before + 2
 
 
+@pytest.mark.needs_room("coordinator/serving/oip")
 def test_open_inference_protocol(service: Service) -> None:
     url, before = f"{service.url}/v2/models/nan/infer", counted(service, "nan")
     given = {"name": "image", "datatype": "FP32", "shape": SHAPE, "data": np.ones(SHAPE).tolist()}

@@ -39,6 +39,8 @@ async def test_our_names_and_every_address_are(http: httpx.AsyncClient, host: st
     assert (await http.get("/v1/devices", headers={"Host": host})).status_code == HTTPStatus.OK
 
 
+@pytest.mark.needs_room("coordinator/serving/oip")
+@pytest.mark.needs_room("coordinator/serving/deepstack")
 async def test_probes_may_ask_for_anybody(http: httpx.AsyncClient) -> None:
     for path in OPEN:
         answer = await http.get(path, headers={"Host": "whatever.example"})
@@ -77,6 +79,7 @@ async def test_an_origin_of_another_scheme_or_port_is_another_site(http: httpx.A
             assert (answer.status_code != HTTPStatus.FORBIDDEN) == allowed
 
 
+@pytest.mark.needs_room("coordinator/serving/page")
 async def test_no_get_loads_plans_or_sends_anything(
     tmp_path: Path, workers: list[Child], model: Path
 ) -> None:

@@ -102,6 +102,9 @@ async def http(tmp_path):
         yield client
 
 
+@pytest.mark.needs_room("coordinator/serving/deepstack")
+@pytest.mark.needs_room("coordinator/serving/oip")
+@pytest.mark.needs_room("coordinator/serving/page")
 async def test_every_surface_says_it_in_its_shape(http) -> None:
     assert (await http.get("/v1/models")).is_success
     with capture_logs() as logs:

@@ -95,6 +95,7 @@ async def test_what_is_computed_is_joined_and_what_was_is_kept(
     assert coordinator.computed == 4
 
 
+@pytest.mark.needs_room("coordinator/serving/oip")
 async def test_the_inference_protocol_has_it_too(
     client: httpx.AsyncClient, coordinator: Counting
 ) -> None:

@@ -89,6 +89,9 @@ async def test_a_link_that_is_not_known_yet_is_null(http: httpx.AsyncClient) -> 
     assert device["mbps"] is None
 
 
+@pytest.mark.needs_room("coordinator/serving/deepstack")
+@pytest.mark.needs_room("coordinator/serving/oip")
+@pytest.mark.needs_room("coordinator/serving/page")
 async def test_every_protocol_is_documented_with_its_own_errors(http: httpx.AsyncClient) -> None:
     found = await document(http)
     paths = found["paths"]

@@ -29,7 +29,10 @@ HAPROXY = shutil.which("haproxy") or ""
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "haproxy" / "sites.cfg"
 CLIENTS = 8
 
-pytestmark = pytest.mark.skipif(not HAPROXY, reason="needs HAProxy: make servers")
+pytestmark = [
+    pytest.mark.skipif(not HAPROXY, reason="needs HAProxy: make servers"),
+    pytest.mark.needs_room("coordinator/serving/oip"),
+]
 
 
 @dataclass

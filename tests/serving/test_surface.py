@@ -168,6 +168,7 @@ def opened() -> Iterator[list[str]]:
     _opened.clear()
 
 
+@pytest.mark.needs_room("coordinator/serving/page")
 async def test_no_request_reaches_the_file_system(tmp_path, opened) -> None:
     folder = tmp_path / CANARY
     folder.mkdir()

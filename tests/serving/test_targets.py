@@ -44,6 +44,7 @@ async def test_head_is_get_without_a_body(http: httpx.AsyncClient) -> None:
         assert asked.headers.get("content-type") == shown.headers.get("content-type")
 
 
+@pytest.mark.needs_room("coordinator/serving/page")
 def test_head_of_what_never_ends_and_of_a_picture(service: Service) -> None:
     for path in (ENDLESS, "/", "/healthz", "/page/sample"):
         head, body = spoken(
@@ -78,6 +79,7 @@ async def test_slashes_too_many_are_none(http: httpx.AsyncClient, path: str) -> 
     assert (answer.status_code, answer.json()) == (200, (await http.get("/v1/models")).json())
 
 
+@pytest.mark.needs_room("coordinator/serving/deepstack")
 def test_deepstacks_path_with_a_slash_and_a_part_without_a_file_name(service: Service) -> None:
     image = examples()[0].path.read_bytes()
     assert len(image) > 16 << 10  # longer than a field may be

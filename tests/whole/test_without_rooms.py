@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
 import httpx
 import pytest
 
-from benchmarks.house.counts import OPTIONAL, ROOMS
+from benchmarks.house.counts import OPTIONAL, ROOMS, imports, product
 from coordinator.devices.children import Child, start, stop, wait_until
+from coordinator.planning.planners.candidates import CANDIDATES
+from models.catalogue.catalogue import ENTRIES
 from models.digits.examples import examples
+from tests.conftest import LACKING
 from tests.test_house import REGISTRIES
 
 ROOT = Path(__file__).parents[2]
 START_S = 60.0
-# An editable installation would find what is missing in the copy.
+# The room without which tonight's tests run; by default another one each day.
+VARIABLE = "IMBREX_WITHOUT_ROOM"
+CHECKS = ("tests/test_house.py", "tests/test_words.py")
+# A registry that only this room needs may import it at once.
+AT_ONCE = {"models/quantise": REGISTRIES["models/quantise"]}
+# An editable installation would find what is missing in the copy. Python imports this at its start.
 ALONE = """
 import sys
 sys.meta_path[:] = [each for each in sys.meta_path if "editable" not in str(each)]
 """
 # It takes the place of `python -m imbrex`.
-RUN = ALONE + "sys.argv[1:4] = []\nfrom imbrex.cli.app import main\nmain()\n"
-IMPORT_ALL = (
-    ALONE
-    + """
+RUN = "import sys\nsys.argv[1:4] = []\nfrom imbrex.cli.app import main\nmain()\n"
+IMPORT_ALL = """
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -39,15 +48,87 @@ for top in sys.argv[2:]:
             assert module.__file__ == str(file), module.__file__
 print(len(sys.modules))
 """
-)
 
 
-def copy_without(room: str, target: Path) -> None:
-    for each in ROOMS:
-        shutil.copytree(ROOT / each, target / each, ignore=shutil.ignore_patterns("__pycache__"))
+def tonight() -> str:
+    rooms = sorted(OPTIONAL)
+    return os.environ.get(VARIABLE) or rooms[date.today().toordinal() % len(rooms)]
+
+
+def git(where: Path, *arguments: str) -> str:
+    return subprocess.run(
+        ["git", "-C", where, *arguments], check=True, capture_output=True, text=True
+    ).stdout
+
+
+@pytest.fixture
+def copy(tmp_path: Path, room: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The tree without the room and without its tests, which Python finds before any other."""
+    target = tmp_path / "copy"
+    for name in git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard").splitlines():
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, target / name)
+    for environment in ROOT.glob(".venv*"):
+        (target / environment.name).symlink_to(environment)
+    for file in tests_of(room):
+        (target / file.relative_to(ROOT)).unlink()
     shutil.rmtree(target / room)
+    git(target, "init", "--quiet")
+    git(target, "add", "--all")
+    (target / "sitecustomize.py").write_text(ALONE)
     (target / "run.py").write_text(RUN)
     (target / "import_all.py").write_text(IMPORT_ALL)
+    monkeypatch.setenv("PYTHONPATH", str(target))
+    monkeypatch.setenv(LACKING, " ".join(offered_by(room)))
+    return target
+
+
+def offered_by(room: str) -> list[str]:
+    """The networks and strategies for which tests ask by name."""
+    package = f"{room}.".replace("/", ".")
+    networks = [name for name, each in ENTRIES.items() if str(each.source).startswith(package)]
+    planners = {name: each.planner for name, each in CANDIDATES.items()}
+    return networks + [n for n, each in planners.items() if each.__module__.startswith(package)]
+
+
+def tests_of(room: str) -> set[Path]:
+    """Those in the directory with the room's name, and those that import it, directly or by other
+    files of tests and benchmarks. Single tests of other files have the mark `needs_room`.
+    """
+    others = [file for top in ("tests", "benchmarks") for file in (ROOT / top).rglob("*.py")]
+    within = {file for file in product() if ROOT / room in file.parents}
+    if room in AT_ONCE:
+        within.add(ROOT / AT_ONCE[room])
+    imported = imports([*others, *within])
+    reach, fresh = set(within), True
+    while fresh:
+        fresh = {file for file in others if file not in reach and imported[file] & reach}
+        reach |= fresh
+    reach.update((ROOT / "tests" / Path(room).name).glob("*.py"))
+    return {file for file in reach if ROOT / "tests" in file.parents}
+
+
+def run_pytest(copy: Path, *arguments: str) -> str:
+    """Those of a push, which are not those of `make check`."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", *arguments]
+    command += [f"--ignore={each}" for each in CHECKS]
+    found = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+    print(found.stdout[-10_000:])
+    assert found.returncode == 0, found.stdout[-10_000:] + found.stderr[-10_000:]
+    return found.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", sorted(OPTIONAL))
+def test_the_other_tests_are_collected(copy: Path, room: str) -> None:
+    run_pytest(copy, "--collect-only", "-p", "no:cacheprovider")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", [tonight()])
+def test_the_other_tests_pass(copy: Path, room: str) -> None:
+    run_pytest(copy, "-n", "3", "--dist", "worksteal")
 
 
 def child(product: Path, folder: Path, *arguments: str) -> Child:
@@ -63,17 +144,14 @@ def started(process: Child, key: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("room", sorted(OPTIONAL))
-def test_the_rest_is_imported_and_answers(tmp_path: Path, room: str) -> None:
-    copy_without(room, tmp_path)
-    # A registry that only this room needs may import it at once.
-    command = [sys.executable, str(tmp_path / "import_all.py")]
-    needs = REGISTRIES[room] if room == "models/quantise" else ""
-    subprocess.run([*command, needs, *ROOMS], check=True, timeout=300)
-    processes = [child(tmp_path, tmp_path / "w", "worker", "--name", "w")]
+def test_the_rest_is_imported_and_answers(copy: Path, tmp_path: Path, room: str) -> None:
+    command = [sys.executable, str(copy / "import_all.py")]
+    subprocess.run([*command, AT_ONCE.get(room, ""), *ROOMS], check=True, timeout=300)
+    processes = [child(copy, tmp_path / "w", "worker", "--name", "w")]
     try:
         address = started(processes[0], "address")
         options = ["--no-host-computes", "--no-profile", "--model", "digits", "--worker", address]
-        processes.append(child(tmp_path, tmp_path / "c", "coordinator", *options))
+        processes.append(child(copy, tmp_path / "c", "coordinator", *options))
         url = started(processes[1], "url") + "/v1/models/digits/infer"
         picture = examples()[0].path.read_bytes()
         headers = {"Content-Type": "image/png"}
