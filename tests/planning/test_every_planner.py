@@ -21,5 +21,5 @@ def test_every_plan_is_legal_and_ends(model, some) -> None:
         plan = planner(network, some)
         check_plan(plan, network, some)
         latency_s[name] = simulate(plan, network, some).latency_s
-    for name in ("single", "lw", "efl", "ofl", "aofl", "fused"):
+    for name in {"single", "lw", "efl", "ofl", "aofl", "fused"} & latency_s.keys():
         assert latency_s["auto"] <= latency_s[name] * (1 + 1e-9), name
