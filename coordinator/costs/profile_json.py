@@ -25,6 +25,9 @@ def save_profile(profile: DeviceProfile) -> str:
     if number == FORMAT:
         del body["others"]
         del body["engine"]
+    # Requests do not show it, and versions before do not read it.
+    if profile.endpoint is not None and not profile.endpoint.set_up_s:
+        del body["endpoint"]["set_up_s"]
     return json.dumps({"format": number, **body}, indent=1, allow_nan=False) + "\n"
 
 
@@ -75,6 +78,7 @@ class _EndpointFile(_Strict):
     task_s: float = Field(ge=0)
     peer_message_s: float | None = Field(default=None, ge=0)
     peer_byte_s: float | None = Field(default=None, ge=0)
+    set_up_s: float = Field(default=0.0, ge=0)
 
 
 class _EngineFile(_Strict):

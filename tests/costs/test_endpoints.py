@@ -189,6 +189,9 @@ def test_a_profile_keeps_what_requests_showed() -> None:
         endpoint=FAR,
     )
     assert parse_profile(save_profile(profile)) == profile
+    assert "set_up_s" not in save_profile(profile)
+    told = replace(profile, endpoint=replace(FAR, set_up_s=0.5))
+    assert parse_profile(save_profile(told)) == told
     plain = replace(profile, endpoint=None)
     assert parse_profile(save_profile(plain)) == plain
     with pytest.raises(BadRequest, match=r"endpoint\.task_s"):

@@ -71,7 +71,7 @@ def copy(tmp_path: Path, room: str, monkeypatch: pytest.MonkeyPatch) -> Path:
             shutil.copy(ROOT / name, target / name)
     for environment in ROOT.glob(".venv*"):
         (target / environment.name).symlink_to(environment)
-    for file in tests_of(room):
+    for file in own_tests(room):
         (target / file.relative_to(ROOT)).unlink()
     shutil.rmtree(target / room)
     git(target, "init", "--quiet")
@@ -92,7 +92,7 @@ def offered_by(room: str) -> list[str]:
     return networks + [n for n, each in planners.items() if each.__module__.startswith(package)]
 
 
-def tests_of(room: str) -> set[Path]:
+def own_tests(room: str) -> set[Path]:
     """Those in the directory with the room's name, and those that import it, directly or by other
     files of tests and benchmarks. Single tests of other files have the mark `needs_room`.
     """
