@@ -145,6 +145,12 @@ SECTIONS = (
         "`auto` beside the fastest device alone by its fastest engine, by turns.",
         of_homes,
     ),
+    Section(
+        "mixed-n100.json",
+        "Another mixed home in the lab",
+        "A mini PC (N100) with three Pi 4s.",
+        of_homes,
+    ),
     Section("first-screen.json", "`make demo`", "Ten runs.", columns("runs")),
     *(Section(path.name, "", "", lab.document) for path in sorted(RESULTS.glob("speedup-*.json"))),
     Section(
