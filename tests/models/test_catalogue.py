@@ -26,6 +26,7 @@ def test_nothing_is_suggested_for_a_name_like_no_other():
     assert "Did you mean" not in caught.value.cure
 
 
+@pytest.mark.needs_room("models/zoo")
 def test_entries_describe_themselves():
     entries = [catalogue.entry(name) for name in catalogue.names()]
     assert [each.name for each in entries] == list(catalogue.names())

@@ -138,6 +138,7 @@ def test_a_centre_crop_of_a_named_size_is_no_larger_than_what_it_is_cut_from(tmp
         assert sidecar.input.resize_shorter == shorter
 
 
+@pytest.mark.needs_room("models/zoo")
 def test_size_classes_go_by_their_models_name():
     names = Names(["/models/net.onnx"])
     assert names.source("net@8x9") == "/models/net.onnx@8x9"
