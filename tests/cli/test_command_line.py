@@ -296,7 +296,11 @@ def test_a_worker_does_without_the_coordinators_libraries(tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("line", "offered"),
-    [("imbrex wa", "watch"), ("imbrex infer --mod", "--model"), ("imbrex check vgg16-25", VGG)],
+    [
+        pytest.param("imbrex wa", "watch", marks=pytest.mark.needs_room("imbrex/watch")),
+        ("imbrex infer --mod", "--model"),
+        ("imbrex check vgg16-25", VGG),
+    ],
 )
 def test_a_shell_completes_commands_options_and_models(line: str, offered: str) -> None:
     asked = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
