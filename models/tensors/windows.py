@@ -33,10 +33,9 @@ class Window:
         """
         if output.stop <= output.start:
             return Span(0, 0)
-        first, stop = self._unclipped(output)
-        start = 0 if first < 0 else first if first < size else size - 1
-        stop = stop if stop < size else size
-        return Span(start, stop if stop > start else start + 1)
+        start, stop = self._unclipped(output)
+        start = min(max(start, 0), size - 1)
+        return Span(start, max(start + 1, min(stop, size)))
 
     def touching(self, output: Span, size: int, outputs: int) -> Span:
         """`output`, extended where all of its windows lie beyond the map: a tile needs at least
