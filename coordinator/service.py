@@ -35,6 +35,7 @@ from coordinator.library.sharing import ModelsChanged, sharing_of
 from coordinator.measuring.after_answer import AfterAnswer
 from coordinator.measuring.measuring import Measuring
 from coordinator.measuring.profiler import Profiled
+from coordinator.measuring.unsplit import UnsplitTimes
 from coordinator.plans.named import strategy
 from coordinator.plans.plan_making import PlanMaker
 from coordinator.plans.plans import Plans, TookOver
@@ -94,9 +95,14 @@ class Coordinator:
             news,
         )
         self.measuring = Measuring(settings, devices, self.library, self.admission, news)
-        replan = bool(settings.replan)
+        self._unsplit = UnsplitTimes(devices, self.library, self.admission, self.plans)
         self.after_answer = AfterAnswer(
-            self.measuring, devices, self.plans, self.journal, replan=replan
+            self.measuring,
+            devices,
+            self.plans,
+            self.journal,
+            self._unsplit,
+            replan=bool(settings.replan),
         )
         self.withdrawal = Withdrawal(
             devices, self.plans, self.requests, self.after_answer, self.journal
@@ -151,6 +157,7 @@ class Coordinator:
         await self.auditor.close()
         await self.requests.close()
         await self.examiner.close()
+        await self._unsplit.stop()
         await self.measuring.stop()
         await self.devices.stop()
         await asyncio.to_thread(self.state.close)

@@ -90,7 +90,8 @@ class Device:
 
     `speed` ranks devices as AOFL does (frequency, e.g. in MHz x cores or FLOP/s); `host` marks the
     host worker, whose link is memory. The device computes `concurrency` tasks at once, each at the
-    cost that `costs` predicts. With `limits` it takes whole networks only.
+    cost that `costs` predicts. With `limits` it takes whole networks only. `unsplit_s`: seconds for
+    which it was measured to compute the unsplit network that is planned for.
     """
 
     id: DeviceId
@@ -102,6 +103,7 @@ class Device:
     host: bool = False
     concurrency: int = 1
     limits: Limits | None = None
+    unsplit_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

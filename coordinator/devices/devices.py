@@ -143,12 +143,13 @@ class Devices:
 
     # ------------------------------------------------------------ how fast they are
 
-    def cluster(self, graph: TaskGraph | None = None) -> Cluster:
+    def cluster(self, graph: TaskGraph | None = None, model: str = "") -> Cluster:
         """The devices that plans may use, and what is known of them: what other coordinators leave
-        of their time. With `graph`, corrected by how fast they computed the tasks of that plan.
+        of their time. With `graph`, corrected by how fast they computed the tasks of that plan; for
+        a `model`, with what they were measured to take for the whole of it.
         """
         devices = tuple(
-            _left_by_others(self.described(each.facts, graph), each)
+            _left_by_others(self.described(each.facts, graph, model), each)
             for each in self.plannable().values()
         )
         # In a star: the host's one cable, as fast as the fastest link through it.
@@ -163,8 +164,8 @@ class Devices:
         facts = self.pool.facts(device)
         return self.described(facts) if facts else None
 
-    def described(self, facts: Facts, graph: TaskGraph | None = None) -> Device:
-        """A device, connected or not, as planners see it."""
+    def described(self, facts: Facts, graph: TaskGraph | None = None, model: str = "") -> Device:
+        """A device, connected or not, as planners see it; `graph` and `model` as for `cluster`."""
         return Device(
             id=facts.id,
             name=facts.name,
@@ -175,6 +176,7 @@ class Devices:
             host=self.pool.is_host(facts.id),
             concurrency=facts.concurrency if facts.limits is None else 1,
             limits=facts.limits,
+            unsplit_s=self.measured.unsplit_s(model, facts.id, graph),
         )
 
     def gflops(self, facts: Facts) -> float:
@@ -219,4 +221,5 @@ def _left_by_others(device: Device, connection: Connection) -> Device:
     slowdown = connection.others.slowdown
     if slowdown == 1:
         return device
-    return replace(device, costs=CorrectedCosts(device.costs, slowdown))
+    unsplit_s = device.unsplit_s and device.unsplit_s * slowdown
+    return replace(device, costs=CorrectedCosts(device.costs, slowdown), unsplit_s=unsplit_s)

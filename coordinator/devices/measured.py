@@ -53,6 +53,8 @@ class DeviceMeasurements:
         self._of_plans: WeakKeyDictionary[TaskGraph, Corrections] = WeakKeyDictionary()
         self._computing: WeakKeyDictionary[TaskGraph, dict[tuple[int, DeviceId], float]]
         self._computing = WeakKeyDictionary()  # uncorrected seconds
+        # The same for whole networks that were measured, by name.
+        self._unsplit: dict[tuple[str, DeviceId], float] = {}
         self._links_seen: dict[str, Observed] = {}
         self._links_seen_s = self._replayed_s = -math.inf
         self._fitted: dict[DeviceId, tuple[LinkEstimate, EndpointEstimate, Link]] = {}
@@ -142,6 +144,31 @@ class DeviceMeasurements:
         own = self._of_plans.get(graph) if graph else None
         return every.with_own(own.of(device)).factor if own else every.factor
 
+    def answered(self, graph: TaskGraph) -> int:
+        """Requests by a plan that its devices' speeds were learnt from."""
+        own = self._of_plans.get(graph, Corrections.none())
+        return max((each.observations for each in own.by_device.values()), default=0)
+
+    def measured_unsplit(self, model: str, device: DeviceId, seconds: float) -> None:
+        """A device computed a whole network in so many seconds, as fast as it computes tasks
+        now.
+        """
+        self._forget_plans()
+        self._unsplit[model, device] = seconds / self.correction(device)
+
+    def unsplit_s(
+        self, model: str, device: DeviceId, graph: TaskGraph | None = None
+    ) -> float | None:
+        """What a device that was measured would take for a whole network now; `graph` as for
+        `correction`.
+        """
+        seconds = self._unsplit.get((model, device))
+        return seconds and seconds * self.correction(device, graph)
+
+    def forget_model(self, model: str) -> None:
+        """A model was replaced or unloaded."""
+        self._unsplit = {key: each for key, each in self._unsplit.items() if key[0] != model}
+
     def observed(self, devices: Sequence[DeviceId], now: float) -> Mapping[str, Observed]:
         """The present speeds of devices and links, and what devices take for a message with another
         one, from tasks; links are updated once a second.
@@ -168,6 +195,7 @@ class DeviceMeasurements:
         until there are new ones, corrected like those of the others.
         """
         self._corrections = self._corrections.guessed(device)
+        self._forget_unsplit(device)
         for graph, own in list(self._of_plans.items()):
             self._of_plans[graph] = own.without(device)
         self._endpoints.pop(device, None)
@@ -177,6 +205,14 @@ class DeviceMeasurements:
     def profiled(self, device: DeviceId) -> None:
         """A new profile replaces the old one, whose predictions and corrections are void."""
         self._corrections = self._corrections.without(device)
+        self._forget_unsplit(device)
+        self._forget_plans()
+
+    def _forget_unsplit(self, device: DeviceId) -> None:
+        self._unsplit = {key: each for key, each in self._unsplit.items() if key[1] != device}
+
+    def _forget_plans(self) -> None:
+        """Predictions of the plans that ran are void."""
         self._of_plans.clear()
         self._computing.clear()
 
@@ -247,5 +283,11 @@ class DeviceMeasurements:
             found = known(device)
             if found is None:
                 return None
-            memo[key] = found.costs.block_s(graph.works[task]) / self.correction(device)
+            unsplit_s = self._unsplit.get((graph.plan.model, device))
+            works = graph.works
+            memo[key] = (
+                unsplit_s
+                if unsplit_s is not None and len(works) == 1
+                else found.costs.block_s(works[task]) / self.correction(device)
+            )
         return memo[key]

@@ -4,6 +4,7 @@ import asyncio
 
 from coordinator.devices.devices import Devices
 from coordinator.measuring.measuring import Measuring
+from coordinator.measuring.unsplit import UnsplitTimes
 from coordinator.plans.plans import Plans
 from coordinator.requests.journal import Ended, Journal
 from coordinator.tasks.task_graph import TaskGraph
@@ -24,6 +25,7 @@ class AfterAnswer:
         devices: Devices,
         plans: Plans,
         journal: Journal,
+        unsplit: UnsplitTimes,
         *,
         replan: bool,
     ) -> None:
@@ -31,6 +33,7 @@ class AfterAnswer:
         self._devices = devices
         self._plans = plans
         self._journal = journal
+        self._unsplit = unsplit
         self._replan = replan
         self._unsettled: list[tuple[TaskGraph, Ended]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -54,4 +57,5 @@ class AfterAnswer:
             self._measuring.observe(graph, ended.tasks)
             if self._replan:
                 self._plans.answered(ended.model, self._devices.observed(ended.ended_s))
+                self._unsplit.answered(ended.model, graph)
             self._journal.add(ended)

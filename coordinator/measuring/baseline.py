@@ -2,7 +2,7 @@
 
 import asyncio
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from coordinator.answers import Baseline
 from coordinator.devices.connection import Connection
@@ -39,11 +39,22 @@ async def best_alone(devices: Sequence[Connection], loaded: Loaded) -> Baseline:
 
 async def alone(device: Connection, loaded: Loaded) -> Baseline:
     """One device, with the number of threads that suits it best."""
+    facts = device.facts
+    threads = {1, facts.threads, facts.cores} if facts.pace >= 1 else {1}
+    return await whole_on(device, loaded, threads, REPEATS)
+
+
+async def whole_on(
+    device: Connection, loaded: Loaded, threads: Collection[int], repeats: int
+) -> Baseline:
+    """One device, with the fastest of these numbers of threads.
+
+    Raises:
+        ImbrexError: it cannot run the network, or has gone.
+    """
     whole, blobs = await asyncio.to_thread(loaded.whole)
     tensors = loaded.served.network.graph.tensors
     await device.ensure([whole.program], blobs)
-    facts = device.facts
-    threads = {1, facts.threads, facts.cores} if facts.pace >= 1 else {1}
     reply = await device.measure(
         pb.MeasureRequest(
             program=program_message(whole.program),
@@ -51,7 +62,7 @@ async def alone(device: Connection, loaded: Loaded) -> Baseline:
                 pb.TensorSpec(tensor=name, data_type=tensors[name].data_type, dims=box.shape)
                 for name, box in whole.inputs.items()
             ],
-            repeats=REPEATS,
+            repeats=repeats,
             at_most_s=AT_MOST_S,
             threads=sorted(threads),
         ),
@@ -60,7 +71,7 @@ async def alone(device: Connection, loaded: Loaded) -> Baseline:
     seconds = seconds_of(reply)
     engine = min(seconds, key=lambda name: seconds[name])
     plain_s = seconds.get(ONNXRUNTIME)
-    return Baseline(facts.name, seconds[engine], reply.threads, engine, plain_s)
+    return Baseline(device.facts.name, seconds[engine], reply.threads, engine, plain_s)
 
 
 def seconds_of(reply: pb.MeasureReply) -> dict[str, float]:

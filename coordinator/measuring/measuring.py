@@ -250,3 +250,4 @@ class Measuring:
     def forget(self, model: str) -> None:
         """A model was replaced or unloaded."""
         self.baselines.pop(model, None)
+        self._devices.measured.forget_model(self._library.names.public(model)[0])

@@ -115,14 +115,17 @@ def best_alone(network: Network, devices: Sequence[Device]) -> SingleDevice:
 def alone_s(
     network: Network, devices: Sequence[Device], works: Sequence[NodeWork] = ()
 ) -> list[float]:
-    """Seconds for everything, or for these `works` of it, transfers included, per device."""
+    """Seconds for everything, or for these `works` of it, transfers included, per device: as it was
+    measured where that was done for everything.
+    """
     block = everything(network, DeviceId(""))
     (tile,) = block.tiles
     sizes = [
         bytes_of(network, boxes) for boxes in (tile_extent(network, block, tile).inputs, tile.boxes)
     ]
     return [
-        seconds + sum(map(device.link.transfer_s, sizes))
+        (seconds if works else device.unsplit_s or seconds)
+        + sum(map(device.link.transfer_s, sizes))
         for device, seconds in zip(devices, computing_s(network, devices, works), strict=True)
     ]
 

@@ -18,6 +18,7 @@ from math import inf
 import structlog
 
 from coordinator.answers import IN_FORCE, Choice, PlanNow
+from coordinator.costs.cluster import Cluster
 from coordinator.costs.corrections import Observed
 from coordinator.devices.announcements import Announcements
 from coordinator.devices.devices import Devices
@@ -180,7 +181,7 @@ class Plans:
         """
         graph = self._existing(model, choice)
         network = (await self._library.get(model)).network
-        plan, cluster = graph.plan, self._devices.cluster(graph)
+        plan, cluster = graph.plan, self._devices.cluster(graph, graph.plan.model)
         gone = set(plan.devices) - {device.id for device in cluster.devices}
         if gone:
             raise Unavailable(
@@ -354,9 +355,9 @@ class Plans:
         try:
             match asked:
                 case Propose():
-                    return await self._maker.propose(asked, self._devices.cluster())
+                    return await self._maker.propose(asked, self._cluster(asked.model))
                 case Divide():
-                    return await self._maker.divide(asked, self._devices.cluster())
+                    return await self._maker.divide(asked, self._cluster(asked.model))
                 case Prepare():
                     return await self._maker.prepare(asked)
         except ImbrexError as refused:
@@ -368,6 +369,10 @@ class Plans:
             cause = f"planning failed inside imbrex ({type(fault).__name__})"
             error = ImbrexError(cause=cause, cure="See the coordinator's log.")
             return WorkFailed(asked.work, error)
+
+    def _cluster(self, model: str) -> Cluster:
+        """The devices, with what they take for a model if that was measured."""
+        return self._devices.cluster(model=self._library.names.public(model)[0])
 
 
 def _log_plan(swap: Swap) -> None:

@@ -115,6 +115,43 @@ def test_what_slows_one_plan_slows_the_others_of_a_device_before_long() -> None:
     assert seen[-1] == pytest.approx(2.0, rel=0.05)
 
 
+def test_a_network_that_was_measured_whole_is_corrected_by_later_tasks_alone() -> None:
+    measured, tile, whole = DeviceMeasurements(), one_task(), one_task()
+    name = whole.plan.model
+    for turn in range(20):
+        ran(measured, tile, 2.0, now=20.0 * turn)
+    alone_s = 1.5 * PLAIN.costs.block_s(whole.works[0])
+    measured.measured_unsplit(name, A, alone_s)
+    assert measured.unsplit_s(name, A) == pytest.approx(alone_s)
+    # One task is the whole network, so it is as was measured and corrects nothing.
+    for turn in range(20, 40):
+        ran(measured, whole, 1.5, now=20.0 * turn)
+    assert measured.correction(A) == pytest.approx(2.0, rel=0.01)
+    for turn in range(40, 80):
+        ran(measured, whole, 3.0, now=20.0 * turn)
+    assert measured.unsplit_s(name, A) == pytest.approx(2 * alone_s, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "forget",
+    [
+        lambda measured: measured.profiled(A),
+        lambda measured: measured.forget(A),
+        lambda measured: measured.forget_model(one_task().plan.model),
+    ],
+)
+def test_what_was_measured_whole_is_forgotten_with_its_device_or_model(
+    forget: Callable[[DeviceMeasurements], None],
+) -> None:
+    measured, name = DeviceMeasurements(), one_task().plan.model
+    measured.measured_unsplit(name, A, 1.0)
+    measured.profiled(DeviceId("another"))
+    measured.forget_model("another")
+    assert measured.unsplit_s(name, A) == 1.0
+    forget(measured)
+    assert measured.unsplit_s(name, A) is None
+
+
 async def test_what_is_forgotten_of_a_device_leaves_its_probe() -> None:
     measured, graph = DeviceMeasurements(), one_task()
     await measured.probe(A, Probed(probe(WIRE_BYTE_S)))  # type: ignore[arg-type]

@@ -196,6 +196,20 @@ def test_what_gets_cheaper_gets_no_slower(name: str, kind: str, what: str) -> No
         assert cheaper_s <= 1.01 * min(seconds[index:]), factors[index]
 
 
+@pytest.mark.parametrize(("factor", "count"), [(0.9, 1), (1.1, 2)])
+def test_what_was_measured_of_one_device_decides(factor: float, count: int) -> None:
+    network, two = real("digits"), pis(2, "switch", NEAR)
+    divided = auto(network, two)
+    assert len(divided.devices) == 2
+    measured_s = factor * divided.predicted_latency_s
+    first, second = two.devices
+    plan = auto(network, replace(two, devices=(replace(first, unsplit_s=measured_s), second)))
+    assert len(plan.devices) == count
+    assert plan.single_device_latency_s == pytest.approx(measured_s, rel=0.05)
+    least_s = min(plan.single_device_latency_s, divided.predicted_latency_s)
+    assert plan.predicted_latency_s == pytest.approx(least_s)
+
+
 def test_the_engines_that_are_counted_on_are_told() -> None:
     two = pis(2, "star")
     plain = auto(real("digits"), two)

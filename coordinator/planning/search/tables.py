@@ -128,9 +128,13 @@ class Tables:
 
     @cached_property
     def alone_s(self) -> Floats:
-        """[d, i, e]: seconds of the block on device d alone, transfers included,
-        whether it fits or not."""
+        """[d, i, e]: seconds of the block on device d alone, transfers included, whether it fits or
+        not; of the whole network as it was measured.
+        """
         result = self.compute_s.copy()
+        for d, device in enumerate(self.devices):
+            if device.unsplit_s is not None:
+                result[d, self.marks[0], self.last] = device.unsplit_s
         for end in self.marks[1:]:
             whole = self.geometry.wholes[end]
             size = whole.input_bytes + whole.output_bytes

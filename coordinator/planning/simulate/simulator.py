@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from coordinator.costs.cluster import Cluster
+from coordinator.costs.cluster import Cluster, Device
 from coordinator.planning.simulate.media import Machines, Media
 from coordinator.tasks.events import (
     Abort,
@@ -193,12 +193,16 @@ class _Request:
             arrival = self._waiting[task]
             arrival.missing -= volume
             if not arrival.missing:
-                works = tile_works(self.network, *self._tiles[task])
-                seconds = self.cluster.devices[arrival.device].costs.block_s(works)
+                seconds = self._computing_s(task, self.cluster.devices[arrival.device])
                 done = (task, seconds)
                 self.media.compute(
                     arrival.device, seconds, arrival.set_up or 0.0, self._computed, done
                 )
+
+    def _computing_s(self, task: int, device: Device) -> float:
+        if len(self._tiles) == 1 and device.unsplit_s:
+            return device.unsplit_s
+        return device.costs.block_s(tile_works(self.network, *self._tiles[task]))
 
     def _computed(self, done: tuple[int, float]) -> None:
         """Sends a task's outputs: one message to each peer that reads them, one to the host."""
