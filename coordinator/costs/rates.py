@@ -67,9 +67,7 @@ class RateCosts(Costs, EngineCosts):
         if work.pace:
             return LayerRates(flop_s=work.pace * 1e-9 / self.gflops)
         weight_ns = self.weight_ns * (self.weight_1x1 if work.taps == 1 else 1.0)
-        byte_s = self.map_byte_ns * 1e-9
-        if byte_s and work.is_fused:
-            byte_s = 0.0
+        byte_s = 0.0 if work.is_fused else self.map_byte_ns * 1e-9
         share = 1.0
         if work.layer_type == "convolution":
             if work.taps == 1:

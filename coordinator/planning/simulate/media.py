@@ -90,7 +90,7 @@ class Media:
         # For each device, when each of its concurrent tasks ends, as a heap.
         self._processors = [[0.0] * tasks for tasks in machines.concurrency]
         # When each device has set up all tasks of which it was told.
-        self._set_up = [0.0] * len(machines.links)
+        self._set_up_s = [0.0] * len(machines.links)
         self._queue: list[tuple[float, int, Happens, object]] = []
         self._order = count()
 
@@ -128,18 +128,16 @@ class Media:
 
     def set_up(self, d: int) -> float:
         """A device is told of a task; returns when it will have set it up."""
-        free, now = self._set_up[d], self.now
-        self._set_up[d] = (free if free > now else now) + self._links[d].far.set_up_s
-        return self._set_up[d]
+        free, now = self._set_up_s[d], self.now
+        self._set_up_s[d] = (free if free > now else now) + self._links[d].far.set_up_s
+        return self._set_up_s[d]
 
     def compute(
-        self, d: int, seconds: float, set_up: float, happens: Happens, what: object
+        self, d: int, seconds: float, set_up_s: float, happens: Happens, what: object
     ) -> None:
-        """A task whose inputs are on the device, which has set it up at `set_up`; the event is its
-        end.
-        """
+        """A task whose inputs are on the device, set up at `set_up_s`; the event is its end."""
         task_s, now = self._links[d].far.task_s, self.now
-        ready = set_up if set_up > now else now
+        ready = set_up_s if set_up_s > now else now
         if task_s:
             free = self._loops[d]
             self._loops[d] = (free if free > now else now) + task_s

@@ -67,7 +67,7 @@ class _Run:
         self.done = [False] * len(steps)
         self.missing = [0] * len(steps)
         # When each task is set up; below 0: its device has not been told of it.
-        self.set_up = [-1.0] * len(steps)
+        self.set_up_s = [-1.0] * len(steps)
         # For each block, the number of tasks that are not merged; and the first block with any.
         self.undone = [len(block) for block in blocks]
         self.open = 0
@@ -163,8 +163,8 @@ class _Run:
 
     def _told(self, parts: _Parts) -> None:
         for k, _ in parts:
-            if self.set_up[k] < 0:
-                self.set_up[k] = self.media.set_up(self.steps[k].device)
+            if self.set_up_s[k] < 0:
+                self.set_up_s[k] = self.media.set_up(self.steps[k].device)
         self._arrived(parts)
 
     def _arrived(self, parts: _Parts) -> None:
@@ -173,7 +173,7 @@ class _Run:
             left = missing[k] = missing[k] - size
             if left <= 0:
                 step = self.steps[k]
-                self.media.compute(step.device, step.compute_s, self.set_up[k], self._computed, k)
+                self.media.compute(step.device, step.compute_s, self.set_up_s[k], self._computed, k)
 
     def _computed(self, k: int) -> None:
         step = self.steps[k]

@@ -84,7 +84,7 @@ class _Arrival:
     attempt: int
     device: int
     missing: int
-    set_up: float | None = None
+    set_up_s: float | None = None
 
 
 # Tasks and the elements that arrive for their inputs.
@@ -179,8 +179,8 @@ class _Request:
         """The host told a device of tasks, or gave it boxes of tasks that it knows."""
         for task, _ in parts:
             arrival = self._waiting[task]
-            if arrival.set_up is None:
-                arrival.set_up = self.media.set_up(arrival.device)
+            if arrival.set_up_s is None:
+                arrival.set_up_s = self.media.set_up(arrival.device)
         self._fill(parts)
 
     def _arrived(self, message: _Message) -> None:
@@ -196,7 +196,7 @@ class _Request:
                 seconds = self._computing_s(task, self.cluster.devices[arrival.device])
                 done = (task, seconds)
                 self.media.compute(
-                    arrival.device, seconds, arrival.set_up or 0.0, self._computed, done
+                    arrival.device, seconds, arrival.set_up_s or 0.0, self._computed, done
                 )
 
     def _computing_s(self, task: int, device: Device) -> float:
