@@ -16,7 +16,7 @@ from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.search.tables import Tables
 from coordinator.planning.search.tile_costs import BlockLoads, Loads, TileLoad, TileShares
 from coordinator.planning.simulate.media import Machines
-from coordinator.planning.simulate.pipeline import REQUEST, PipelineTask, TensorRead, latency_s
+from coordinator.planning.simulate.pipeline import REQUEST, PipelineTask, latency_s
 from coordinator.tasks.plan import Block, Plan, Tile, tile_extent, tile_works
 from models.cut.units import Network
 from models.tensors.memory import needed_bytes
@@ -186,8 +186,8 @@ class Stages:
         for stage, block in zip(draft, self._all_steps(draft), strict=True):
             first = len(ends)
             for step in block:
-                sources = (source for read in step.reads for source, _ in read.pieces)
-                begin = max((ends[first + k] for k in sources if k != REQUEST), default=0.0)
+                sources = (source for source, _, _ in step.pieces if source != REQUEST)
+                begin = max((ends[first + k] for k in sources), default=0.0)
                 ends.append(begin + step.compute_s)
             last = max(ends[first:])
             found.update((name, last) for name in stage.outputs)
@@ -246,9 +246,7 @@ class Stages:
             steps = self._known.get(key)
             if steps is None:
                 steps = self._known[key] = self._steps(stage, sources)
-                self._read_pieces[id(steps)] = sum(
-                    len(read.pieces) for step in steps for read in step.reads
-                )
+                self._read_pieces[id(steps)] = sum(len(step.pieces) for step in steps)
             blocks.append(steps)
             made.update(dict.fromkeys(stage.outputs, (stage, offset)))
             offset += len(stage.loads)
@@ -260,21 +258,24 @@ class Stages:
         """
         steps, outputs = [], [(name, name in self._outputs) for name in stage.outputs]
         for tile, (d, load) in enumerate(zip(stage.devices, stage.loads, strict=True)):
-            reads, found = [], set()
+            pieces, sums, found = [], [], set()
             for source, first in sources:
-                for name, pieces, sums, place in self._passed(source, stage)[tile]:
+                for name, parts, summed, place in self._passed(source, stage)[tile]:
                     found.add(name)
-                    moved = tuple((first + k, size) for k, size in pieces)
-                    reads.append(TensorRead(load.read_bytes[name], moved, sums, place))
-            for name, size in load.read_bytes.items():
-                if name not in found:
-                    reads.append(TensorRead(size, ((REQUEST, size),)))
+                    is_whole = summed and not stage.direct
+                    if is_whole:
+                        sums.append((tuple(first + k for k, _ in parts), load.read_bytes[name]))
+                    pieces += [(first + k, place, 0 if is_whole else size) for k, size in parts]
+            left = load.read_bytes.items()
+            pieces += [(REQUEST, 0, size) for name, size in left if name not in found]
             steps.append(
                 PipelineTask(
                     d,
                     load.compute_s,
                     tuple((load.own_bytes.get(name, 0), last) for name, last in outputs),
-                    tuple(reads),
+                    sum(load.read_bytes.values()),
+                    tuple(pieces),
+                    tuple(sums),
                     stage.barrier,
                     stage.direct,
                 )

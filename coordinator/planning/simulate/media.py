@@ -210,17 +210,15 @@ class Media:
         """Occupies every wire between two peers."""
         d, to, size, _, _ = message
         machines, free = self._machines, self._wires
-        slower, own, shared = machines.way(d, to)
-        if len(slower) > 1:
-            slower = (max(slower, key=lambda link: link.occupied_s(size) + link.latency_s),)
-        link = slower[0]
+        links, own, shared = machines.way(d, to)
+        link = links[0]
+        if len(links) > 1:
+            link = max(links, key=lambda each: each.occupied_s(size) + each.latency_s)
         seconds = longest = link.message_s + size / link.bytes_per_s
         if machines.is_air:
             longest = seconds = seconds * (2 - machines.is_host[d] - machines.is_host[to])
         start = self.now
-        for wire in own:
-            start = max(start, free[wire])
-        for wire in shared:
+        for wire in (*own, *shared) if shared else own:
             start = max(start, free[wire])
         for wire in own:
             free[wire] = start + seconds

@@ -8,6 +8,7 @@ both agree.
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 from coordinator.planning.simulate.media import Machines, Media
@@ -19,32 +20,30 @@ REQUEST = 0
 _Parts = list[tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class TensorRead:
-    """One tensor of a task's input. `pieces` are (task that computes it, bytes), where tasks are
-    counted from the first of the reader's block, so below 0; it is their `place`-th output. If
-    `summed`, every piece is a partial sum of the whole, which is sent once, when all of them are
-    there.
-    """
-
-    size_bytes: int
-    pieces: tuple[tuple[int, int], ...]
-    summed: bool = False
-    place: int = 0
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PipelineTask:
-    """One task of a block. `outputs` are (bytes, whether they are a network output) by place.
-    `direct`: it gets the outputs of other tasks from their devices, not through the host.
+    """One task of a block, which reads `read_bytes` and makes `outputs`, (bytes, whether they are a
+    network output) by place.
+
+    `pieces` of what it reads are (task that computes it, place among its outputs, bytes), where
+    tasks are counted from the first of the reader's block, so below 0. `sums` are (tasks, bytes):
+    what these compute are partial sums, of which the host sends the whole, once all are there;
+    their pieces have no bytes. `direct`: it gets the outputs of other tasks from their devices.
     """
 
     device: int
     compute_s: float
     outputs: tuple[tuple[int, bool], ...]
-    reads: tuple[TensorRead, ...]
+    read_bytes: int
+    pieces: tuple[tuple[int, int, int], ...]
+    sums: tuple[tuple[tuple[int, ...], int], ...]
     barrier: bool = False
     direct: bool = False
+
+    @cached_property
+    def answers(self) -> bool:
+        """Whether it makes any of a network output."""
+        return any(size and last for size, last in self.outputs)
 
 
 def latency_s(blocks: Sequence[Sequence[PipelineTask]], machines: Machines) -> float:
@@ -58,9 +57,7 @@ class _Run:
     def __init__(self, blocks: Sequence[Sequence[PipelineTask]], machines: Machines) -> None:
         self.steps = steps = [step for block in blocks for step in block]
         self.block_of = [index for index, block in enumerate(blocks) for _ in block]
-        self.answering = frozenset(
-            k for k, step in enumerate(steps) if any(last and size for size, last in step.outputs)
-        )
+        self.answering = frozenset(k for k, step in enumerate(steps) if step.answers)
         self.last = set(self.answering)
         self.media = Media(machines)
         self.latency_s = [link.latency_s for link in machines.links]
@@ -92,19 +89,14 @@ class _Run:
 
     def _wire(self, k: int, first: int, step: PipelineTask) -> None:
         onward = self.routes if step.direct else self.readers
-        missing = 0
-        for read in step.reads:
-            missing += read.size_bytes
-            summed, place = read.summed and not step.direct, read.place
-            for source, size in read.pieces:
-                if source == REQUEST:
-                    self.brought[k] += size
-                else:
-                    onward[first + source].append((place, k, 0 if summed else size))
-            if read.summed:
-                sources = [first + source for source, _ in read.pieces]
-                self.sums.setdefault(k, []).append((sources, read.size_bytes))
-        self.missing[k] = missing
+        for source, place, size in step.pieces:
+            if source == REQUEST:
+                self.brought[k] += size
+            else:
+                onward[first + source].append((place, k, size))
+        if step.sums:
+            self.sums[k] = [([first + each for each in tasks], size) for tasks, size in step.sums]
+        self.missing[k] = step.read_bytes
 
     def run(self) -> float:
         first = [
@@ -112,7 +104,7 @@ class _Run:
             for k, step in enumerate(self.steps)
             if not step.barrier or self.block_of[k] == 0
         ]
-        first = [(k, size) for k, size in first if size or not self.steps[k].reads]
+        first = [(k, size) for k, size in first if size or not self.steps[k].read_bytes]
         later = self._later({k for k, size in first if size}) if self.direct else []
         follow = set(chain.from_iterable(later))
         if self.direct:
@@ -143,7 +135,7 @@ class _Run:
     def _all(self, k: int) -> int:
         """Everything that a task gets from the host when its barrier has passed."""
         if not self.steps[k].direct:
-            return sum(read.size_bytes for read in self.steps[k].reads)
+            return self.steps[k].read_bytes
         return self.brought[k]
 
     def _send(self, parts: _Parts) -> None:
@@ -232,7 +224,7 @@ class _Run:
         for reader in passed:
             self.held.remove(reader)
             parts[reader] = self._all(reader)
-        self._send([(k, size) for k, size in parts.items() if size or not self.steps[k].reads])
+        self._send([(k, size) for k, size in parts.items() if size or not self.steps[k].read_bytes])
 
     def _sum(self, reader: int, k: int) -> int:
         """Bytes that a task gets of sums that `k` was the last to complete."""
