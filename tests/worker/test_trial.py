@@ -38,6 +38,22 @@ def test_a_process_that_does_not_read_is_ended_in_time_and_followed_by_another(
         trials.end()
 
 
+def test_the_process_waits_for_more_to_try_for_a_while(tmp_path, monkeypatch):
+    plant(tmp_path, monkeypatch, "Sound")
+    place = Place(tmp_path, BlobStore(tmp_path, 1 << 20), 1)
+    program = Program(conv_model()[0].SerializeToString(), ())
+    trials = Trials()
+    try:
+        assert trials.failure("sound", place, program, {"x": picture()}) == ""
+        children = {child.pid for child in psutil.Process().children()}
+        trials.end(60.0)
+        assert trials.failure("sound", place, program, {"x": picture()}) == ""
+        assert {child.pid for child in psutil.Process().children()} == children
+    finally:
+        trials.end()
+    assert not children & {child.pid for child in psutil.Process().children()}
+
+
 def try_endlessly(folder):
     """What a worker does that is killed meanwhile."""
     place = Place(Path(folder), BlobStore(Path(folder), 1 << 20), 1)

@@ -1,12 +1,18 @@
 """What counts against an engine as a whole, and what stands between a task and onnxruntime."""
 
+import asyncio
+import os
+from types import SimpleNamespace
+
 import pytest
 
 from models.cut.program import Program
 from protos.failures import RunError
+from tests.waiting import until
 from tests.worker.plugged import plant
 from tests.worker.support import conv_model, picture
 from worker.engines.base import Place, Runnable
+from worker.engines.comparison import LEAST_ROUNDS, ROUNDS, seconds_in_turn
 from worker.engines.onnxruntime import OnnxRuntime
 from worker.engines.ort_session import Session
 from worker.engines.pick import pick_engine
@@ -76,3 +82,45 @@ def test_where_engines_are_for_speed_one_that_crashes_is_not_measured(tmp_path, 
             trials[name].bound({"x": picture()}, {})
     trials["onnxruntime"].bound({"x": picture()}, {}).compute()
     verified.close()
+
+
+async def test_another_process_runs_each_program_once_and_not_again_when_a_plan_comes_back(
+    tmp_path, monkeypatch
+):
+    plant(tmp_path, monkeypatch, "Noted")
+    monkeypatch.setattr("worker.engines.verified._TICK_S", 0.01)
+    monkeypatch.setattr("worker.engines.comparison.CLEARLY", 1000.0)
+    engine = pick_engine("noted", Place(tmp_path, BlobStore(tmp_path, 1 << 20), 1))
+    x, runs = picture(), tmp_path / "runs"
+    for made, seed in enumerate((1, 2, 1), start=1):
+        program = Program(conv_model(seed=seed)[0].SerializeToString(), ())
+        engine.prepare(program)
+        engine.load(program.sha256).bound({"x": x}, {"y": x.shape}).compute()
+        least = min(made, 2) + made * LEAST_ROUNDS
+        await until(lambda least=least: runs.exists() and len(runs.read_text().split()) >= least)
+        await asyncio.sleep(0.1)
+    engine.close()
+    here = str(os.getpid())
+    others = [process for process in runs.read_text().split() if process != here]
+    assert len(others) == 2
+    assert len({*others}) == 1
+    assert runs.read_text().split().count(here) == 3 * LEAST_ROUNDS
+    assert engine.standing().programs == 2
+
+
+@pytest.mark.parametrize(("others_s", "rounds"), [(1.1, ROUNDS), (2.0, LEAST_ROUNDS), (0.5, 2)])
+def test_runs_are_timed_until_one_is_clearly_slower(monkeypatch, others_s, rounds):
+    now, made = [0.0], []
+
+    def takes(seconds):
+        def run():
+            made.append(seconds)
+            now[0] += seconds
+
+        return lambda: run
+
+    clock = SimpleNamespace(monotonic=lambda: 0.0, perf_counter=lambda: now[0])
+    monkeypatch.setattr("worker.engines.comparison.time", clock)
+    seconds = seconds_in_turn([takes(1.0), takes(others_s)])
+    assert seconds == pytest.approx([1.0, others_s])
+    assert made == [1.0, others_s] * rounds

@@ -2,9 +2,10 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from onnx import ModelProto
 
 from models.check.tolerance import of_engine, rounding_in, without_rounding
@@ -12,10 +13,12 @@ from models.cut.program import Program
 from models.run.reference import compare
 from models.tensors.arrays import Arrays
 from models.tensors.precision import read_precision
-from worker.engines.base import Runnable, WantedShapes
+from worker.engines.base import Runnable
 
 # The fastest of so many runs of each, in turn: other programs disturb some of them.
 ROUNDS = 5
+# After so many of each, one is slower if it takes so many times another's time; the first are slow.
+LEAST_ROUNDS, CLEARLY = 2, 1.5
 # Another round is begun within this time only: a Pi takes seconds for a large block.
 MOST_S = 2.0
 
@@ -58,41 +61,53 @@ class EngineComparison:
 
 
 def compare_engines(
-    engine: Runnable, reference: Runnable, program: Program, run: ReferenceRun
+    engine: Runnable,
+    reference: Runnable,
+    program: Program,
+    run: ReferenceRun,
+    *,
+    is_choice: bool = True,
 ) -> EngineComparison:
-    """Runs the program with both on the same inputs, in turn.
+    """Runs the program with both on the same inputs, in turn; fewer times if nothing is chosen by
+    their seconds. The engine's first run is compared.
 
     Raises:
         ImbrexError: one of them cannot compute it.
     """
     shapes = {name: array.shape for name, array in run.outputs.items()}
-    outputs = engine.bound(run.inputs, shapes).compute()
+    outputs: dict[str, np.ndarray] = {}
+
+    def by_engine() -> Callable[[], None]:
+        ready = engine.bound(run.inputs, shapes)
+        return lambda: outputs.update(ready.compute() | outputs)
+
+    runs = (by_engine, lambda: reference.bound(run.inputs, shapes).compute)
+    seconds = seconds_in_turn(runs, ROUNDS if is_choice else LEAST_ROUNDS)
     model = ModelProto.FromString(program.graph)
-    outputs = {
+    rounded = {
         name: without_rounding(array, run.outputs[name], rounding_in(model.graph, name))
         for name, array in outputs.items()
     }
-    difference = compare(outputs, run.outputs).max_rel_error
-    seconds = seconds_in_turn((engine, reference), run.inputs, shapes)
+    difference = compare(rounded, run.outputs).max_rel_error
     return EngineComparison(difference, of_engine(read_precision(model)), *seconds)
 
 
 def seconds_in_turn(
-    runnables: Sequence[Runnable], inputs: Arrays, shapes: WantedShapes
+    runs: Sequence[Callable[[], Callable[[], object]]], rounds: int = ROUNDS
 ) -> list[float]:
-    """Seconds of the fastest run of each.
-
-    Raises:
-        ImbrexError: one of them cannot compute it.
+    """Seconds of the fastest run of each, which are set up before they are timed; so many of each
+    at most, and fewer where one is clearly slower than another.
     """
-    fastest = [math.inf for _ in runnables]
+    fastest = [math.inf for _ in runs]
     began_s = time.monotonic()
-    for number in range(ROUNDS):
+    for number in range(rounds):
         if number and time.monotonic() > began_s + MOST_S:
             break
-        for place, runnable in enumerate(runnables):
-            ready = runnable.bound(inputs, shapes)
+        if number >= LEAST_ROUNDS and max(fastest) > CLEARLY * min(fastest):
+            break
+        for place, set_up in enumerate(runs):
+            run = set_up()
             before_s = time.perf_counter()
-            ready.compute()
+            run()
             fastest[place] = min(fastest[place], time.perf_counter() - before_s)
     return fastest

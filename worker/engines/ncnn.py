@@ -7,12 +7,12 @@ times their size where Winograd's algorithm transforms them.
 
 import ctypes
 import hashlib
-import math
 import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -31,6 +31,7 @@ from worker.engines.base import (
     Traits,
     WantedShapes,
 )
+from worker.engines.comparison import seconds_in_turn
 from worker.engines.ncnn_graph import NcnnGraph
 from worker.engines.ncnn_layers import translate
 from worker.engines.processor import cpu_fingerprint, has_half_arithmetic
@@ -244,12 +245,9 @@ class Translated(Runnable):
         layouts = (True, False) if small else (True,)
         nets = [self._engine.net(graph, replace(self._options, packs=packs)) for packs in layouts]
         ends = {part.blob for parts in graph.outputs.values() for part in parts}
-        seconds = [math.inf for _ in nets]
-        for _ in range(_ROUNDS if small else 0):
-            for place, net in enumerate(nets):
-                began_s = time.perf_counter()
-                net.run(graph.entries(inputs), ends)
-                seconds[place] = min(seconds[place], time.perf_counter() - began_s)
+        entries = graph.entries(inputs)
+        runs = [partial(partial, net.run, entries, ends) for net in nets]
+        seconds = seconds_in_turn(runs, _ROUNDS if small else 0)
         return graph, nets[seconds.index(min(seconds))]
 
 

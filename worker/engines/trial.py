@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -24,7 +25,7 @@ from protos.daemon.parent import PARENT_VARIABLE, follow_parent
 from protos.errors import BadConfiguration
 from protos.failures import BadInput
 from protos.wire.convert import dtype_of
-from worker.engines.base import Engine, Place, ProgramCache, Runnable
+from worker.engines.base import Engine, Place, ProgramCache, Runnable, WantedShapes
 from worker.engines.comparison import ReferenceRun, compare_engines
 from worker.engines.onnxruntime import OnnxRuntime
 from worker.engines.registry import factory_of
@@ -60,6 +61,7 @@ class Trials:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
+        self._used_s = 0.0
         self._is_closed = False
         self._turns = threading.RLock()
 
@@ -72,14 +74,21 @@ class Trials:
         answer = self._answer(run_trial, name, place, runs)
         return answer if isinstance(answer, str) else TrialResult(**answer)
 
-    def failure(self, name: str, place: Place, program: Program, inputs: Arrays) -> str:
-        """Why the engine of this name cannot compute a program of such inputs, or ""; weights that
-        are not in the store are of no matter.
+    def failure(
+        self,
+        name: str,
+        place: Place,
+        program: Program,
+        inputs: Arrays,
+        shapes: WantedShapes | None = None,
+    ) -> str:
+        """Why the engine of this name cannot compute outputs of these shapes, or "". Without
+        shapes, the program is to be measured: weights that are not in the store are of no matter.
 
         Raises:
             BadInput: it does not take the program.
         """
-        answer = self._answer(run_once, name, place, program, inputs)
+        answer = self._answer(run_once, name, place, program, inputs, shapes)
         return answer if isinstance(answer, str) else ""
 
     def _answer(self, job: Callable[..., Any], name: str, place: Place, *operands: Any) -> Any:
@@ -103,6 +112,7 @@ class Trials:
                 process.stdin.flush()
             line = process.stdout.readline()
             limit.cancel()
+            self._used_s = time.monotonic()
             if not line:
                 why = self._end_of(process)
         if line:
@@ -112,11 +122,13 @@ class Trials:
             return answer
         return f"its trial took more than {MOST_S:g} s" if late.is_set() else why
 
-    def end(self) -> None:
-        """Ends the process, if there is one and no trial is going on."""
+    def end(self, unused_s: float = 0.0) -> None:
+        """Ends the process, if there is one, unused for so long, and no trial is going on."""
         if not self._turns.acquire(blocking=False):
             return
         try:
+            if time.monotonic() < self._used_s + unused_s:
+                return
             process, self._process = self._process, None
             if process is not None:
                 process.kill()
@@ -181,13 +193,14 @@ def run_trial(name: str, place: Place, runs: Runs) -> dict[str, Any]:
         wrong, onnxruntime_s, fastest_s = 0.0, 0.0, 0.0
         for program, run in runs:
             try:
-                loaded.append(_run(engine, program, run))
+                runnable = _loaded(engine, program)
+                plain = reference.trial(program, cache.weights(program), place.threads)
+                seen = compare_engines(runnable, plain, program, run)
             except BadInput as error:  # onnxruntime computes it
                 refusal = error
                 onnxruntime_s, fastest_s = onnxruntime_s + run.seconds, fastest_s + run.seconds
                 continue
-            plain = reference.trial(program, cache.weights(program), place.threads)
-            seen = compare_engines(loaded[-1], plain, program, run)
+            loaded.append(runnable)
             wrong = wrong if seen.is_right else max(wrong, seen.difference)
             onnxruntime_s += seen.onnxruntime_s
             fastest_s += min(seen.engine_s, seen.onnxruntime_s)
@@ -197,8 +210,11 @@ def run_trial(name: str, place: Place, runs: Runs) -> dict[str, Any]:
     return asdict(TrialResult(wrong, onnxruntime_s / fastest_s, memory_bytes))
 
 
-def run_once(name: str, place: Place, program: Program, inputs: Arrays) -> dict[str, Any]:
-    """Runs a program of which not all weights need to be here, in the same way; returns nothing.
+def run_once(
+    name: str, place: Place, program: Program, inputs: Arrays, shapes: WantedShapes | None
+) -> dict[str, Any]:
+    """Makes one run in the same way, as in a task or, without shapes, to be measured; returns
+    nothing.
 
     Raises:
         ImbrexError: the engine is not here, or cannot take the program.
@@ -206,21 +222,23 @@ def run_once(name: str, place: Place, program: Program, inputs: Arrays) -> dict[
     cap_memory(place.memory_bytes)
     with tempfile.TemporaryDirectory(dir=place.folder, prefix=".trial") as folder:
         place = replace(place, folder=Path(folder))
-        stored = replace(program, weights=tuple(ref for ref in program.weights if ref.sha256))
-        weights = ProgramCache(place.store).weights(stored)
-        for ref in program.weights:
-            weights.setdefault(ref.name, np.zeros(ref.dims, dtype_of(ref.data_type)))
-        runnable = factory_of(name)(place).trial(program, weights, place.threads)
-        runnable.bound(inputs, {}).compute()
+        engine = factory_of(name)(place)
+        if shapes is None:
+            stored = replace(program, weights=tuple(ref for ref in program.weights if ref.sha256))
+            weights = ProgramCache(place.store).weights(stored)
+            for ref in program.weights:
+                weights.setdefault(ref.name, np.zeros(ref.dims, dtype_of(ref.data_type)))
+            runnable = engine.trial(program, weights, place.threads)
+        else:
+            runnable = _loaded(engine, program)
+        runnable.bound(inputs, shapes or {}).compute()
     return {}
 
 
-def _run(engine: Engine, program: Program, run: ReferenceRun) -> Runnable:
+def _loaded(engine: Engine, program: Program) -> Runnable:
     engine.prepare(program)
     loaded = engine.load(program.sha256)
     assert loaded is not None, "it was just prepared"
-    shapes = {name: array.shape for name, array in run.outputs.items()}
-    loaded.bound(run.inputs, shapes).compute()
     return loaded
 
 

@@ -61,12 +61,15 @@ PAUSE_S, MOST_WAIT_S = 0.1, 2.0
 # Shapes of one program: uneven tiles of a border class differ.
 _MOST_SHAPES = 8
 _MOST_REFUSED = 256
+_MOST_TRIED = 16384
 # Why onnxruntime keeps programs: those of most programs are told.
 MOST_REASONS = 16
 # Runs waiting to be compared hold their tensors; beyond this, later runs are compared.
 _WAITING_BYTES = 64 << 20
 _LEAST_SHARE = 16
 _TICK_S = 0.5
+# The process that tries programs ends after so long: a slow plan's first runs are seconds apart.
+_UNUSED_S = 5.0
 _NO_ROOM = "needs memory for another process that tries it"
 
 _Shapes: TypeAlias = tuple[tuple[int, ...], ...]
@@ -157,6 +160,8 @@ class Verified:
         self._suspects = place.folder / "suspects"
         # Trials are made by another process, with weights of its own.
         self._trials = Trials()
+        # What they have run, by engine, program and shapes.
+        self._tried: set[tuple[str, str, _Shapes]] = set()
         self._has_room = True
         self._records: dict[str, Record] = {}
         # Why engines and programs are refused; runs fail in any thread.
@@ -252,6 +257,7 @@ class Verified:
         self._trials.close()
         if self._thread is not None:
             self._thread.join()
+        self._trials.end()
 
     # ------------------------------------------------------------ for its programs, in any thread
 
@@ -330,7 +336,7 @@ class Verified:
         try:
             program, run = self._waiting.get(timeout=_TICK_S)
         except Empty:
-            self._trials.end()
+            self._trials.end(_UNUSED_S)
             self._idle()
             return
         with self._lock:
@@ -435,10 +441,7 @@ class Verified:
             return _Kept(f"{name} {_NO_ROOM}")
         try:
             if engine.traits.may_crash:
-                # Another process makes the run first.
-                result = self._trials.result(name, self._place, [(program, run)])
-                if isinstance(result, str):
-                    raise RunError(cause=result, cure="See this worker's log")
+                self._try_run(name, program, run)
                 self._await_pause()
             before_bytes = resident_bytes()
             with self._suspected(engine, run.sha256):
@@ -447,7 +450,8 @@ class Verified:
                 if loaded is None:
                     raise RunError(cause="it is gone", cure="See this worker's log")
                 _require_types(engine.traits, loaded)
-                seen = compare_engines(loaded, plain, program, run)
+                chooses = self.is_for_speed or len(self._engines) > 1
+                seen = compare_engines(loaded, plain, program, run, is_choice=chooses)
         except BadInput as error:
             return _Kept(error.cause, is_lacking=True)
         except Exception as error:
@@ -461,6 +465,22 @@ class Verified:
         if self.is_for_speed and seen.times > SLOWER:
             return _Kept(f"{name} is not faster")
         return seen, loaded
+
+    def _try_run(self, name: str, program: Program, run: ReferenceRun) -> None:
+        """Has another process make the run first, unless it has: plans come back.
+
+        Raises:
+            BadInput, RunError: the engine does not take or compute it.
+        """
+        key = name, run.sha256, tuple(run.inputs[each].shape for each in sorted(run.inputs))
+        if key in self._tried:
+            return
+        shapes = {each: array.shape for each, array in run.outputs.items()}
+        if why := self._trials.failure(name, self._place, program, run.inputs, shapes):
+            raise RunError(cause=why, cure="See this worker's log")
+        if len(self._tried) >= _MOST_TRIED:
+            self._tried.clear()
+        self._tried.add(key)
 
     def _await_pause(self) -> None:
         """Waits until no task has begun for a moment, or for long enough: an engine that loads a
