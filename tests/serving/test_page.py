@@ -208,7 +208,10 @@ def test_a_page_that_opens_shows_what_was_measured_before(tmp_path) -> None:
 
 
 @needs_browser
-@pytest.mark.parametrize(("width", "dark"), [(360, False), (768, True), (1280, True)])
+@pytest.mark.parametrize(
+    ("width", "dark"),
+    [(360, False), pytest.param(768, True, marks=pytest.mark.slow), (1280, True)],
+)
 def test_it_fits_every_screen(cluster: Service, width: int, dark: bool) -> None:
     with browser(width, 800, dark=dark) as driver:
         driver.get(cluster.url)
