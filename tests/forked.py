@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 from unittest import mock
 
 from coordinator.devices import children
-from coordinator.devices.children import Child, _environment
+from coordinator.devices.children import Child
 from coordinator.devices.children import start as execute
 from imbrex.cli import app
 from protos.daemon.parent import PARENT_VARIABLE
@@ -49,6 +49,8 @@ _LOADED.set_forkserver_preload(
 )
 # What imports set for libraries, which have read it.
 _OF_IMPORTS = ("GRPC_", "ORT_")
+# Those of the environment that daemons are not to inherit.
+_SETTINGS = ("IMBREX_COORDINATOR_", "IMBREX_WORKER_")
 # As `subprocess.Popen` calls the ends of its pipes.
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
@@ -94,12 +96,13 @@ def start(
     command, variables = within[:1], [each.partition("=") for each in within[1:]]
     if within and not ([*command] == ["env"] and all(equals for _, equals, _ in variables)):
         return execute(name, arguments, folder, ready_file, within)
+    kept = {key: text for key, text in os.environ.items() if not key.startswith(_SETTINGS)}
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log.txt"
     with log.open("wb") as output:
         process = Forked(
             arguments,
-            env={**_environment(os.environ), **{key: text for key, _, text in variables}},
+            env={**kept, **{key: text for key, _, text in variables}},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -162,7 +165,7 @@ def _run_between(sending: Connection, *told: Any) -> None:
     between = os.getpid()
     if pid := os.fork():
         sending.send(pid)
-        os._exit(0)
+        return
     sending.close()
     while os.getppid() == between:
         time.sleep(0.001)
