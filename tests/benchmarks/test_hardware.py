@@ -12,7 +12,7 @@ from models.catalogue.catalogue import load
 from models.catalogue.loading import network_of
 
 MIXED = [stem for stem, counts in EXAMPLES.items() if len(counts) > 1]
-QUICK = ("digits", "mobilenetv2", "resnet50")
+QUICK = ("digits", "mobilenetv2")
 
 
 @pytest.mark.parametrize("stem", EXAMPLES)

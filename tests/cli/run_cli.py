@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import multiprocessing
 import os
 import resource
 import signal
@@ -17,19 +16,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
-from pathlib import Path
 from typing import IO, Any, NoReturn
 
 import pytest
 import structlog
 
-from imbrex.cli import app
+from tests.forked import Forked, exit_code
 
 # The time in which what a command has started ends after it.
 ENDING_S = 10.0
-# A process that has loaded the libraries, from which others are forked.
-_LOADED = multiprocessing.get_context("forkserver")
-_LOADED.set_forkserver_preload([__name__, "imbrex.client", "imbrex.watch.run"])
 
 
 @dataclass(frozen=True)
@@ -60,7 +55,7 @@ def imbrex(*arguments: object, env: Mapping[str, str] | None = None, timeout_s: 
     threads, limit = set(threading.enumerate()), resource.getrlimit(resource.RLIMIT_DATA)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         with _own_settings(arguments, env), _streams(out, err, encoding), _at_most(timeout_s):
-            code = _main()
+            code = exit_code()
         left = set(threading.enumerate()) - threads
         for thread in left:
             thread.join(ENDING_S)
@@ -87,36 +82,23 @@ def imbrex_process(
 def imbrex_forked(
     *arguments: object, env: Mapping[str, str] | None = None, timeout_s: float = 60
 ) -> Ran:
-    """The same as a process that is forked from one that has loaded the libraries already; what
-    environment variables say to imports is not seen.
-    """
-    with tempfile.TemporaryDirectory() as name:
-        out, err = Path(name, "out"), Path(name, "err")
-        told = (tuple(map(str, arguments)), {**os.environ, **(env or {})}, os.getcwd(), out, err)
-        process = _LOADED.Process(target=_run_forked, args=told)
-        process.start()
+    """The same as a process that is forked from one that has loaded the libraries already."""
+    process = Forked(
+        arguments,
+        strict=True,
+        env={**os.environ, **(env or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
+    with process:
         try:
-            process.join(timeout_s)
-            assert process.exitcode is not None, f"{arguments} did not end within {timeout_s:.0f} s"
+            out, err = process.communicate(timeout=timeout_s)
         finally:
             process.kill()
-            process.join()
-        code = process.exitcode
-        process.close()
-        return Ran(code, out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8"))
-
-
-def _run_forked(
-    arguments: tuple[str, ...], env: dict[str, str], folder: str, out: Path, err: Path
-) -> NoReturn:
-    os.environ.clear()
-    os.environ.update(env)
-    os.chdir(folder)
-    warnings.simplefilter("error")
-    sys.argv = ["imbrex", *arguments]
-    with out.open("wb") as told, err.open("wb") as complained, _streams(told, complained, "utf-8"):
-        code = _main()
-    sys.exit(code)
+    return Ran(process.returncode, out, err)
 
 
 def refused(*arguments: object) -> Ran:
@@ -127,21 +109,6 @@ def refused(*arguments: object) -> Ran:
     assert "\ncure:  " in ran.err, ran.err
     assert not ran.out, ran.out
     return ran
-
-
-def _main() -> int:
-    """The exit code, as the interpreter has it."""
-    try:
-        app.main()
-    except SystemExit as ended:
-        if ended.code is None or isinstance(ended.code, int):
-            return ended.code or 0
-        print(ended.code, file=sys.stderr)
-        return 1
-    except Exception as error:
-        sys.excepthook(type(error), error, error.__traceback__)
-        return 1
-    return 0
 
 
 @contextmanager

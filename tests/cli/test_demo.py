@@ -26,7 +26,8 @@ from imbrex.demo.cluster import ClusterForm, DemoCluster
 from models.digits.examples import examples
 from models.onnx_file.builder import NetworkBuilder, square
 from models.run.reference import WholeModel, compare
-from tests.cli.run_cli import Ran, imbrex, imbrex_process
+from tests import forked
+from tests.cli.run_cli import Ran, imbrex, imbrex_forked
 from tests.serving.in_place import blank, picture
 
 MARK = "IMBREX_TEST_RUN"
@@ -117,7 +118,8 @@ def test_rows_that_no_window_reads_are_in_nobodys_way(tmp_path: Path) -> None:
     path = tmp_path / "strided.onnx"
     onnx.save(net.model(x.conv("conv2", 8, square(3))), path)
     alone = ("--workers", 1, "--native", "--no-profile")
-    ran = imbrex("demo", "--model", path, *alone, "--json", timeout_s=120)
+    with forked.instead():
+        ran = imbrex("demo", "--model", path, *alone, "--json", timeout_s=120)
     assert ran.code == 0, ran.err
     assert ran.json()["max_rel_error"] == 0
 
@@ -306,7 +308,7 @@ def test_a_taken_port_names_its_holder(kept: Kept, tmp_path: Path) -> None:
     port = int(kept.url.rpartition(":")[2])
     for daemon in ("coordinator", "worker"):
         where = ("--port", port, "--state-dir", tmp_path / daemon, "--no-mdns")
-        ran = imbrex_process(daemon, *where)
+        ran = imbrex_forked(daemon, *where)
         assert ran.code == 1
         assert str(port) in ran.err
         assert str(holder(port)) in ran.err

@@ -16,6 +16,7 @@ import pytest
 from coordinator.devices import children
 from coordinator.serving.common.tensors import write_tensors
 from imbrex.client import Client
+from tests import forked
 from tests.cli.run_cli import Ran, imbrex
 from tests.serving.real import save_tiny, started_workers
 
@@ -60,7 +61,7 @@ def started(
             f"models = {json.dumps([str(file), *installed])}\nstrategy = 'ofl'\nreplan = 0\n"
             f"mdns = false\nhost_computes = false\nport = 0\nstate_dir = {json.dumps(str(state))}\n"
         )
-        coordinator = children.start(
+        coordinator = forked.start(
             "coordinator", ["coordinator", "--config", str(config)], state, state / "ready.json"
         )
         try:

@@ -31,7 +31,8 @@ from models.vision.preprocess import BadImage, decode_image
 from models.vision.sidecar import dump
 from protos.errors import BadRequest, ImbrexError
 from protos.trust.identity import now_utc
-from tests.cli.run_cli import Ran, imbrex, imbrex_process
+from tests import forked
+from tests.cli.run_cli import Ran, imbrex, imbrex_forked
 from tests.commands.conftest import Live, wait_for
 from tests.models.model_files import open_sized, two_inputs
 from tests.serving.in_place import SIDECAR, picture, tiny_model
@@ -57,12 +58,12 @@ needs_mounts = pytest.mark.skipif(
 
 def start(*arguments: str, env: dict[str, str] | None = None, code: str = "") -> Ran:
     """A daemon until it says that it is ready, or fails."""
-    program = ["-c", code] if code else ["-m", "imbrex"]
-    with subprocess.Popen(
-        [sys.executable, *program, *arguments],
-        stderr=subprocess.PIPE,
-        text=True,
-        env=env if env is not None else dict(os.environ),
+    told_by = {"stderr": subprocess.PIPE, "text": True}
+    told_by["env"] = env if env is not None else dict(os.environ)
+    with (
+        subprocess.Popen([sys.executable, "-c", code, *arguments], **told_by)
+        if code
+        else forked.Forked(arguments, **told_by)
     ) as process:
         assert process.stderr is not None
         told = ""
@@ -396,7 +397,7 @@ def test_join_tokens(tmp_path: Path) -> None:
     arguments += ["--state-dir", str(state)]
     other = start(*arguments, "--join", token)
     refused(other, "Start without --join, or join with another state directory (--state-dir)")
-    coordinator = children.start("coordinator", arguments, state, state / "ready.json")
+    coordinator = forked.start("coordinator", arguments, state, state / "ready.json")
     try:
         wait(coordinator.ready)
         assert joins(token).code == 0
@@ -452,7 +453,7 @@ def test_brokers_and_folders_of_a_watch(tmp_path: Path) -> None:
         refused(imbrex(*watch), f"no folder {pictures}", "Create it")
         pictures.mkdir()
         shutil.copy(examples()[0].path, pictures)
-        assert imbrex_process(*watch).code == 0
+        assert imbrex_forked(*watch).code == 0
         url = f"mqtt://127.0.0.1:{port}/home"
         refused(imbrex(*watch, "--mqtt", url), "Start it there, or correct mqtt://")
         with broker(port, allow_anonymous=False):
@@ -464,7 +465,7 @@ def test_brokers_and_folders_of_a_watch(tmp_path: Path) -> None:
             ):
                 refused(imbrex(*watch, "--mqtt", wrong), cure)
             right = url.replace("//", "//me@")
-            ran = imbrex_process(*watch, "--mqtt", right, env={"IMBREX_MQTT_PASSWORD": "secret"})
+            ran = imbrex_forked(*watch, "--mqtt", right, env={"IMBREX_MQTT_PASSWORD": "secret"})
             assert ran.code == 0, ran.err
 
 

@@ -80,12 +80,13 @@ def test_variants_of_vgg16_share_the_weights_of_their_convolutions():
 
 # Numbers of cells and of pixels.
 PLACES = {"low_high", "boxes", "output0"}
+COSTLY = {"deeplabv3", "unet", "vgg16", "yolov2"}
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow) if name == "vgg16" else name
+        pytest.param(name, marks=pytest.mark.slow) if name in COSTLY else name
         for name in BUILT
         if not name.startswith("vgg16-256")
     ],

@@ -50,8 +50,13 @@ def never_slower(network: Network, some: Cluster) -> None:
     assert plan.predicted_latency_s == pytest.approx(simulate(plan, network, some).latency_s)
 
 
-@pytest.mark.parametrize("medium", MEDIA)
-@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize(
+    ("medium", "count"),
+    [
+        pytest.param(*case, marks=pytest.mark.slow) if case in {("air", 5), ("switch", 5)} else case
+        for case in product(MEDIA, (1, 2, 5))
+    ],
+)
 def test_never_slower_than_one_device(medium: Medium, count: int) -> None:
     never_slower(small(), pis(count, medium))
     never_slower(small(), pis(count, medium, Link(1e4, message_s=0.1)))

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from urllib.error import URLError
 
 from coordinator.devices import children
+from tests import forked
 from tests.serving.real import PACE, started_workers
 
 START_S = 60.0
@@ -48,7 +49,12 @@ def wait(condition: Callable[[], T | None], timeout_s: float = START_S) -> T:
 
 @contextmanager
 def serving(
-    folder: Path, flags: Sequence[str], workers: int = 2, pace: float = PACE
+    folder: Path,
+    flags: Sequence[str],
+    workers: int = 2,
+    pace: float = PACE,
+    *,
+    start: Callable[..., children.Child] = forked.start,
 ) -> Iterator[Service]:
     """A coordinator with these flags that all of its workers have joined, ready."""
     with started_workers(folder, workers, pace) as computing:
@@ -59,7 +65,7 @@ def serving(
         arguments += flags
         for child in computing:
             arguments += ["--worker", str((child.ready() or {})["address"])]
-        child = children.start("coordinator", arguments, state, state / "ready.json")
+        child = start("coordinator", arguments, state, state / "ready.json")
         try:
             told = wait(child.ready)
             service = Service(told["url"], told.get("grpc", ""), computing, child)

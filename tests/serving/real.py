@@ -15,6 +15,7 @@ from coordinator.service import Coordinator
 from coordinator.serving.app import create_app
 from coordinator.settings import CoordinatorSettings
 from models.onnx_file.builder import NetworkBuilder, square
+from tests import forked
 from tests.waiting import until
 
 PACE = 0.5
@@ -40,7 +41,7 @@ def started_workers(folder: Path, count: int, pace: float = PACE) -> Iterator[li
         name, state = f"worker-{number}", folder / f"worker-{number}"
         arguments = ["worker", "--name", name, "--no-mdns", "--port", "0"]
         arguments += ["--state-dir", str(state), "--pace", str(pace)]
-        started.append(children.start(name, arguments, state, state / "ready.json"))
+        started.append(forked.start(name, arguments, state, state / "ready.json"))
     try:
         yield started
     finally:

@@ -13,6 +13,7 @@ import onnx
 import psutil
 import pytest
 
+from coordinator.devices import children
 from coordinator.settings import CoordinatorSettings
 from tests.serving.bombs import BOMBS, Bomb, messages
 from tests.serving.in_place import tiny_model
@@ -32,7 +33,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     (folder / "repository" / "stored" / "1").mkdir(parents=True)
     onnx.save(tiny_model(), folder / "repository" / "stored" / "1" / "model.onnx")
     flags = ["--model", "digits", "--model-repository", str(folder / "repository")]
-    with serving(folder, flags) as running:
+    with serving(folder, flags, start=children.start) as running:
         yield running
 
 

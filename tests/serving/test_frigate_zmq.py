@@ -28,7 +28,7 @@ from models.vision.box_lists import YoloBoxes
 from models.vision.sidecar import load as load_sidecar
 from models.vision.sidecar import sidecar_path
 from protos.errors import BadRequest
-from tests.cli.run_cli import imbrex_process
+from tests.cli.run_cli import imbrex_forked
 from tests.models.test_pixels import taking
 from tests.serving.browser import browser, needs_browser, text
 from tests.serving.frigate_detector import ZEROS, Detector, save_detector
@@ -399,7 +399,7 @@ def test_other_outputs_are_refused_with_the_setting_to_change(kind) -> None:
 )
 def test_an_address_that_cannot_be_used_is_named(tmp_path: Path, endpoint: str) -> None:
     flags = ("--port", 0, "--no-mdns", "--no-host-computes", "--state-dir", tmp_path)
-    ran = imbrex_process("coordinator", *flags, "--frigate-zmq", endpoint)
+    ran = imbrex_forked("coordinator", *flags, "--frigate-zmq", endpoint)
     assert ran.code == 1
     assert endpoint in ran.err
     assert "cure:" in ran.err

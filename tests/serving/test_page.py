@@ -24,6 +24,7 @@ from coordinator.tasks.timeline import Timing
 from imbrex import Client
 from models.digits.examples import examples
 from protos.errors import Unavailable
+from tests import forked
 from tests.serving.browser import browser, errors, needs_browser, text
 from tests.serving.in_place import InPlace, picture
 from tests.serving.processes import Service, serving, wait
@@ -207,7 +208,10 @@ def test_a_page_that_opens_shows_what_was_measured_before(tmp_path) -> None:
 
 
 @needs_browser
-@pytest.mark.parametrize(("width", "dark"), [(360, False), (768, True), (1280, True)])
+@pytest.mark.parametrize(
+    ("width", "dark"),
+    [(360, False), pytest.param(768, True, marks=pytest.mark.slow), (1280, True)],
+)
 def test_it_fits_every_screen(cluster: Service, width: int, dark: bool) -> None:
     with browser(width, 800, dark=dark) as driver:
         driver.get(cluster.url)
@@ -276,7 +280,7 @@ def test_a_worker_that_is_killed_is_seen(tmp_path) -> None:
 def test_without_devices_it_says_what_to_do(tmp_path) -> None:
     arguments = ["coordinator", "--no-mdns", "--no-host-computes", "--model", "digits"]
     arguments += ["--port", "0", "--state-dir", str(tmp_path)]
-    alone = children.start("coordinator", arguments, tmp_path, tmp_path / "ready.json")
+    alone = forked.start("coordinator", arguments, tmp_path, tmp_path / "ready.json")
     try:
         url = wait(alone.ready)["url"]
         with browser(dark=True) as driver:

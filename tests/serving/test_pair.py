@@ -14,6 +14,7 @@ from benchmarks.pair.processes import HAPROXY, Pair, pair
 from benchmarks.store import SERVER
 from imbrex.client import Client
 from models.digits.examples import examples
+from tests import forked
 from tests.serving.processes import wait
 
 MODEL = "digits"
@@ -25,7 +26,10 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    with pair(tmp_path_factory.mktemp("pair"), MODEL, workers=2, pace=0.5) as found:
+    with (
+        forked.instead(),
+        pair(tmp_path_factory.mktemp("pair"), MODEL, workers=2, pace=0.5) as found,
+    ):
         yield found
 
 

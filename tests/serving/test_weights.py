@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.devices import children
+from tests import forked
 from tests.serving.processes import Service, wait
 from tests.serving.real import started_workers
 
@@ -36,7 +37,7 @@ def test_a_model_is_ready_when_its_weights_have_arrived_and_not_before(tmp_path:
         arguments += ["--no-host-computes", "--no-profile", "--strategy", "ofl", "--model", MODEL]
         for each in workers:
             arguments += ["--worker", str((each.ready() or {})["address"])]
-        coordinator = children.start("coordinator", arguments, state, state / "ready.json")
+        coordinator = forked.start("coordinator", arguments, state, state / "ready.json")
         try:
             told = wait(coordinator.ready)
             service = Service(told["url"], told["grpc"], workers, coordinator)

@@ -16,6 +16,7 @@ import pytest
 from benchmarks.pair.processes import Member, Pair, pair
 from coordinator.devices import children
 from models.catalogue.installed import VARIABLE, Store
+from tests import forked
 from tests.cli.run_cli import Ran, imbrex_forked
 from tests.serving.camera import save_camera
 from tests.serving.in_place import picture
@@ -30,7 +31,7 @@ MODEL = "digits"
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Two coordinators, whole again after each test."""
     folder = tmp_path_factory.mktemp("pair")
-    with pair(folder, MODEL, workers=1, pace=1.0, proxied=False) as found:
+    with forked.instead(), pair(folder, MODEL, workers=1, pace=1.0, proxied=False) as found:
         yield found
 
 

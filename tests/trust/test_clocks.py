@@ -23,6 +23,8 @@ FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
 needs_faketime = pytest.mark.skipif(
     FAKETIME is None, reason="needs libfaketime (apt-get install libfaketime)"
 )
+# A process that is forked has the clock of this one.
+EXECUTED = ("env",)
 
 
 def moved(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
@@ -42,7 +44,7 @@ async def test_a_worker_whose_clock_is_a_year_ahead_is_named_on_both_sides(
     admit(trust.certified, KITCHEN)
     with monkeypatch.context() as environment:
         moved(environment, FAKETIME="+400d")
-        started = worker_process(tmp_path / "old")
+        started = worker_process(tmp_path / "old", within=EXECUTED)
         running = await started.__aenter__()
     try:
         async with watched_pool(running.address, trust=trust) as watched:
@@ -117,7 +119,7 @@ def make_again(state: Path) -> datetime:
 @asynccontextmanager
 async def cluster(state: Path, tmp_path: Path) -> AsyncIterator[SimpleNamespace]:
     """A coordinator and a worker that are processes, under the clock of this environment."""
-    async with worker_process(tmp_path / "kitchen") as worker:
+    async with worker_process(tmp_path / "kitchen", within=EXECUTED) as worker:
         arguments = ["coordinator", "--no-mdns", "--port", "0", "--state-dir", str(state)]
         arguments += ["--no-host-computes", "--no-profile", "--worker", worker.address]
         config = tmp_path / "coordinator.toml"

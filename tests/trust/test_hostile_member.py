@@ -56,7 +56,7 @@ EARLY = 64 * MB
 def worker(trust, tmp_path):
     """The kitchen's worker in a process of its own."""
     give_identity(trust.certified, tmp_path / "kitchen", KITCHEN)
-    with process(tmp_path / "kitchen") as running:
+    with process(tmp_path / "kitchen", within=("env",)) as running:
         yield running
 
 

@@ -19,7 +19,7 @@ from coordinator.trust.shared_value import MOST_BYTES, Shared, dumped, parsed
 from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration, BadRequest, Infeasible, PeerViolation, Unavailable
 from protos.trust.identity import keep_identity, now_utc
-from tests.cli.run_cli import imbrex_process
+from tests.cli.run_cli import imbrex_forked
 from tests.serving.processes import wait
 from tests.trust.store import alone, needs_server
 from tests.trust.support import HALL, KITCHEN, admit, make_trust
@@ -365,20 +365,20 @@ def test_a_backup_of_a_shared_state_comes_back_and_follows(tmp_path, state_dir, 
 @needs_server
 def test_the_commands(tmp_path, state_dir):
     own = ("--state-dir", state_dir, "--json")
-    refused = imbrex_process("cluster", "invite", "--coordinator", *own)
+    refused = imbrex_forked("cluster", "invite", "--coordinator", *own)
     assert (refused.code, "move-state" in refused.out) == (1, True)
     with stored(tmp_path) as store:
-        moved = imbrex_process("cluster", "move-state", store.url, *own)
+        moved = imbrex_forked("cluster", "move-state", store.url, *own)
         assert moved.json() == {"state": store.url}
-        assert imbrex_process("cluster", "invite", "--coordinator", *own).json()["token"]
-        imbrex_process("cluster", "key", "me", "--role", "admin", *own)
-        listed = imbrex_process("cluster", "list", *own).json()
+        assert imbrex_forked("cluster", "invite", "--coordinator", *own).json()["token"]
+        imbrex_forked("cluster", "key", "me", "--role", "admin", *own)
+        listed = imbrex_forked("cluster", "list", *own).json()
         assert [each["id"] for each in listed["devices"]] == [KITCHEN]
         (first,) = listed["coordinators"]
-        kept = imbrex_process("cluster", "remove", first["id"], *own)
+        kept = imbrex_forked("cluster", "remove", first["id"], *own)
         assert (kept.code, "authority's key" in kept.out) == (1, True)
-        imbrex_process("cluster", "remove", KITCHEN, *own)
-        back = imbrex_process("cluster", "move-state", "files", *own)
+        imbrex_forked("cluster", "remove", KITCHEN, *own)
+        back = imbrex_forked("cluster", "move-state", "files", *own)
         assert back.json() == {"state": "files"}
     state = open_state(state_dir)
     assert isinstance(state, ClusterState)

@@ -27,7 +27,8 @@ from imbrex.watch.mqtt import Broker, Publisher, _is_queued
 from imbrex.watch.video_frames import Frame
 from models.digits.examples import examples
 from protos.errors import BadRequest
-from tests.cli.run_cli import imbrex, imbrex_process
+from tests.cli.run_cli import imbrex, imbrex_forked
+from tests.forked import Forked
 from tests.serving.processes import Service, serving
 
 LONG_S = 60
@@ -48,9 +49,8 @@ def pictures(tmp_path: Path) -> Path:
 
 @contextmanager
 def watching(*arguments: object, **where: Any) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "imbrex", "watch", *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **where}
-    process = subprocess.Popen(command, text=True, **pipes)
+    process = Forked(["watch", *arguments], text=True, **pipes)
     try:
         yield process
     finally:
@@ -110,7 +110,7 @@ def _drain(file: int) -> None:
 
 @pytest.mark.parametrize("url", ["ftp://hub", "http://[hub"])
 def test_an_address_that_is_none_ends_it(pictures: Path, url: str) -> None:
-    ran = imbrex_process("watch", pictures, "--existing", "--url", url)
+    ran = imbrex_forked("watch", pictures, "--existing", "--url", url)
     assert ran.code == 1
     assert "cure:" in ran.err
     assert "Traceback" not in ran.err
@@ -123,14 +123,19 @@ def test_a_camera_s_address_that_is_none_is_refused() -> None:
 
 
 def test_a_full_disk_ends_it(service: Service, pictures: Path) -> None:
-    with (
-        Path("/dev/full").open("w") as full,
-        watching(pictures, "--existing", "--url", service.url, stdout=full) as process,
-    ):
-        _, told = process.communicate(timeout=LONG_S)
-        assert process.returncode == 1
-    assert "No space left" in told
-    assert "Traceback" not in told
+    command = [sys.executable, "-m", "imbrex", "watch", pictures, "--existing", "--url"]
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            [*command, service.url],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=LONG_S,
+            check=False,
+        )
+    assert ran.returncode == 1
+    assert "No space left" in ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
 def test_too_little_memory_for_a_moment_does_not_end_it(service: Service, pictures: Path) -> None:
@@ -158,7 +163,7 @@ def test_too_little_memory_for_a_moment_does_not_end_it(service: Service, pictur
 @pytest.mark.parametrize(("status", "code"), [(401, "no_key"), (403, "not_allowed")])
 def test_without_a_key_that_may_it_ends(pictures: Path, status: int, code: str) -> None:
     with coordinator(lambda _: (status, error(code))) as url:
-        ran = imbrex_process("watch", pictures, "--existing", "--url", url)
+        ran = imbrex_forked("watch", pictures, "--existing", "--url", url)
     assert ran.code == 1
     assert f"{code} it is" in ran.err
 

@@ -18,7 +18,7 @@ from imbrex.watch.stream import PASSWORD_VARIABLE, Stream
 from models.digits.examples import examples
 from models.vision.preprocess import decode_image
 from protos.errors import BadRequest, Unavailable
-from tests.cli.run_cli import imbrex_process
+from tests.cli.run_cli import imbrex_forked
 from tests.serving.processes import serving, wait
 from tests.watch.cameras import SIZE
 from tests.watch.test_sources import LONG_S, next_frame, running
@@ -157,7 +157,7 @@ def test_imbrex_watch_reads_a_camera(tmp_path: Path) -> None:
     films(tmp_path, [Image.open(sheet.path).convert("RGB")] * FRAMES)
     flags = ["--model", "digits"]
     with serving(tmp_path / "service", flags) as service, served(tmp_path) as (address, _):
-        ran = imbrex_process(
+        ran = imbrex_forked(
             "watch",
             f"rtsp://{address}/h264",
             "--url",

@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import unicodedata
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from imbrex.watch.mqtt import Broker, Publisher, as_id, label_ids
 from models.digits.examples import examples
 from protos.errors import BadConfiguration, BadRequest, Unavailable
 from tests.cli.run_cli import imbrex_forked
+from tests.forked import Forked
 from tests.serving.processes import Service, serving, wait
 from tests.watch.cameras import Camera, camera
 
@@ -40,8 +40,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @contextmanager
 def watching(*arguments: object) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "imbrex", "watch", *map(str, arguments)],
+    process = Forked(
+        ["watch", *arguments],
+        strict=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

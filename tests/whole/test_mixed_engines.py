@@ -49,7 +49,7 @@ async def largest_error(host, model, feeds, whole):
     return max(errors), before
 
 
-async def compared_on(tmp_path, model, strategies, engines, **changes):
+async def compared_on(tmp_path, model, strategies, engines, within=(), **changes):
     """The largest error of each strategy, once the engines compute."""
     if model == EXPORTED:
         file = FOLDER / f"{model}.onnx"
@@ -61,7 +61,7 @@ async def compared_on(tmp_path, model, strategies, engines, **changes):
     async with contextlib.AsyncExitStack() as stack:
         workers = [
             await stack.enter_async_context(
-                worker_process(tmp_path / f"{number}", ENGINE=engines[number % 2])
+                worker_process(tmp_path / f"{number}", within=within, ENGINE=engines[number % 2])
             )
             for number in range(4)
         ]
@@ -104,6 +104,7 @@ async def test_the_comparison_finds_a_wrong_engine_that_nothing_checks(tmp_path,
         "import worker.engines.comparison\n"
         "worker.engines.comparison.of_engine = lambda precision: 1.0\n"
     )
-    found = await compared_on(tmp_path, "digits", ["lw"], ("wrong", "wrong"), audit_every=0)
+    wrong = ("wrong", "wrong")
+    found = await compared_on(tmp_path, "digits", ["lw"], wrong, ("env",), audit_every=0)
     with pytest.raises(AssertionError, match="1e-05"):
         assert_exact(found)

@@ -11,6 +11,7 @@ from coordinator.devices import children
 from imbrex.client import Client, NoCoordinator
 from models.digits.examples import examples
 from protos.errors import Unavailable
+from tests import forked
 from tests.serving.processes import wait
 from tests.serving.real import started_workers
 
@@ -45,7 +46,7 @@ def test_a_killed_coordinator_comes_back_to_what_it_knew(tmp_path) -> None:
 
         def started() -> children.Child:
             (state / "ready.json").unlink(missing_ok=True)
-            return children.start("coordinator", arguments, state, state / "ready.json")
+            return forked.start("coordinator", arguments, state, state / "ready.json")
 
         running = started()
         try:

@@ -16,6 +16,7 @@ from coordinator.costs.rates import flop_per_s
 from coordinator.devices import children, connection
 from coordinator.devices import other_coordinators as others
 from coordinator.service import Coordinator
+from tests import forked
 from tests.devices.support import worker_process
 from tests.waiting import until
 from tests.whole.cluster import assert_right, coordinator, question
@@ -159,7 +160,7 @@ def test_a_second_one_in_a_state_directory_is_refused(tmp_path: Path) -> None:
     state = tmp_path / "state"
     arguments = ["coordinator", "--no-mdns", "--port", "0", "--state-dir", str(state)]
     arguments += ["--no-host-computes"]
-    first = children.start("coordinator", arguments, state, state / "ready.json")
+    first = forked.start("coordinator", arguments, state, state / "ready.json")
     try:
         children.wait_until(lambda: first.ready() is not None, "no coordinator", [first], 60)
         second = subprocess.run(

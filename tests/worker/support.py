@@ -20,6 +20,7 @@ from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
 from protos.rpc.client import CHUNK_BYTES
 from protos.wire.convert import box_message, data_type_of
+from tests.forked import Forked
 from worker.daemon import READY_FILE, run
 from worker.settings import WorkerSettings
 
@@ -219,15 +220,14 @@ def environment(state_dir, **changes):
 
 @contextlib.contextmanager
 def process(state_dir, *, within=(), **changes):
-    """A worker in a process of its own, executed by the command `within`; killed at the end if it
-    still runs.
+    """A worker in a process of its own, forked or executed by the command `within`; killed at the
+    end if it still runs.
     """
-    started = subprocess.Popen(
-        [*within, sys.executable, "-m", *(("imbrex",) if within else ()), "worker"],
-        cwd=ROOT,
-        env=environment(state_dir, **changes),
-        stderr=subprocess.PIPE,
-    )
+    told = {"cwd": ROOT, "env": environment(state_dir, **changes), "stderr": subprocess.PIPE}
+    if within:
+        started = subprocess.Popen([*within, sys.executable, "-m", "imbrex", "worker"], **told)
+    else:
+        started = Forked(["worker"], **told)
     try:
         ready = state_dir / READY_FILE
         deadline = time.monotonic() + 30

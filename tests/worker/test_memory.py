@@ -62,7 +62,7 @@ async def test_a_task_beyond_the_cap_fails_and_the_worker_goes_on(tmp_path):
     x = np.ones((1, 1, SIDE, SIDE), np.float32)
     part = picture(12, 10)
     assert part.shape[1] == CHANNELS
-    with process(tmp_path, MEMORY_MB="150") as running:
+    with process(tmp_path, within=("env",), MEMORY_MB="150") as running:
         async with WorkerClient(running.address, Caller("host")) as client:
             await install(client, wide, {})
             await install(client, small, blobs)
