@@ -270,7 +270,8 @@ class Scheduler:
                 for request, run in self.requests.items()
                 if event.device in run.occupied
             }
-            if (guilty := self._suspicion.crashed(present, self._now)) is not None:
+            guilty = self._suspicion.crashed(event.device, present, self._now)
+            if guilty is not None:
                 yield from self._abort(*guilty)
 
     # ------------------------------------------------------------ faults

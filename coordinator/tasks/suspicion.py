@@ -9,7 +9,8 @@ would end of it as well.
   elsewhere: if that device ends as well, the request is at fault, or else it is answered. So a
   request is not lost because two devices that computed it were restarted or killed. Others that
   found no other device than a suspect's are not under suspicion for its end.
-* What was cancelled on a device just now may still be computed there, and counts as if it were.
+* What was cancelled on a device just now may still be computed there, and counts as if it were. If
+  the other devices of the request at fault end of it, too, nobody else is blamed.
 * Chance speaks for a request: devices that ended without it in the last minute. In a home where
   devices are being killed, one that happened to be on two of them is no suspect.
 * Silence counts for nothing: cables and power fail for all requests alike.
@@ -17,12 +18,14 @@ would end of it as well.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 
 from coordinator.tasks.events import RequestId
-from coordinator.tasks.runs import RequestRun
+from coordinator.tasks.runs import LINGERS_S, RequestRun
 from protos.errors import RequestAtFault
+from protos.wire.facts import DeviceId
 
 # With this departure a request becomes a suspect, or is at fault if it was named.
 MOST_DEPARTURES = 2
@@ -39,6 +42,8 @@ class Suspicion:
 
     def __init__(self) -> None:
         self._crashes: deque[tuple[float, frozenset[RequestId]]] = deque(maxlen=_MOST_REMEMBERED)
+        # When a request at fault was last computed on other devices.
+        self._lingering: dict[DeviceId, float] = {}
 
     def refused(self, run: RequestRun) -> RequestAtFault | None:
         """A device refused what was sent for this request. Its error, if it is at fault."""
@@ -51,11 +56,13 @@ class Suspicion:
         )
 
     def crashed(
-        self, present: Mapping[RequestId, RequestRun], now: float
+        self, device: DeviceId, present: Mapping[RequestId, RequestRun], now: float
     ) -> tuple[RequestId, RequestAtFault] | None:
         """A device ended that was computing for these requests. The one that is at fault, with its
         error; None if none is, or those present only now become suspects.
         """
+        if now - self._lingering.pop(device, -math.inf) < LINGERS_S:
+            return None
         self._crashes.append((now, frozenset(present)))
         lately = [requests for at_s, requests in self._crashes if now - at_s <= REMEMBERED_S]
         suspects = [request for request, run in present.items() if run.is_suspect]
@@ -67,7 +74,10 @@ class Suspicion:
             return None
         (request,) = suspects
         run = present[request]
-        return (request, at_fault(run)) if run.is_suspect else None
+        if not run.is_suspect:
+            return None
+        self._lingering = dict.fromkeys(run.occupied - {device}, now)
+        return request, at_fault(run)
 
 
 def at_fault(run: RequestRun) -> RequestAtFault:

@@ -22,7 +22,7 @@ async def plans(tmp_path):
     news = Announcements()
     library = Library(Names(()), tmp_path, 10**9, news)
     maker = PlanMaker(library, ("ofl",), None, settings.objective)
-    devices = SimpleNamespace(cluster=lambda: Cluster(()), plannable=dict)
+    devices = SimpleNamespace(cluster=lambda **_: Cluster(()), plannable=dict)
     made = Plans(settings, library, maker, devices, news)
     yield made
     await made.close()

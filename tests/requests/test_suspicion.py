@@ -119,6 +119,20 @@ def test_who_finds_no_other_device_than_a_suspects_hides_nothing() -> None:
     assert OTHER in state.requests
 
 
+def test_other_devices_that_end_of_the_one_at_fault_speak_against_nobody() -> None:
+    state = scheduler("a", "b", "c", "d")
+    state.step(Submitted(POISON, chain([QUARTERS])))
+    state.step(Submitted(OTHER, chain(WHOLE, names="b")))
+    assert lost(state, "a") == lost(state, "b") == []
+    assert devices_of(state, POISON) == ["c", "d"]
+    assert lost(state, "c") == [POISON]
+    assert devices_of(state, OTHER) == ["d"]
+    assert lost(state, "d") == []
+    # Once: whoever comes back has nothing of it.
+    state.step(Joined(device("d")), LINGERS_S / 2)
+    assert lost(state, "d", now=LINGERS_S / 2) == [OTHER]
+
+
 def test_a_suspect_goes_on_when_a_device_is_free() -> None:
     state = scheduler("a", "b")
     for request in (OTHER, POISON):
