@@ -19,9 +19,10 @@ from tests.serving.processes import wait
 
 MODEL = "digits"
 
-pytestmark = pytest.mark.skipif(
-    not HAPROXY or not SERVER, reason="needs HAProxy and NATS: make servers"
-)
+pytestmark = [
+    pytest.mark.skipif(not HAPROXY or not SERVER, reason="needs HAProxy and NATS: make servers"),
+    pytest.mark.needs_room("coordinator/several"),
+]
 
 
 @pytest.fixture(scope="module")

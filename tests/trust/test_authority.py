@@ -276,6 +276,7 @@ def test_the_coordinators_own_certificate_is_renewed_when_due(trust, monkeypatch
     assert certified_.credentials.identity.expires > before.expires + 200 * DAY
 
 
+@pytest.mark.needs_room("coordinator/several")
 def test_every_claim_of_the_document_has_its_test():
     root = Path(__file__).parents[2]
     named = set(re.findall(r"`(test_\w+)`", (root / "docs" / "security.md").read_text()))

@@ -161,6 +161,7 @@ async def invited(first, port):
 
 
 @needs_server
+@pytest.mark.needs_room("coordinator/several")
 async def test_both_work_with_the_same_devices_and_one_is_removed(first, tmp_path, monkeypatch):
     monkeypatch.setattr(connection, "FACTS_INTERVAL_S", 0.2)
     quarantine, recorded = WithheldList.quarantine, []
@@ -244,6 +245,7 @@ def _id(state_dir):
 
 
 @needs_server
+@pytest.mark.needs_room("coordinator/several")
 async def test_it_answers_without_the_store_and_refuses_changes(first, tmp_path):
     feeds, whole = question(MODEL)
     with stored(tmp_path, 3) as store:
@@ -282,6 +284,7 @@ async def test_it_answers_without_the_store_and_refuses_changes(first, tmp_path)
 
 
 @needs_server
+@pytest.mark.needs_room("coordinator/several")
 async def test_tokens_are_good_for_one_kind_and_once(first, tmp_path):
     port = free_port()
     with stored(tmp_path) as store:
