@@ -17,6 +17,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -97,18 +98,8 @@ def start(
     if within and not ([*command] == ["env"] and all(equals for _, equals, _ in variables)):
         return execute(name, arguments, folder, ready_file, within)
     kept = {key: text for key, text in os.environ.items() if not key.startswith(_SETTINGS)}
-    folder.mkdir(parents=True, exist_ok=True)
-    log = folder / "log.txt"
-    with log.open("wb") as output:
-        process = Forked(
-            arguments,
-            env={**kept, **{key: text for key, _, text in variables}},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    return Child(name, process, log, ready_file)
+    environment = {**kept, **{key: text for key, _, text in variables}}
+    return children.begun(name, partial(Forked, arguments, env=environment), folder, ready_file)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -79,15 +80,24 @@ def start(
     Settings of this process's environment are not passed on, only the arguments. `within` is a
     command that executes another in its place, such as `ip netns exec`.
     """
+    command = [*within, sys.executable, "-m", "imbrex", *arguments]
+    begin = partial(subprocess.Popen[bytes], command, env=_environment(os.environ))
+    return begun(name, begin, folder, ready_file)
+
+
+def begun(
+    name: str, begin: Callable[..., subprocess.Popen[bytes]], folder: Path, ready_file: Path
+) -> Child:
+    """The process that `begin` starts, given `subprocess.Popen`'s options for streams and session;
+    its output goes to a log in `folder`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log.txt"
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*within, sys.executable, "-m", "imbrex", *arguments],
+        process = begin(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=_environment(os.environ),
             start_new_session=True,  # Ctrl-C must reach only us: we stop them in order
         )
     return Child(name, process, log, ready_file)

@@ -146,7 +146,7 @@ class Devices:
     def cluster(self, graph: TaskGraph | None = None, model: str = "") -> Cluster:
         """The devices that plans may use, and what is known of them: what other coordinators leave
         of their time. With `graph`, corrected by how fast they computed the tasks of that plan; for
-        a `model`, with what they were measured to take for the whole of it.
+        its model, or a `model`, with what they were measured to take for the whole of it.
         """
         devices = tuple(
             _left_by_others(self.described(each.facts, graph, model), each)
@@ -176,7 +176,9 @@ class Devices:
             host=self.pool.is_host(facts.id),
             concurrency=facts.concurrency if facts.limits is None else 1,
             limits=facts.limits,
-            unsplit_s=self.measured.unsplit_s(model, facts.id, graph),
+            unsplit_s=self.measured.unsplit_s(
+                graph.plan.model if graph else model, facts.id, graph
+            ),
         )
 
     def gflops(self, facts: Facts) -> float:

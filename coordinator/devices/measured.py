@@ -283,11 +283,8 @@ class DeviceMeasurements:
             found = known(device)
             if found is None:
                 return None
-            unsplit_s = self._unsplit.get((graph.plan.model, device))
-            works = graph.works
-            memo[key] = (
-                unsplit_s
-                if unsplit_s is not None and len(works) == 1
-                else found.costs.block_s(works[task]) / self.correction(device)
-            )
+            predicted_s = found.costs.block_s(graph.works[task]) / self.correction(device)
+            if len(graph.works) == 1:  # the whole network
+                predicted_s = self._unsplit.get((graph.plan.model, device), predicted_s)
+            memo[key] = predicted_s
         return memo[key]

@@ -34,9 +34,9 @@ class UnsplitTimes:
     ) -> None:
         self._devices, self._library = devices, library
         self._admission, self._plans = admission, plans
-        # One at a time; the last plan for which it could not be done.
+        # One at a time; the model and version of the last plan for which it could not be done.
         self._work: asyncio.Task[None] | None = None
-        self._failed: TaskGraph | None = None
+        self._failed = ("", 0)
 
     def answered(self, model: str, graph: TaskGraph) -> None:
         """A request to a model was answered by this plan."""
@@ -45,7 +45,11 @@ class UnsplitTimes:
             return
         if plan.single_device_latency_s > CLEARLY_FASTER * plan.predicted_latency_s:
             return
-        if self._work is not None or graph is self._failed or measured.answered(graph) < SETTLED:
+        if (
+            self._work is not None
+            or (plan.model, plan.version) == self._failed
+            or measured.answered(graph) < SETTLED
+        ):
             return
         if measured.unsplit_s(plan.model, plan.baseline_device) is None:
             self._work = asyncio.create_task(self._measure(model, graph))
@@ -67,10 +71,10 @@ class UnsplitTimes:
             found = await whole_on(connection, loaded, {connection.facts.threads}, _RUNS)
         except ImbrexError as error:  # the device is too small for it, or has gone
             log.info("not measured on one device", model=name, device=device, cause=error.cause)
-            self._failed = graph
+            self._failed = name, graph.plan.version
         except Exception:
             log.exception("a network cannot be measured on one device", model=name, device=device)
-            self._failed = graph
+            self._failed = name, graph.plan.version
         else:
             self._devices.measured.measured_unsplit(name, device, found.latency_s)
             self._plans.devices_changed(f"{name} measured on {found.device} alone", model=model)

@@ -181,7 +181,7 @@ class Plans:
         """
         graph = self._existing(model, choice)
         network = (await self._library.get(model)).network
-        plan, cluster = graph.plan, self._devices.cluster(graph, graph.plan.model)
+        plan, cluster = graph.plan, self._devices.cluster(graph)
         gone = set(plan.devices) - {device.id for device in cluster.devices}
         if gone:
             raise Unavailable(

@@ -149,6 +149,7 @@ class Scheduler:
     def _joined(self, device: DeviceId) -> Iterator[Action]:
         was_empty = not self.devices
         self.devices.setdefault(device)
+        self._suspicion.began(device)
         if was_empty:
             for request, run in self.requests.items():
                 yield from self._advance(request, range(len(run.tasks)))
@@ -374,7 +375,10 @@ class Scheduler:
 
     def _end(self, request: RequestId) -> Iterator[Action]:
         run = self.requests.pop(request, None)
-        if run is not None and run.touched:
+        if run is None:
+            return
+        self._suspicion.ended(run, self._now)
+        if run.touched:
             yield Release(request, tuple(run.touched))
 
     def current(self, request: RequestId, task: int, number: int) -> _Found | None:

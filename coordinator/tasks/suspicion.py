@@ -10,7 +10,8 @@ would end of it as well.
   request is not lost because two devices that computed it were restarted or killed. Others that
   found no other device than a suspect's are not under suspicion for its end.
 * What was cancelled on a device just now may still be computed there, and counts as if it were. If
-  the other devices of the request at fault end of it, too, nobody else is blamed.
+  a request that was there when a device ended is aborted or cancelled, its other devices may end of
+  it, too, for which nobody else is blamed.
 * Chance speaks for a request: devices that ended without it in the last minute. In a home where
   devices are being killed, one that happened to be on two of them is no suspect.
 * Silence counts for nothing: cables and power fail for all requests alike.
@@ -42,7 +43,7 @@ class Suspicion:
 
     def __init__(self) -> None:
         self._crashes: deque[tuple[float, frozenset[RequestId]]] = deque(maxlen=_MOST_REMEMBERED)
-        # When a request at fault was last computed on other devices.
+        # When requests ended that these devices may still be computing, and that others ended with.
         self._lingering: dict[DeviceId, float] = {}
 
     def refused(self, run: RequestRun) -> RequestAtFault | None:
@@ -74,10 +75,19 @@ class Suspicion:
             return None
         (request,) = suspects
         run = present[request]
-        if not run.is_suspect:
-            return None
-        self._lingering = dict.fromkeys(run.occupied - {device}, now)
-        return request, at_fault(run)
+        return (request, at_fault(run)) if run.is_suspect else None
+
+    def ended(self, run: RequestRun, now: float) -> None:
+        """A request is no longer wanted, or was answered."""
+        if run.crashes:
+            lately = {
+                each: at_s for each, at_s in self._lingering.items() if now - at_s < LINGERS_S
+            }
+            self._lingering = lately | dict.fromkeys(run.occupied, now)
+
+    def began(self, device: DeviceId) -> None:
+        """A device is there again, with nothing to compute."""
+        self._lingering.pop(device, None)
 
 
 def at_fault(run: RequestRun) -> RequestAtFault:

@@ -34,7 +34,7 @@ PREPARED = f"""
 useradd --create-home --shell /bin/bash pi
 echo 'pi ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/pi
 install -d -o pi -g pi -m 0700 /home/pi/.ssh
-install -o pi -g pi -m 0600 /root/.ssh/authorized_keys /home/pi/.ssh/
+install -o pi -g pi -m 0600 ~root/.ssh/authorized_keys /home/pi/.ssh/
 ip route add default via {OURS}
 printf '[global]\\nno-index = true\\nfind-links = /srv/wheels\\n' >/etc/pip.conf
 """

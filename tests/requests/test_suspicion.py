@@ -5,6 +5,7 @@ import pytest
 from coordinator.tasks.events import (
     Abort,
     Assign,
+    Cancelled,
     Departure,
     Joined,
     Lost,
@@ -119,18 +120,24 @@ def test_who_finds_no_other_device_than_a_suspects_hides_nothing() -> None:
     assert OTHER in state.requests
 
 
-def test_other_devices_that_end_of_the_one_at_fault_speak_against_nobody() -> None:
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_devices_that_end_of_a_request_that_is_over_speak_against_nobody(is_cancelled) -> None:
     state = scheduler("a", "b", "c", "d")
     state.step(Submitted(POISON, chain([QUARTERS])))
     state.step(Submitted(OTHER, chain(WHOLE, names="b")))
     assert lost(state, "a") == lost(state, "b") == []
     assert devices_of(state, POISON) == ["c", "d"]
-    assert lost(state, "c") == [POISON]
+    if is_cancelled:
+        state.step(Cancelled(POISON))
+    assert lost(state, "c") == ([] if is_cancelled else [POISON])
     assert devices_of(state, OTHER) == ["d"]
+    crashes = state.requests[OTHER].crashes
     assert lost(state, "d") == []
-    # Once: whoever comes back has nothing of it.
+    assert state.requests[OTHER].crashes == crashes
+    # Whoever comes back has nothing of it.
     state.step(Joined(device("d")), LINGERS_S / 2)
-    assert lost(state, "d", now=LINGERS_S / 2) == [OTHER]
+    lost(state, "d", now=LINGERS_S / 2)
+    assert OTHER not in state.requests or state.requests[OTHER].crashes == crashes + 1
 
 
 def test_a_suspect_goes_on_when_a_device_is_free() -> None:

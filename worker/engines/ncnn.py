@@ -246,7 +246,7 @@ class Translated(Runnable):
         nets = [self._engine.net(graph, replace(self._options, packs=packs)) for packs in layouts]
         ends = {part.blob for parts in graph.outputs.values() for part in parts}
         entries = graph.entries(inputs)
-        runs = [partial(partial, net.run, entries, ends) for net in nets]
+        runs = [lambda net=net: partial(net.run, entries, ends) for net in nets]
         seconds = seconds_in_turn(runs, _ROUNDS if small else 0)
         return graph, nets[seconds.index(min(seconds))]
 

@@ -130,7 +130,7 @@ class _Candidates:
         the lesser latency.
         """
         draft = self.stages.of_plan(plan)
-        latencies = [self._latency_s(strategy, plan, draft)]
+        latencies = [self.stages.latency_s(draft)]
         self.found.append(_Candidate(strategy, plan, latencies[0], changed))
         if any(block.barrier for block in plan.blocks[1:]):
             blocks = tuple(replace(block, barrier=False) for block in plan.blocks)
@@ -138,11 +138,6 @@ class _Candidates:
             plan, changed = replace(plan, blocks=blocks), f"{changed} without barriers"
             self.found.append(_Candidate(strategy, plan, latencies[1], changed))
         return min(latencies)
-
-    def _latency_s(self, strategy: str, plan: Plan, draft: PlanDraft) -> float:
-        if strategy == "single":  # which may have been measured
-            return simulate(plan, self.network, self.cluster).latency_s
-        return self.stages.latency_s(draft)
 
     def add_fewer(self) -> None:
         """Tries the best strategies over fewer of the fastest devices, until that is clearly worse

@@ -112,7 +112,7 @@ class Stages:
         found = self._stages.get(key)
         if found is None:
             units = range(self.geometry.boundaries[start], self.geometry.boundaries[end])
-            block = self.loads.of(start, end, shares)
+            block = self._as_measured(units, shares, self.loads.of(start, end, shares))
             found = self._only(Stage(units, (start, end), shares, block, barrier, direct))
         return found
 
@@ -145,8 +145,19 @@ class Stages:
                 for tile in block.tiles
             )
             known = self._known_tiles[key] = shares, self.loads.of_units(shares)
-        units = range(block.start, block.stop)
-        return self._only(Stage(units, None, *known, block.barrier, block.exchange == "peer"))
+        units, (tiled, loads) = range(block.start, block.stop), known
+        loads = self._as_measured(units, tiled, loads)
+        direct = block.exchange == "peer"
+        return self._only(Stage(units, None, tiled, loads, block.barrier, direct))
+
+    def _as_measured(self, units: range, shares: TileShares, block: BlockLoads) -> BlockLoads:
+        """The loads of a block; of the whole network on one device, as that was measured."""
+        (d, _), *others = shares
+        unsplit_s = self.cluster.devices[d].unsplit_s
+        if others or unsplit_s is None or len(units) < len(self.network.units):
+            return block
+        (tile,) = block.tiles
+        return replace(block, tiles=(replace(tile, compute_s=unsplit_s),))
 
     def without_barriers(self, draft: PlanDraft) -> PlanDraft:
         """The same tiles without barriers."""
