@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -81,7 +80,10 @@ def start(
     command that executes another in its place, such as `ip netns exec`.
     """
     command = [*within, sys.executable, "-m", "imbrex", *arguments]
-    begin = partial(subprocess.Popen[bytes], command, env=_environment(os.environ))
+
+    def begin(**options: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, env=_environment(os.environ), **options)
+
     return begun(name, begin, folder, ready_file)
 
 
