@@ -18,6 +18,8 @@ from coordinator.planning.planners.auto import auto
 from coordinator.planning.planners.candidates import CANDIDATES, Candidate
 from coordinator.planning.planners.single import single
 from coordinator.planning.planners.strategies import STRATEGIES
+from coordinator.planning.search.block_costs import Stages
+from coordinator.planning.search.tables import tables_of
 from coordinator.planning.simulate.simulator import simulate
 from coordinator.tasks.plan import Block, Plan, Tile
 from imbrex.kinds import presets
@@ -208,11 +210,17 @@ def test_what_was_measured_of_one_device_decides(factor: float, count: int) -> N
     assert len(divided.devices) == 2
     measured_s = factor * divided.predicted_latency_s
     first, second = two.devices
-    plan = auto(network, replace(two, devices=(replace(first, unsplit_s=measured_s), second)))
+    known = replace(two, devices=(replace(first, unsplit_s=measured_s), second))
+    plan = auto(network, known)
     assert len(plan.devices) == count
     assert plan.single_device_latency_s == pytest.approx(measured_s, rel=0.05)
     least_s = min(plan.single_device_latency_s, divided.predicted_latency_s)
     assert plan.predicted_latency_s == pytest.approx(least_s)
+    # Searches count the same for it as the simulator.
+    stages = Stages(network, known, tables_of(network, known))
+    alone = single(network, known)
+    simulated_s = simulate(alone, network, known).latency_s
+    assert stages.latency_s(stages.of_plan(alone)) == pytest.approx(simulated_s)
 
 
 def test_the_engines_that_are_counted_on_are_told() -> None:
