@@ -57,5 +57,8 @@ class AfterAnswer:
             self._measuring.observe(graph, ended.tasks)
             if self._replan:
                 self._plans.answered(ended.model, self._devices.observed(ended.ended_s))
-                self._unsplit.answered(ended.model, graph)
+                if ended.answer is not None:
+                    timing = ended.answer.timing
+                    latency_s = timing.total_s - timing.queue_s
+                    self._unsplit.answered(ended.model, graph, latency_s)
             self._journal.add(ended)

@@ -12,8 +12,8 @@ from coordinator.requests.admission import Admission
 from coordinator.tasks.task_graph import TaskGraph
 from protos.errors import ImbrexError
 
-# Nobody doubts a plan that is predicted to be faster than one device by more than this factor:
-# small tiles are less efficient than whole maps, but not by as much. Assumed.
+# Nobody doubts a plan that answers faster by more than this factor than one device is predicted to:
+# predictions for whole maps are not as far off. Assumed.
 CLEARLY_FASTER = 1.5
 # By so many requests, corrections have settled on the plan's tiles.
 SETTLED = 10
@@ -24,9 +24,9 @@ log = structlog.get_logger(__name__)
 
 
 class UnsplitTimes:
-    """Measures a model on one device, once its plan has run for a while, if `auto` predicts that a
-    division is a little faster; then plans again. A device's predictions are corrected by the tiles
-    that it computes, which are less efficient than the whole network.
+    """Measures a model on one device, once its plan has run for a while, if that is not clearly
+    faster than one device is predicted to be; then plans again. A device's predictions are
+    corrected by the tiles that it computes, which are less efficient than the whole network.
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class UnsplitTimes:
         self._work: asyncio.Task[None] | None = None
         self._failed = ("", 0)
 
-    def answered(self, model: str, graph: TaskGraph) -> None:
-        """A request to a model was answered by this plan."""
+    def answered(self, model: str, graph: TaskGraph, latency_s: float) -> None:
+        """A request to a model was answered by this plan, in so many seconds without its wait."""
         plan, measured = graph.plan, self._devices.measured
         if plan.strategy != "auto" or len(plan.devices) == 1:
             return
-        if plan.single_device_latency_s > CLEARLY_FASTER * plan.predicted_latency_s:
+        if plan.single_device_latency_s > CLEARLY_FASTER * latency_s:
             return
         if (
             self._work is not None
@@ -76,6 +76,7 @@ class UnsplitTimes:
             log.exception("a network cannot be measured on one device", model=name, device=device)
             self._failed = name, graph.plan.version
         else:
+            log.info("measured on one device", model=name, device=device, seconds=found.latency_s)
             self._devices.measured.measured_unsplit(name, device, found.latency_s)
             self._plans.devices_changed(f"{name} measured on {found.device} alone", model=model)
         finally:
