@@ -1,4 +1,4 @@
-"""When one device is measured on a whole network: if its plan has run, and is not clearly faster."""
+"""When one device is measured on a whole network: if a plan has run, and is not clearly faster."""
 
 import asyncio
 from types import SimpleNamespace
