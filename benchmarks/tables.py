@@ -204,6 +204,12 @@ SECTIONS = (
         lambda result: engine_blocks.markdown(result["networks"]),
     ),
     Section(
+        "engines-as-on-arm-exports.json",
+        "The same for exported networks",
+        "Those of `benchmarks.zoo` that no catalogue has, and of `benchmarks.exports`.",
+        lambda result: engine_blocks.markdown(result["networks"]),
+    ),
+    Section(
         "loading.json",
         "Preparing the programs of a plan",
         "Of a plan for four Pi 4s, with onnxruntime and then with ncnn; and halos that another "

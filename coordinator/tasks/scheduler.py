@@ -377,7 +377,8 @@ class Scheduler:
         run = self.requests.pop(request, None)
         if run is None:
             return
-        self._suspicion.ended(run, self._now)
+        if run.crashes:
+            self._suspicion.ended(run, self._now)
         if run.touched:
             yield Release(request, tuple(run.touched))
 

@@ -78,12 +78,9 @@ class Suspicion:
         return (request, at_fault(run)) if run.is_suspect else None
 
     def ended(self, run: RequestRun, now: float) -> None:
-        """A request is no longer wanted, or was answered."""
-        if run.crashes:
-            lately = {
-                each: at_s for each, at_s in self._lingering.items() if now - at_s < LINGERS_S
-            }
-            self._lingering = lately | dict.fromkeys(run.occupied, now)
+        """A request that was there when a device ended is no longer wanted, or was answered."""
+        lately = {each: at_s for each, at_s in self._lingering.items() if now - at_s < LINGERS_S}
+        self._lingering = lately | dict.fromkeys(run.occupied, now)
 
     def began(self, device: DeviceId) -> None:
         """A device is there again, with nothing to compute."""
