@@ -1,4 +1,6 @@
-"""Every tile of whole networks by ncnn: the answer is onnxruntime's of the whole network."""
+"""Every tile of whole networks by ncnn, but for those that it refuses: the answer is onnxruntime's
+of the whole network.
+"""
 
 import pytest
 
@@ -16,6 +18,7 @@ from models.run.reference import (
     random_inputs,
 )
 from models.vision.pixels import as_values
+from protos.failures import BadInput
 from tests.worker.support import weights_of
 from worker.engines.base import Place
 from worker.engines.registry import factory_of
@@ -25,8 +28,10 @@ pytest.importorskip("ncnn", reason="needs the extra ncnn")
 
 GRIDS = ((1, 1), (2, 2), (3, 2), (4, 1))
 SLOW = (
-    *("digits", "googlenet", "mobilenetv2", "resnet18", "resnet50", "unet", "vgg16-conv"),
-    *("yolov2", "yolov8n"),
+    *("digits", "alexnet", "vgg16", "vgg16-conv", "googlenet", "inceptionv3", "resnet18"),
+    *("resnet50", "densenet121", "squeezenet", "mobilenetv2", "mobilenetv3", "shufflenetv2"),
+    *("efficientnet-lite0", "convnext-tiny", "unet", "deeplabv3", "yolov2", "yolov3-tiny"),
+    "yolov8n",
 )
 
 
@@ -40,11 +45,12 @@ def runs(tmp_path, monkeypatch):
         def run(self, program, feeds, outputs):
             expected = super().run(program, feeds, outputs)
             shapes = {name: a.shape for name, a in zip(outputs, expected, strict=True)}
-            results = (
-                engine.trial(program, weights_of(program, self._blobs), 1)
-                .bound(feeds, shapes)
-                .compute()
-            )
+            translated = engine.trial(program, weights_of(program, self._blobs), 1)
+            try:
+                ready = translated.bound(feeds, shapes)
+            except BadInput:  # as workers, which leave it to onnxruntime
+                return expected
+            results = ready.compute()
             ran.append(program.sha256)
             return [results[name] for name in outputs]
 
