@@ -206,7 +206,7 @@ SECTIONS = (
     Section(
         "engines-as-on-arm-exports.json",
         "The same for exported networks",
-        "Those of `benchmarks.zoo` that no catalogue has, and of `benchmarks.exports`.",
+        "What `benchmarks.zoo` adds to the catalogue, and `benchmarks.exports` makes.",
         lambda result: engine_blocks.markdown(result["networks"]),
     ),
     Section(

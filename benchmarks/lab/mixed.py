@@ -22,6 +22,7 @@ from benchmarks.report import command_line, emit
 from benchmarks.speedup import NEVER_SLOWER
 from coordinator.measuring.unsplit import SETTLED
 from coordinator.serving.common.names import NPZ
+from coordinator.settings import CoordinatorSettings
 from imbrex.demo.emulation.rate import measured_core
 from imbrex.kinds.presets import load_kind
 from models.check.check import TOLERANCE
@@ -29,7 +30,6 @@ from protos.errors import BadRequest
 
 HOMES = ("pi5-three-pi4", "n100-three-pi4")
 STRATEGY = "auto"
-REPLAN_S = 60
 # Bandwidths of published measurements, as of one port.
 _EQUAL = 0.01
 
@@ -55,7 +55,8 @@ def run(home: str, models: Sequence[str], repeat: int) -> dict[str, Any]:
     here = machine(core, wanted[0])
     computers = [here.computer(each) for each in wanted]
     # Plans are replaced as at a user's: `auto` measures one device where it gains little.
-    with lab(wanted[0], computers, _say, replan=REPLAN_S) as running:
+    replan = CoordinatorSettings.model_fields["replan"].default
+    with lab(wanted[0], computers, _say, replan=replan) as running:
         wait_until_measured(running, _say)
         measured = {}
         for model in models:

@@ -43,7 +43,7 @@ class Suspicion:
 
     def __init__(self) -> None:
         self._crashes: deque[tuple[float, frozenset[RequestId]]] = deque(maxlen=_MOST_REMEMBERED)
-        # When requests ended that these devices may still be computing, and that others ended with.
+        # Devices that may still be computing a request with which others crashed: when it was over.
         self._lingering: dict[DeviceId, float] = {}
 
     def refused(self, run: RequestRun) -> RequestAtFault | None:
@@ -78,7 +78,7 @@ class Suspicion:
         return (request, at_fault(run)) if run.is_suspect else None
 
     def ended(self, run: RequestRun, now: float) -> None:
-        """A request that was there when a device ended is no longer wanted, or was answered."""
+        """A request that was being computed when a device crashed is over: answered or not."""
         lately = {each: at_s for each, at_s in self._lingering.items() if now - at_s < LINGERS_S}
         self._lingering = lately | dict.fromkeys(run.occupied, now)
 
