@@ -21,7 +21,7 @@ from models.operators.work import NodeWork
 from protos.errors import PeerViolation
 from protos.wire.facts import DeviceId
 from tests.cli.run_cli import imbrex, refused
-from tests.commands.conftest import Live, started
+from tests.commands.conftest import Live, started, wait_for
 
 CONV = NodeWork("convolution", 10**8, 10**6, 10**6, 10**5, 64, 64, 1568, 9)
 NOWHERE = "http://127.0.0.1:9"
@@ -44,7 +44,8 @@ def test_a_device_is_measured_saved_and_planned_for(measured: Live, tmp_path: Pa
     again = measured.ask("profile", "--json").json()["devices"]
     assert [each["state"] for each in again] == ["measured"]
     assert again[0]["profile"] != before
-    assert measured.client.devices()[0].profiled
+    # Its link is probed after it, when nothing is computed.
+    wait_for(lambda: measured.client.devices()[0].profiled)
 
     file = tmp_path / "home.toml"
     assert str(file) in measured.ask("status", "--save", file).out
