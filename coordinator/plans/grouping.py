@@ -196,6 +196,16 @@ class ModelLine:
         if len(self.groups) > 1 and not present >= used:
             self.groups = self.ready[1]
 
+    def unite(self) -> bool:
+        """Gives up all groupings and what is made of them, for the plan in force. Returns whether
+        requests were divided.
+        """
+        divided = self.groups is not self.ready[1]
+        self.work = self.target = None
+        self.planned, self.ready = {1: self.planned[1]}, {1: self.ready[1]}
+        self.groups = self.ready[1]
+        return divided
+
     def let_in(self) -> Iterator[PlanStep]:
         """Starts the requests for which there is room."""
         tickets = list(self.waiting)
@@ -277,6 +287,17 @@ class Regrouping:
             line.drop(devices)
             steps += line.let_in()
         return steps
+
+    def hold(self, model: str, graph: TaskGraph) -> list[PlanStep]:
+        """The plan in force is held: it computes all requests, and nothing is divided."""
+        line = self._lines.get(model)
+        if line is None:
+            return []
+        steps: list[PlanStep] = [Stop(line.work)] if line.work is not None else []
+        line.follow(graph)
+        if line.unite():
+            steps.append(Regroup(model, 1, 1.0))
+        return [*steps, *line.let_in()]
 
     def forget(self, model: str) -> list[PlanStep]:
         """The model was replaced or unloaded."""

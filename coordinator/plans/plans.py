@@ -218,9 +218,12 @@ class Plans:
         return plan_id(plan), (await put(model, plan)).plan, network
 
     async def hold(self, model: str, plan: Plan) -> TaskGraph:
-        """Prepares a checked plan and puts it in force until `release`."""
+        """Prepares a checked plan and puts it in force until `release`: what is being made stops,
+        and groups end.
+        """
         graph = await self._prepare(model, plan)
-        self._enter(self.book.hold(model, graph, time.monotonic()))
+        steps = self.book.hold(model, graph, time.monotonic())
+        self._enter([*steps, *self.groups.hold(model, graph)])
         return graph
 
     async def keep(self, model: str, plan: Plan) -> TaskGraph:

@@ -234,7 +234,8 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(model=MODELS)
     def hold(self, model: str) -> None:
         self.held[model] = made = graph("bc")
-        self.step(self.plans, self.plans.hold(model, made, self.now))
+        self.take(self.plans, self.plans.hold(model, made, self.now))
+        self.step(self.regrouping, self.regrouping.hold(model, made))
 
     @precondition(lambda self: self.held)
     @rule()

@@ -165,6 +165,29 @@ def test_a_plan_that_is_held_is_not_divided() -> None:
     assert crowd.go(2.0) == [Start(Ticket(3), TOGETHER)]
 
 
+@pytest.mark.parametrize("objective", ["auto", "throughput"])
+def test_groups_end_when_a_plan_is_held(objective: Objective) -> None:
+    """Also for one that is slower than the groups, and in each objective."""
+    crowd = Crowd(objective)
+    now = crowd.divided()
+    slow = graph(plan("d", latency_s=9.0))
+    crowd.plans.hold(M, slow, now)
+    assert crowd.state.hold(M, slow) == [Regroup(M, 1, 1.0)]
+    later = crowd.go(now + 1, many=len(crowd.here)) + crowd.come(now + 600, many=9, on=slow)
+    assert {each.graph for each in later if isinstance(each, Start)} == {slow}
+    assert not any(isinstance(each, Regroup | Divide | Prepare) for each in later)
+    assert crowd.state.programs(M) == {"program of d"}
+
+
+def test_what_is_made_for_groups_stops_when_a_plan_is_held() -> None:
+    crowd = Crowd()
+    crowd.come(0.0, many=9)
+    crowd.go(2.0)
+    crowd.plans.hold(M, TOGETHER, 2.1)
+    assert crowd.state.hold(M, TOGETHER) == [Stop(W1)]
+    assert crowd.state.ended(Divided(W1, {1: ALL_ONE, 2: HALVES}), 3.0) == []
+
+
 def test_groups_of_a_plan_that_is_not_in_force_any_more_are_not_prepared() -> None:
     crowd = Crowd()
     crowd.come(0.0, many=9)
