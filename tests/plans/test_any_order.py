@@ -173,6 +173,13 @@ class AnyOrder(RuleBasedStateMachine):
             del self.asked[ticket], self.model[ticket]
 
     @rule(model=MODELS)
+    def crowd(self, model: str) -> None:
+        """So many of one model for so long that groups may be worth it."""
+        for _ in range(IN_FLIGHT):
+            self.arrive(model, alone=False)
+            self.wait(0.3)
+
+    @rule(model=MODELS)
     def choose(self, model: str) -> None:
         """Who only wants to see a plan needs no place."""
         self.ask(next(self.tickets), model, LW)
@@ -269,6 +276,12 @@ class AnyOrder(RuleBasedStateMachine):
             assert self.plans.graph(model) is made
 
     @invariant()
+    def a_held_plan_is_not_divided(self) -> None:
+        for model in self.held.keys() & self.regrouping._lines.keys():
+            assert self.regrouping.status(model, self.now).groups == 1
+            assert self.regrouping._lines[model].work is None
+
+    @invariant()
     def places_are_counted(self) -> None:
         assert len(self.admission.running) == len(self.places) <= IN_FLIGHT
         waits = [each for each, where in self.asked.items() if where is self.admission]
@@ -338,6 +351,11 @@ def takes_what_is_late(plans: PlanBook, model: str, made: TaskGraph, now: float)
     return HOLD(plans, model, made, now)
 
 
+def goes_on_in_groups(state: Regrouping, model: str, made: TaskGraph) -> list[PlanStep]:
+    """A plan that is held leaves groups, and what is made for them, as they are."""
+    return []
+
+
 def starts_everybody(groups, waiting: int):
     """Groups take whoever comes."""
     return [(position, groups[0]) for position in range(waiting)]
@@ -364,6 +382,7 @@ FAULTS: list[tuple[object, str, Callable[..., object]]] = [
     (ModelPlan, "want", begins_another),
     (ModelPlan, "ended", tells_nobody),
     (PlanBook, "hold", takes_what_is_late),
+    (Regrouping, "hold", goes_on_in_groups),
     (grouping_module, "starts", starts_everybody),
     (AdmissionQueue, "_let_in", never_alone),
     (grouping_module.ModelLine, "leave", keeps_its_turn),
