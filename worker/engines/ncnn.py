@@ -20,6 +20,7 @@ import onnx
 
 from models.cut.program import Program
 from models.tensors.arrays import Shape, aligned_empty
+from models.tensors.memory import engine_cap_bytes
 from models.tensors.precision import read_precision
 from protos.failures import BadInput, OutOfMemory, RunError
 from worker.engines.base import (
@@ -82,6 +83,14 @@ class Ncnn(CompilingEngine):
         halves = self._has_half and read_precision(model) != "exact"
         return Translated(self, program, weights, NetOptions(threads, halves=halves), model.graph)
 
+    @property
+    def room_bytes(self) -> int:
+        """What the weights of another net may take: half of what is left for nets, so that those
+        that come later get some, too.
+        """
+        taken = sum(net.weight_bytes for net in list(self.nets.values()))
+        return max(0, engine_cap_bytes(self._place.memory_bytes) - taken) // 2
+
     def net(self, graph: NcnnGraph, options: "NetOptions") -> "Net":
         """A net of this graph, shared by all that are equal.
 
@@ -119,6 +128,7 @@ class Net:
     """
 
     def __init__(self, graph: NcnnGraph, chosen: NetOptions) -> None:
+        self.weight_bytes = graph.weight_bytes
         self._net = ncnn.Net()
         options = self._net.opt
         options.num_threads = chosen.threads
@@ -240,10 +250,11 @@ class Translated(Runnable):
     def _load(self, inputs: Arrays) -> tuple[NcnnGraph, Net]:
         """The program for inputs like these, in the faster layout if both are loaded quickly."""
         shapes = {name: array.shape for name, array in inputs.items()}
-        graph = translate(self._program, self._weights, shapes, self._options.threads)
+        engine, threads = self._engine, self._options.threads
+        graph = translate(self._program, self._weights, shapes, threads, engine.room_bytes)
         small = sum(array.nbytes for array in graph.weights) <= _SMALL_BYTES
         layouts = (True, False) if small else (True,)
-        nets = [self._engine.net(graph, replace(self._options, packs=packs)) for packs in layouts]
+        nets = [engine.net(graph, replace(self._options, packs=packs)) for packs in layouts]
         ends = {part.blob for parts in graph.outputs.values() for part in parts}
         entries = graph.entries(inputs)
         runs = [lambda net=net: partial(net.run, entries, ends) for net in nets]

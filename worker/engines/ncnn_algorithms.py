@@ -1,9 +1,11 @@
-"""How ncnn computes each convolution: with or without Winograd's algorithm, by estimates, and in
-how many parts, so that none holds Python's lock for long while it is loaded.
+"""How ncnn computes each convolution: with or without Winograd's algorithm, by what that saves and
+the memory that it takes, and in how many parts, so that none holds Python's lock for long while it
+is loaded.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from math import ceil
 
 import numpy as np
@@ -28,39 +30,65 @@ _OUTPUTS, _WEIGHTS = 0, 6
 
 
 def choose_algorithms(
-    layers: Sequence[Layer], sizes: dict[str, Shape], threads: int
-) -> tuple[list[Layer], int]:
+    layers: Sequence[Layer], sizes: dict[str, Shape], threads: int, room_bytes: float
+) -> tuple[list[Layer], int, int]:
     """The layers for so many threads, of which convolutions are computed by the algorithm that pays
-    and in parts of their channels, with the size of Winograd's tiles, which is the same for all
-    layers of a net. `sizes` has the shapes of all tensors, also of new ones.
+    and in parts of their channels; the size of Winograd's tiles, which is the same for all layers
+    of a net; and the bytes of a net's weights, to which Winograd's algorithm adds only what
+    `room_bytes` leave. `sizes` has the shapes of all tensors, also of new ones.
     """
+    plain_bytes = sum(array.nbytes for layer in layers for array in layer.weights)
 
-    def total(tile: int) -> float:
-        tiles = [(layer, _tile(layer, tile, sizes, threads)) for layer in layers]
-        return sum(_cost(layer, size, sizes, threads) for layer, size in tiles)
+    def total(tiles: Sequence[int]) -> float:
+        return sum(map(_cost, layers, tiles, repeat(sizes), repeat(threads)))
 
-    best = min((4, 2), key=total)
+    more_bytes = room_bytes - plain_bytes
+    choices = {tile: _tiles(layers, tile, sizes, threads, more_bytes) for tile in (4, 2)}
+    best = min(choices, key=lambda tile: total(choices[tile]))
     result: list[Layer] = []
-    for layer in layers:
+    for layer, tile in zip(layers, choices[best], strict=True):
         if layer.kind != "Convolution":
             result.append(layer)
             continue
-        tile = _tile(layer, best, sizes, threads)
         if tile == 1 and _is_for_winograd(layer):
             layer.parameters[_MASK] = _NO_WINOGRAD
         result += _in_parts(layer, _parts(layer, tile, threads), sizes)
-    return result, best
+    return result, best, plain_bytes + sum(map(_more_bytes, layers, choices[best]))
 
 
 def _is_for_winograd(layer: Layer) -> bool:
     return layer.kind == "Convolution" and _FOR_WINOGRAD.items() <= layer.parameters.items()
 
 
-def _tile(layer: Layer, tile: int, sizes: Mapping[str, Shape], threads: int) -> int:
-    """The size of a layer's tiles in a net with tiles of this size; 1: it has none."""
-    if not _is_for_winograd(layer):
-        return 1
-    return min((tile, 1), key=lambda entry: _cost(layer, entry, sizes, threads))
+def _tiles(
+    layers: Sequence[Layer],
+    tile: int,
+    sizes: Mapping[str, Shape],
+    threads: int,
+    left_bytes: float,
+) -> list[int]:
+    """The size of each layer's tiles in a net with tiles of this size; 1: it has none. They may add
+    so many bytes, and go first to the layers in which a byte saves most time.
+    """
+    saved = {
+        number: _cost(layer, 1, sizes, threads) - _cost(layer, tile, sizes, threads)
+        for number, layer in enumerate(layers)
+        if _is_for_winograd(layer)
+    }
+    more_bytes = {number: _more_bytes(layers[number], tile) for number in saved}
+    tiles = [1] * len(layers)
+    for number in sorted(saved, key=lambda n: saved[n] / more_bytes[n], reverse=True):
+        if saved[number] > 0 and more_bytes[number] <= left_bytes:
+            tiles[number] = tile
+            left_bytes -= more_bytes[number]
+    return tiles
+
+
+def _more_bytes(layer: Layer, tile: int) -> int:
+    """What the weights take in tiles of this size beyond what they take without: as many elements
+    as a tile of input has instead of nine.
+    """
+    return layer.weights[1].nbytes * ((tile + 2) ** 2 - 9) // 9 if tile > 1 else 0
 
 
 def _parts(layer: Layer, tile: int, threads: int) -> int:

@@ -60,7 +60,7 @@ class Part:
 class NcnnGraph:
     """A program as ncnn reads it: text, weights in their order, inputs, and the blobs that outputs
     consist of, one after the other; `tile` is the size of Winograd's tiles of output elements, 4 or
-    2.
+    2, and `weight_bytes` what a net's weights take in 32 bits.
     """
 
     text: str
@@ -68,6 +68,7 @@ class NcnnGraph:
     inputs: Mapping[str, Input]
     outputs: Mapping[str, Sequence[Part]]
     tile: int
+    weight_bytes: int
 
     def entries(self, inputs: Arrays) -> dict[str, tuple[np.ndarray, bool]]:
         """Inputs by blob as ncnn takes them, without the batch, contiguous and in 32 bits, and
@@ -119,12 +120,10 @@ class Translation:
         weights: Arrays,
         sizes: dict[str, Shape],
         inputs: MapShapes,
-        threads: int,
     ) -> None:
         self._model = model
         self._sizes = sizes
         self._inputs = inputs
-        self._threads = threads
         self.opset = next(
             entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")
         )
@@ -142,8 +141,10 @@ class Translation:
             name for node in self._nodes() for name in self._tensors(node)
         ) + Counter(self._results)
 
-    def graph(self, operators: "Operators") -> NcnnGraph:
-        """The program, translated by these functions."""
+    def graph(self, operators: "Operators", threads: int, room_bytes: float) -> NcnnGraph:
+        """The program, translated by these functions, for so many threads and a net with so many
+        bytes for its weights.
+        """
         for name in self._inputs:
             if name in self._needed:
                 self._check_input(name)
@@ -152,9 +153,11 @@ class Translation:
             self._translate(node, operators)
         ends = {self.blob(name) for name in self._results}
         layers = rewritten(self._layers, ends, self._sizes)
-        self._layers, tile = choose_algorithms(layers, self._sizes, self._threads)
+        self._layers, tile, weight_bytes = choose_algorithms(
+            layers, self._sizes, threads, room_bytes
+        )
         self._by_output = {layer.outputs[0]: layer for layer in self._layers}
-        return self._written(tile, self._shaped_inputs(ends))
+        return self._written(tile, weight_bytes, self._shaped_inputs(ends))
 
     # ------------------------------------------------------------ what the program says
 
@@ -397,7 +400,7 @@ class Translation:
                 names[layer.outputs[0]] = names.pop(name)
         return names
 
-    def _written(self, tile: int, names: Mapping[str, str]) -> NcnnGraph:
+    def _written(self, tile: int, weight_bytes: int, names: Mapping[str, str]) -> NcnnGraph:
         """Numbers the blobs; a blob that is read more than once is split, since ncnn's blobs have
         one reader, which may consume them. `names` has those of inputs.
         """
@@ -436,7 +439,7 @@ class Translation:
         }
         text = "\n".join((str(_MAGIC), f"{len(lines)} {count}", *lines, ""))
         weights = [array for layer in self._layers for array in layer.weights]
-        return NcnnGraph(text, weights, inputs, outputs, tile)
+        return NcnnGraph(text, weights, inputs, outputs, tile, weight_bytes)
 
 
 def attributes(node: NodeProto) -> dict[str, Any]:

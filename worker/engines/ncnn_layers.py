@@ -39,8 +39,11 @@ _SIMPLE = ("Erf", "Mish", "Sigmoid", "Softplus")
 _ACTIVATIONS = ("HardSwish", "LeakyRelu", "Relu")
 
 
-def translate(program: Program, weights: Arrays, shapes: MapShapes, threads: int) -> NcnnGraph:
-    """The program for inputs of these shapes and so many threads, with these weights (by name).
+def translate(
+    program: Program, weights: Arrays, shapes: MapShapes, threads: int, room_bytes: float
+) -> NcnnGraph:
+    """The program for inputs of these shapes, so many threads and a net with so many bytes for its
+    weights, which are given by name.
 
     Raises:
         BadInput: an operator, or a form of it, that is not translated.
@@ -49,7 +52,7 @@ def translate(program: Program, weights: Arrays, shapes: MapShapes, threads: int
     model = checked_model(program)
     try:
         sizes = inferred(model, program, shapes)
-        return Translation(model, weights, sizes, shapes, threads).graph(_OPERATORS)
+        return Translation(model, weights, sizes, shapes).graph(_OPERATORS, threads, room_bytes)
     except Unknown as error:
         raise BadInput(cause=f"ncnn does not take {error}", cure="Use onnxruntime") from None
 
