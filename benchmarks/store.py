@@ -19,7 +19,7 @@ from nats.js import JetStreamContext
 
 from coordinator.devices.children import wait_until
 from coordinator.trust.authority import Authority
-from coordinator.trust.nats_store import BUCKET, KEY
+from protos.rooms import imported
 from protos.trust.identity import keep_identity, now_utc
 
 SERVER = shutil.which("nats-server") or ""
@@ -28,8 +28,15 @@ CONFIGURATION = Path(__file__).parent.parent / "deploy" / "nats" / "nats-server.
 # Those of the configuration.
 _DEVICES = ("pi-1", "pi-2", "pi-3")
 _PORTS = (15_000, 32_000)
+# Where coordinators keep the state; what starts servers needs no package for several of them.
+_BUCKET = "coordinator.several.nats_store:BUCKET"
+_KEY = "coordinator.several.nats_store:KEY"
 
 T = TypeVar("T")
+
+
+def _bucket() -> str:
+    return str(imported(_BUCKET))
 
 
 @dataclass
@@ -91,7 +98,7 @@ class Store:
         """Writes the value of the cluster's state, as anybody could who may."""
 
         async def put(stream: JetStreamContext) -> int:
-            return await (await stream.key_value(BUCKET)).put(KEY, value)
+            return await (await stream.key_value(_bucket())).put(imported(_KEY), value)
 
         return asyncio.run(self._asked(put))
 
@@ -99,7 +106,7 @@ class Store:
         """Which of several servers leads the others in keeping the cluster's state."""
 
         async def name(stream: JetStreamContext) -> str | None:
-            cluster = (await stream.stream_info(f"KV_{BUCKET}")).cluster
+            cluster = (await stream.stream_info(f"KV_{_bucket()}")).cluster
             return None if cluster is None else cluster.leader
 
         leader = asyncio.run(self._asked(name))

@@ -53,7 +53,7 @@ PURE = (
 # The one file that imports or names each optional room.
 REGISTRIES = {
     "coordinator/planning/papers": "coordinator/planning/planners/candidates.py",
-    "coordinator/several": "coordinator/library/sharing.py",
+    "coordinator/several": "coordinator/trust/open_state.py",
     "coordinator/serving/deepstack": "coordinator/serving/app.py",
     "coordinator/serving/frigate": "coordinator/serving/app.py",
     "coordinator/serving/oip": "coordinator/serving/app.py",

@@ -20,9 +20,10 @@ from benchmarks.members import make_members
 from benchmarks.store import Store, free_port, replaced, stored
 from coordinator.devices import children
 from coordinator.trust.authority import Authority
-from coordinator.trust.joining import join, move
+from coordinator.trust.open_state import JOIN, MOVE
 from coordinator.trust.trust import Trust
 from models.catalogue.installed import VARIABLE
+from protos.rooms import imported
 
 HAPROXY = shutil.which("haproxy") or ""
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "haproxy" / "pair.cfg"
@@ -145,7 +146,7 @@ def pair(
         authority = Authority.load(first)
         assert authority is not None
         store = stack.enter_context(stored(folder, servers, authority=authority))
-        move(first, store.url, replace=False)
+        imported(MOVE)(first, store.url, replace=False)
         computing = [_worker(state, pace) for state in states]
         addresses = [f"127.0.0.1:{each.port}" for each in computing]
         enrol = free_port()
@@ -172,7 +173,7 @@ def _joined(first: Path, second: Path, enrol: int) -> None:
     trust.state.close()
     children.wait_until(lambda: _listens(enrol), "nobody enrols coordinators", (), START_S)
     second.mkdir(parents=True, exist_ok=True)
-    asyncio.run(join(second, token))
+    asyncio.run(imported(JOIN)(second, token))
 
 
 def _listens(port: int) -> bool:

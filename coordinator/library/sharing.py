@@ -11,7 +11,7 @@ from pathlib import Path
 from coordinator.devices.announcements import Announcements
 from coordinator.trust.authority import Authority
 from coordinator.trust.cluster_state import ClusterState
-from coordinator.trust.open_state import open_state
+from coordinator.trust.open_state import FOLLOWER, MODEL_STORE, open_state
 from coordinator.trust.trust import Trust, own_name
 from models.catalogue.installed import VARIABLE, Store
 from protos.errors import BadConfiguration
@@ -19,8 +19,6 @@ from protos.rooms import imported
 
 # In the models' folder: the state directory of the coordinator that serves them.
 SERVED_BY = ".coordinator"
-_STORE = "coordinator.several.shared_store:SharedStore"
-_FOLLOWER = "coordinator.several.follower:Follower"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +63,8 @@ def sharing_of(
     if not state.url or trust.certified is None:
         return Sharing()
     own_id = trust.caller.coordinator.partition(" ")[0]
-    store = imported(_STORE)(state, trust.certified.authority.fingerprint, own_id)
-    sharing: Sharing = imported(_FOLLOWER)(store, trust, host, port, announcements)
+    store = imported(MODEL_STORE)(state, trust.certified.authority.fingerprint, own_id)
+    sharing: Sharing = imported(FOLLOWER)(store, trust, host, port, announcements)
     return sharing
 
 
@@ -98,7 +96,7 @@ def open_store(root: Path | None = None, *, to_change: bool = True) -> Store:
         ) from error
     if not state.url or authority is None:
         return alone
-    store: Store = imported(_STORE)(state, authority.fingerprint, own_id, alone.root)
+    store: Store = imported(MODEL_STORE)(state, authority.fingerprint, own_id, alone.root)
     return store
 
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from coordinator.several.borrowing import LendingCoordinator
+from coordinator.several.nats_store import StoreAddress
 from coordinator.trust.cluster_state import Entries
-from coordinator.trust.nats_store import StoreAddress
 from protos.rpc.channels import ELSEWHERE, address_towards, is_loopback
 
 ADDRESS = "address"

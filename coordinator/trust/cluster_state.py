@@ -1,7 +1,7 @@
 """What a cluster is, apart from its authority's key: documents of entries, by name.
 
 One coordinator keeps them in files; several share them in a key-value store
-(`coordinator.trust.replicated`).
+(`coordinator.several.replicated`).
 """
 
 import fcntl

@@ -146,16 +146,15 @@ def move_state(
     imbrex cluster move-state nats://pi-1.local:4222,pi-2.local:4222,pi-3.local:4222
     imbrex cluster move-state files
     """
-    from coordinator.trust.joining import move
-    from coordinator.trust.nats_store import StoreAddress
+    from coordinator.trust.open_state import MOVE
     from protos.daemon.files import alone_in
+    from protos.rooms import imported
 
     settings = _settings(config, state_dir)
     _certified(settings).state.close()
     # A running coordinator would go on with the old place.
     with alone_in(settings.state_dir, "coordinator"):
-        move(settings.state_dir, url, replace=replace)
-    shown = url if url == "files" else StoreAddress(url).without_password
+        shown = imported(MOVE)(settings.state_dir, url, replace=replace)
     where = "in the files of this coordinator" if url == "files" else f"at {shown}"
     terminal.tell({"state": shown}, f"The cluster's state is {where} now.", as_json=as_json)
 

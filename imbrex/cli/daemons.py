@@ -163,10 +163,11 @@ def coordinator(  # noqa: PLR0913, PLR0917 - typer reads the flags from the para
     settings = CoordinatorSettings.load(config, flags)
     log_to_stderr(as_json=settings.log == "json", level=settings.log_level)
     if token:
-        from coordinator.trust.joining import join as join_cluster
+        from coordinator.trust.open_state import JOIN
+        from protos.rooms import imported
 
         with alone_in(settings.state_dir, "coordinator"):
-            asyncio.run(join_cluster(settings.state_dir, token))
+            asyncio.run(imported(JOIN)(settings.state_dir, token))
     if not join_only:
         serve(settings)
 

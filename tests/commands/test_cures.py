@@ -379,6 +379,7 @@ def test_certificates_of_clients_go_with_their_keys(tmp_path: Path) -> None:
         assert start(*ready, *options).code == 0
 
 
+@pytest.mark.needs_room("coordinator/several")
 def test_join_tokens(tmp_path: Path) -> None:
     state, port = tmp_path / "state", free_port()
     works("cluster", "init", "--state-dir", state)

@@ -277,9 +277,9 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def a_held_plan_is_not_divided(self) -> None:
-        for model in self.held.keys() & self.regrouping._lines.keys():
+        for model in self.held:
             assert self.regrouping.status(model, self.now).groups == 1
-            assert self.regrouping._lines[model].work is None
+            assert not [work for work in self.works if self.of[work] == (model,)]
 
     @invariant()
     def places_are_counted(self) -> None:

@@ -21,7 +21,7 @@ from tests.cli.run_cli import Ran, imbrex_forked
 from tests.serving.camera import save_camera
 from tests.serving.in_place import picture
 from tests.serving.processes import wait
-from tests.trust.store import needs_server
+from tests.several.store import needs_server
 
 pytestmark = needs_server
 MODEL = "digits"

@@ -10,17 +10,17 @@ import pytest
 from benchmarks.store import stored
 from coordinator.library.sharing import SERVED_BY, open_store
 from coordinator.several.follower import survey
+from coordinator.several.joining import move
 from coordinator.several.listed import ListedFile, read
+from coordinator.several.replicated import record
 from coordinator.several.shared_store import MARK, SharedStore, files_of
 from coordinator.several.where import own_address, sources
 from coordinator.trust.cluster_state import COORDINATORS, DEFAULTS, MODELS, ClusterState
-from coordinator.trust.joining import move
 from coordinator.trust.open_state import open_state
-from coordinator.trust.replicated import record
 from coordinator.trust.trust import own_name
 from models.catalogue.installed import MODEL_FILE, Store
 from protos.errors import BadConfiguration, BadRequest, NotFound, Unavailable
-from tests.trust.store import needs_server
+from tests.several.store import needs_server
 from tests.trust.support import make_trust
 
 OURS, THEIRS = "f" * 64, "0" * 64

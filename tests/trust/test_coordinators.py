@@ -10,9 +10,9 @@ from benchmarks.store import free_port, stored
 from coordinator.devices import connection
 from coordinator.devices.withheld_list import WithheldList
 from coordinator.serving.common.keys import Keys, Role
+from coordinator.several.joining import join, move
 from coordinator.trust.authority import Authority
 from coordinator.trust.cluster_state import ClusterState
-from coordinator.trust.joining import join, move
 from coordinator.trust.open_state import open_state
 from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration, BadRequest, Infeasible, LostWorker, Unavailable
@@ -33,7 +33,7 @@ from protos.trust.identity import (
 from protos.trust.invitation import Invitation
 from protos.wire.endpoint import Endpoint
 from tests.devices.support import worker_process
-from tests.trust.store import needs_server
+from tests.several.store import needs_server
 from tests.trust.support import (
     HALL,
     KITCHEN,

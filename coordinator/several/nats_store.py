@@ -21,7 +21,7 @@ from nats.js.api import KeyValueConfig
 from nats.js.errors import APIError, BucketNotFoundError, ServiceUnavailableError
 from nats.js.kv import KeyValue
 
-from coordinator.trust.shared_value import MOST_BYTES
+from coordinator.several.shared_value import MOST_BYTES
 from protos.daemon.urls import shown
 from protos.errors import BadConfiguration, BadRequest, PeerViolation
 from protos.rpc.channels import is_loopback

@@ -25,6 +25,8 @@ from nats.errors import TimeoutError as NothingNew
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, ServiceUnavailableError
 from nats.js.kv import KeyValue
 
+from coordinator.several.nats_store import CALL_S, KEY, MEETING_S, StoreAddress, StoreConnection
+from coordinator.several.shared_value import MOST_BYTES, Shared, dumped, parsed
 from coordinator.trust.cluster_state import (
     DOCUMENTS,
     FOLDER,
@@ -34,8 +36,6 @@ from coordinator.trust.cluster_state import (
     changing,
     read_entries,
 )
-from coordinator.trust.nats_store import CALL_S, KEY, MEETING_S, StoreAddress, StoreConnection
-from coordinator.trust.shared_value import MOST_BYTES, Shared, dumped, parsed
 from protos.daemon.files import write_atomically
 from protos.errors import BadRequest, ImbrexError, Infeasible, PeerViolation, Unavailable
 from protos.trust.identity import now_utc
@@ -334,6 +334,16 @@ def address_of(state_dir: Path) -> StoreAddress | None:
     path = state_dir / FOLDER / STATE_FILE
     url = read_entries(path).get(_RECORD, {}).get("url")
     return StoreAddress(str(url)) if url else None
+
+
+def shared_state(state_dir: Path) -> Replicated | None:
+    """The state of the coordinator with this state directory, if that says that it is shared.
+
+    Raises:
+        BadConfiguration: the file that says so is damaged.
+    """
+    address = address_of(state_dir)
+    return Replicated(state_dir, address) if address else None
 
 
 def record(state_dir: Path, url: str) -> None:

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from coordinator.several.nats_store import StoreAddress
+from coordinator.several.shared_value import MOST_BYTES, Shared, dumped, parsed
 from coordinator.trust.cluster_state import COORDINATORS, DEVICES, KEYS
-from coordinator.trust.nats_store import StoreAddress
-from coordinator.trust.shared_value import MOST_BYTES, Shared, dumped, parsed
 from protos.errors import BadRequest, PeerViolation
 from tests.trust.support import KITCHEN
 

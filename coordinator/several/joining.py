@@ -6,6 +6,8 @@ from pathlib import Path
 
 import structlog
 
+from coordinator.several.nats_store import StoreAddress
+from coordinator.several.replicated import Replicated, record
 from coordinator.trust.authority import JOINED_FILE, Authority
 from coordinator.trust.cluster_state import (
     DEFAULTS,
@@ -18,9 +20,7 @@ from coordinator.trust.cluster_state import (
     changing,
     read_entries,
 )
-from coordinator.trust.nats_store import StoreAddress
 from coordinator.trust.open_state import open_state
-from coordinator.trust.replicated import Replicated, record
 from coordinator.trust.trust import Trust, own_name
 from protos.errors import BadConfiguration, ImbrexError
 from protos.rpc.enrolment import enrol_coordinator
@@ -67,8 +67,9 @@ async def join(state_dir: Path, token: str) -> None:
         state.close()
 
 
-def move(state_dir: Path, target: str, *, replace: bool) -> None:
-    """Moves the cluster's state to the store at the URL `target`, or back to `files`.
+def move(state_dir: Path, target: str, *, replace: bool) -> str:
+    """Moves the cluster's state to the store at the URL `target`, or back to `files`; returns the
+    target without passwords.
 
     Raises:
         BadRequest: the target is invalid, or holds a state already, which is not to be replaced.
@@ -96,6 +97,7 @@ def move(state_dir: Path, target: str, *, replace: bool) -> None:
             _to_store(state_dir, address, certified.authority.fingerprint, replace=replace)
     finally:
         state.close()
+    return address.without_password if address else target
 
 
 def _to_files(state_dir: Path, coordinators: int) -> None:

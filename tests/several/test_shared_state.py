@@ -8,20 +8,20 @@ from nats.js.kv import KeyValue
 
 from benchmarks.store import stored
 from coordinator.serving.common.keys import Keys, Role
-from coordinator.trust import replicated
+from coordinator.several import replicated
+from coordinator.several.joining import move
+from coordinator.several.nats_store import StoreAddress
+from coordinator.several.replicated import Replicated, address_of, record
+from coordinator.several.shared_value import MOST_BYTES, Shared, dumped, parsed
 from coordinator.trust.backup import backup, restore
 from coordinator.trust.cluster_state import COORDINATORS, DEVICES, DRAINED, KEYS, ClusterState
-from coordinator.trust.joining import move
-from coordinator.trust.nats_store import StoreAddress
 from coordinator.trust.open_state import open_state
-from coordinator.trust.replicated import Replicated, address_of, record
-from coordinator.trust.shared_value import MOST_BYTES, Shared, dumped, parsed
 from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration, BadRequest, Infeasible, PeerViolation, Unavailable
 from protos.trust.identity import keep_identity, now_utc
 from tests.cli.run_cli import imbrex_forked
 from tests.serving.processes import wait
-from tests.trust.store import alone, needs_server
+from tests.several.store import alone, needs_server
 from tests.trust.support import HALL, KITCHEN, admit, make_trust
 
 
