@@ -13,9 +13,9 @@ from benchmarks.house import counts, names
 # requests calls varies.
 SPREADS = {
     "files_per_request": 0,
-    "functions_per_request": 6,
-    "files_per_halo_request": 1,
-    "functions_per_halo_request": 5,
+    "functions_per_request": 8,
+    "files_per_halo_request": 2,
+    "functions_per_halo_request": 8,
 }
 
 
