@@ -156,7 +156,7 @@ def test_only_registries_import_optional_rooms() -> None:
     assert importers_of_optional_rooms() == expected
 
 
-def test_nothing_imports_the_benchmarks() -> None:
+def test_product_never_imports_the_benchmarks() -> None:
     for file in product():
         assert not any(name.startswith("benchmarks") for name in imports(file)), file
 

@@ -30,7 +30,7 @@ def test_all_is_well() -> None:
         (asked(9), asked(1, wrong=True), ["right"]),
     ],
 )
-def test_what_is_missed_is_named(well: list[Asked], after: list[Asked], missed: list[str]) -> None:
+def test_missed_goals_are_named(well: list[Asked], after: list[Asked], missed: list[str]) -> None:
     assert summary(well, after, 0.0, 0.2)["missed"] == missed
 
 

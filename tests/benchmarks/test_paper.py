@@ -88,7 +88,7 @@ def test_tables() -> None:
 
 
 @pytest.mark.slow
-def test_everything(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_paper_figures_are_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     paper.main(["--json"])
     printed = json.loads(capsys.readouterr().out)
     assert set(printed) == {*paper.ALL, "provenance"}

@@ -26,7 +26,9 @@ def test_pictures_have_the_committed_results() -> None:
         assert path.read_text() == svg, "run `python -m benchmarks.tables`"
 
 
-def test_another_result_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_result_changes_the_pages_that_show_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(tables.RESULTS, tmp_path / "results")
     for module in (readme, tables):
         monkeypatch.setattr(module, "RESULTS", tmp_path / "results")

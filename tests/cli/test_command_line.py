@@ -132,7 +132,7 @@ def test_a_file_that_may_not_be_read_is_named(monkeypatch, capsys) -> None:
     assert "cure:" in told
 
 
-def test_what_is_not_finite_is_null_in_json(capsys) -> None:
+def test_numbers_that_are_not_finite_are_null_in_json(capsys) -> None:
     terminal.print_json({"a": [math.inf, (1.0, math.nan)], "b": {"c": -math.inf}})
     assert json.loads(capsys.readouterr().out) == {"a": [None, [1.0, None]], "b": {"c": None}}
 
@@ -176,7 +176,7 @@ def test_a_demo_of_what_does_not_exist_is_refused_with_a_cure() -> None:
     assert "aofl" in refused("demo", "--strategy", "aolf").err
 
 
-def test_what_does_not_exist_is_refused_with_a_cure(tmp_path) -> None:
+def test_missing_models_files_and_hosts_are_refused_with_a_cure(tmp_path) -> None:
     assert "vgg16" in refused("check", "vgg61").err
     assert "no file" in refused("check", tmp_path / "none.onnx").err
     assert "no file" in refused("infer", tmp_path / "none.png", "--url", NOWHERE).err

@@ -113,7 +113,7 @@ async def test_the_asynchronous_twin_answers_many_at_a_time(tmp_path: Path) -> N
         assert (await client.models())[0].version == "1"
 
 
-async def test_what_fails_says_why(tmp_path: Path) -> None:
+async def test_failed_inference_says_why(tmp_path: Path) -> None:
     async with over(AsyncClient()) as client:
         with pytest.raises(NotFound, match="none"):
             await client.infer("none", picture())
@@ -126,7 +126,7 @@ async def test_what_fails_says_why(tmp_path: Path) -> None:
         assert caught.value.cure
 
 
-async def test_another_version_of_a_coordinator_is_named() -> None:
+async def test_coordinator_of_another_version_is_named() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, json={"devices": [{"id": "x"}]})
 

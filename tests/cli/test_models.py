@@ -77,7 +77,7 @@ def test_a_model_is_added_with_a_precision(store: str, tmp_path: Path) -> None:
     assert "--precision" in wrong.err
 
 
-def test_what_a_file_does_not_say_is_said(store: str, birds: Path) -> None:
+def test_options_add_what_a_file_does_not_say(store: str, birds: Path) -> None:
     labels = birds.with_suffix(".txt")
     labels.write_text("robin\nwren\n\ncrow\njay\n")
     ran = imbrex("models", "add", birds, "--labels", labels, "--pixels", "imagenet", "--json")
@@ -160,7 +160,7 @@ def test_a_network_that_takes_no_picture_is_added_as_tensors(
     assert "--task tensor" in ran.err
 
 
-def test_what_was_assumed_is_confirmed(store: str, tmp_path: Path) -> None:
+def test_assumptions_are_confirmed(store: str, tmp_path: Path) -> None:
     net = NetworkBuilder("yard", seed=2)
     x = net.input("image", (1, 3, 32, 32)).conv("conv", 8, square(3)).relu()
     scores = x.global_average_pool("mean").flatten("flat").gemm("fc", 1000)

@@ -17,7 +17,7 @@ from protos.rpc.channels import is_loopback
 from worker.settings import WorkerSettings
 
 
-def test_nobody_else_reaches_it_unless_somebody_says_so() -> None:
+def test_coordinator_listens_on_loopback_by_default() -> None:
     settings = CoordinatorSettings.load()
     assert is_loopback(settings.host)
     assert is_loopback(host_address(settings, is_guarded=True))
@@ -109,7 +109,7 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path, damage: bytes) -> None:
         CoordinatorSettings.load(file)
 
 
-def test_one_file_serves_both_daemons(tmp_path: Path) -> None:
+def test_settings_file_serves_both_daemons(tmp_path: Path) -> None:
     file = tmp_path / "imbrex.toml"
     file.write_text("[coordinator]\nreplan = 7\n[worker]\nthreads = 2\n")
     assert CoordinatorSettings.load(file).replan == 7.0

@@ -78,14 +78,16 @@ def test_an_infeasible_strategy_says_why(tmp_path: Path) -> None:
     )
 
 
-def test_somebody_elses_planner_that_fails(cluster: Path) -> None:
+def test_failing_planner_of_somebody_else_is_named_beside_others(cluster: Path) -> None:
     broken = "tests.serving.test_choice:broken"
     ran = imbrex("simulate", "lenet5", "--cluster", cluster, "--strategy", f"{broken},lw", "--json")
     assert ran.code == 0
     assert "a fault in it" in ran.json()["strategies"][broken]["reason"]
 
 
-def test_what_cannot_be_simulated(cluster: Path, tmp_path: Path) -> None:
+def test_simulate_refuses_missing_clusters_models_and_devices(
+    cluster: Path, tmp_path: Path
+) -> None:
     without = imbrex("simulate", "lenet5")
     assert without.code == 2
     assert "imbrex status --save" in without.err

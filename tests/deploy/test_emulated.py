@@ -87,7 +87,7 @@ def test_a_model_is_the_same_in_tiles(arm) -> None:
     assert checked["ok"] is True
 
 
-async def test_one_arm_worker_in_a_cluster_of_others(arm, tmp_path) -> None:
+async def test_arm_worker_computes_in_a_cluster_of_x86_workers(arm, tmp_path) -> None:
     folder = arm.shared / "worker"
     pi = WorkerProcess("arm", folder, pace=1.0, within=arm.python(), start_s=STARTS_WITHIN_S)
     others = [WorkerProcess(f"x86-{n}", tmp_path / f"x86-{n}", pace=0.2) for n in range(2)]

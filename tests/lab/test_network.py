@@ -87,7 +87,7 @@ def test_devices_that_are_cut_off_twice_are_mended_twice(built):
 
 @needs_root
 @pytest.mark.parametrize("medium", ["star", "air", "switch"])
-def test_everybody_reaches_everybody(built, medium):
+def test_machines_of_a_network_all_reach_each_other(built, medium):
     network = built(medium)
     places = [network.host, network.device(1), network.device(2)]
     for index, place in enumerate(places):

@@ -158,7 +158,7 @@ def ranked() -> onnx.ModelProto:
     )
 
 
-def test_what_is_ranked_is_judged_by_what_enters_the_ranking() -> None:
+def test_ranked_outputs_are_judged_by_what_enters_the_ranking() -> None:
     assert checked(ranked()).verdict == "ok"
     assert checked(ranked(), fault=by_a_hundredth).verdict == "different"
 

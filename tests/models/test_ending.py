@@ -108,7 +108,7 @@ def test_a_selection_by_other_scores_would_be_seen() -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_picks_otherwise_is_left_as_it_is(fault: str) -> None:
+def test_detector_that_picks_otherwise_is_left_as_it_is(fault: str) -> None:
     assert load_graph(detector(fault), ends=True).ending is None
 
 

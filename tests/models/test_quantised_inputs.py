@@ -54,7 +54,7 @@ class Shifted(Quantised):
 
 
 @pytest.mark.parametrize("wrong", [Truncated(0.019, 117), Shifted(0.019, 117), Quantised(0.0, 0)])
-def test_what_is_not_equal_to_the_bit_is_noticed(wrong: Quantised) -> None:
+def test_quantisation_not_equal_to_the_bit_is_noticed(wrong: Quantised) -> None:
     assert not is_exact(wrong)
 
 

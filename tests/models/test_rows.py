@@ -66,7 +66,7 @@ def test_sampled_values_are_divided_by_heads() -> None:
         made.update(node.outputs)
 
 
-def test_what_needs_all_rows_of_a_layer_is_another_unit() -> None:
+def test_layer_that_needs_all_rows_begins_a_unit() -> None:
     network = divide(load_graph(NETWORKS["deformable"]()))
     starts = {network.graph.nodes[unit.start].name for unit in network.units}
     heads = [node for node in network.graph.nodes if node.op == "GridSample"]

@@ -166,7 +166,7 @@ def sidecars(draw: st.DrawFn) -> Sidecar:
 
 
 @given(sidecars())
-def test_what_is_dumped_is_read_back_equal(sidecar: Sidecar) -> None:
+def test_dumped_sidecar_is_read_back_equal(sidecar: Sidecar) -> None:
     assert parse(dump(sidecar), PATH) == sidecar
 
 

@@ -40,7 +40,7 @@ def test_the_list_is_what_the_maps_mean() -> None:
     np.testing.assert_allclose(found[4:], expected, atol=1e-6)
 
 
-def test_it_answers_with_labelled_boxes() -> None:
+def test_yolov8n_answers_with_labelled_boxes() -> None:
     loaded = catalogue.load("yolov8n")
     assert loaded.sidecar is not None
     assert isinstance(loaded.sidecar.head, YoloBoxes)

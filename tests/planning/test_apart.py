@@ -34,7 +34,7 @@ ISOLATED = tuple(combinations((FIRST, SECOND, THIRD, LAST), 2))
 
 @pytest.mark.parametrize("name", ["halo", "auto"])
 @pytest.mark.parametrize("pairs", [((FIRST, SECOND),), ISOLATED])
-def test_nothing_is_sent_where_nobody_is_reached(
+def test_plans_send_nothing_between_devices_that_are_apart(
     name: str, pairs: tuple[tuple[DeviceId, DeviceId], ...]
 ) -> None:
     some = apart(pis(), *pairs)
@@ -61,7 +61,7 @@ def test_a_plan_that_forgets_it_is_refused_with_both_names() -> None:
     assert THIRD in caught.value.cause
 
 
-def test_who_is_not_in_the_cluster_keeps_nobody_apart() -> None:
+def test_absent_device_keeps_nobody_apart() -> None:
     some = apart(pis(mbps=10), (FIRST, DeviceId("gone")))
     assert some.apart == frozenset()
     assert len(some.mutual) == 4

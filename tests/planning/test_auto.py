@@ -117,7 +117,7 @@ def test_branches_are_not_tried_twice_because_of_barriers(monkeypatch: pytest.Mo
     assert [plan.strategy for plan in tried] == ["ofl", "lw"]
 
 
-def test_what_an_estimate_rules_out_is_not_searched() -> None:
+def test_strategy_that_an_estimate_rules_out_is_not_searched() -> None:
     told = " ".join(auto(real("digits"), pis(4, "star")).notes)
     assert "halo" in told
     assert "Not searched" not in told
@@ -194,7 +194,7 @@ def costlier(some: Cluster, what: str, times: float) -> Cluster:
         for case in product(CHEAPER, ("pi4-gbe", "pi5-gbe"), ("links", "messages", "rates"))
     ],
 )
-def test_what_gets_cheaper_gets_no_slower(name: str, kind: str, what: str) -> None:
+def test_plans_for_cheaper_costs_are_no_slower(name: str, kind: str, what: str) -> None:
     """By more than a hundredth: searches are of limited depth."""
     network, some = real(name), cluster_of(presets.load_kind(kind), 4)
     factors = (0.5, 0.7, 1.0, 1.4, 2.0)
@@ -204,7 +204,7 @@ def test_what_gets_cheaper_gets_no_slower(name: str, kind: str, what: str) -> No
 
 
 @pytest.mark.parametrize(("factor", "count"), [(0.9, 1), (1.1, 2)])
-def test_what_was_measured_of_one_device_decides(factor: float, count: int) -> None:
+def test_measured_time_of_one_device_decides(factor: float, count: int) -> None:
     network, two = real("digits"), pis(2, "switch", NEAR)
     divided = auto(network, two)
     assert len(divided.devices) == 2

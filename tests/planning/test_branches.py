@@ -59,7 +59,7 @@ def test_not_where_sending_takes_longer_than_computing(count: int) -> None:
     assert by_branches(fused(net, some), net, some) is None
 
 
-def test_one_tower_has_no_branches() -> None:
+def test_single_tower_has_no_branches() -> None:
     net, some = network(small(1)), cluster(*[SLOW] * 2)
     assert by_branches(fused(net, some), net, some) is None
 

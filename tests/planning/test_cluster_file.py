@@ -50,7 +50,7 @@ def test_the_file_of_the_design() -> None:
     assert cluster.uplink == first.link
 
 
-def test_everything_optional() -> None:
+def test_optional_keys_are_all_read() -> None:
     cluster = parse_cluster(
         """
         [network]
@@ -241,7 +241,7 @@ def test_odd_names_survive_the_file() -> None:
 LIMITED = GOOD + '[device.limits]\nshapes = ["1x3x640x640"]\ndtypes = ["uint8", "float32"]\n'
 
 
-def test_what_devices_take_survives_the_file() -> None:
+def test_limits_of_devices_survive_the_file() -> None:
     cluster = parse_cluster(LIMITED + '[host.limits]\nnetworks = ["' + "0f" * 32 + '"]\n')
     host, first = cluster.devices[:2]
     assert host.limits == Limits(networks=["0f" * 32])

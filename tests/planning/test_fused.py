@@ -124,7 +124,7 @@ def test_the_host_may_be_slow() -> None:
 
 
 class TestFullyConnected:
-    def test_they_are_divided_where_it_pays(self) -> None:
+    def test_connected_layers_are_divided_where_it_pays(self) -> None:
         """The first over its input where tiles lie, the next over output, the last over input."""
         network = real("vgg16")
         plan = fused(network, STAR)
@@ -152,7 +152,7 @@ class TestFullyConnected:
 
 
 class TestNotes:
-    def test_they_are_sentences_with_numbers(self) -> None:
+    def test_notes_are_sentences_with_numbers(self) -> None:
         plan = fused(real("resnet50"), STAR)
         assert len(plan.notes) >= 3
         for note in plan.notes:
@@ -162,7 +162,7 @@ class TestNotes:
             assert not re.search(r"\d m?s\b", note)
         assert "times as fast" in plan.notes[0]
 
-    def test_one_device_alone_says_so(self) -> None:
+    def test_plan_on_one_device_says_why(self) -> None:
         plan = fused(small(), CLUSTERS["far"])
         assert len(plan.devices) == 1
         assert "because" in plan.notes[0]

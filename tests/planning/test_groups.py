@@ -59,7 +59,7 @@ def test_in_a_larger_crowd_one_waits_longer(count: int, one: float, other: float
     assert group.response_s(min(one, other)) <= group.response_s(max(one, other))
 
 
-def test_what_all_groups_share_bounds_them_all() -> None:
+def test_shared_wire_bounds_all_groups() -> None:
     assert alike(4, 1.0, 1.0, shared_s=0.5).capacity_per_s == 2.0
 
 

@@ -161,7 +161,7 @@ def test_a_longer_block_leaves_the_rows_of_a_connected_layer_in_place() -> None:
     assert len(before.devices) > 1
 
 
-def test_one_device_needs_no_halo() -> None:
+def test_plan_on_one_device_has_no_halo() -> None:
     network = real("digits")
     plan = halo(network, pis(1))
     assert plan.traffic.halo == 0

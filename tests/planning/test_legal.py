@@ -53,7 +53,7 @@ def rejected(plan: Plan, match: str, some: Cluster = SOME) -> IllegalPlan:
     return caught.value
 
 
-def test_what_planners_make_is_legal() -> None:
+def test_planners_plan_is_legal() -> None:
     check_plan(legal(), small(), SOME)
 
 
@@ -174,7 +174,7 @@ def exchanged(plan: Plan, index: int, exchange: str) -> Plan:
     return replace(plan, blocks=tuple(blocks))
 
 
-def test_what_exchanges_nothing_has_everything() -> None:
+def test_block_that_exchanges_nothing_has_all_its_inputs() -> None:
     plan = strategy("single")(small(), SOME)
     (whole,) = plan.blocks
     (tile,) = whole.tiles

@@ -52,7 +52,7 @@ def test_the_fastest_one_computes_everything(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_it_serves_alone_where_no_other_device_is_left(name: str) -> None:
+def test_limited_device_serves_alone_where_no_other_is_left(name: str) -> None:
     assert propose(STRATEGIES[name], small(), beside(1.0)).devices == ("d0",)
 
 
@@ -99,7 +99,7 @@ def test_a_plan_that_gives_it_a_tile_is_illegal() -> None:
         check_plan(whole, small(), limited(some, index, OTHER))
 
 
-def test_it_is_a_group_of_its_own() -> None:
+def test_limited_device_is_a_group_of_its_own() -> None:
     assert counts(4, 1) == [1, 2, 3, 5]
     assert counts(0, 1) == [1]
     assert counts(0, 2) == [1, 2]
@@ -112,7 +112,7 @@ def test_it_is_a_group_of_its_own() -> None:
         assert sum(map(len, groups)) == 5
 
 
-def test_what_is_taken() -> None:
+def test_limits_say_which_networks_are_taken() -> None:
     whole = NetworkKey.of(small().graph)
     assert whole == ("", {"1x3x32x32"}, {"float32"})
     assert Limits().take(*whole)

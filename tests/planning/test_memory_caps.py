@@ -54,7 +54,7 @@ def test_halo_and_auto_leave_out_what_they_would_overfill() -> None:
     check_plan(strategy("auto")(network, some), network, some)
 
 
-def test_what_fits_nowhere_whole_is_divided() -> None:
+def test_layer_that_fits_nowhere_whole_is_divided() -> None:
     """VGG-16's first fully connected layer is 411 MB, a third of it is 137 MB."""
     network, some = real("vgg16"), capped(520, 520, 520)
     plan = fused(network, some)

@@ -42,7 +42,7 @@ def test_paths_that_lead_nowhere(path: str) -> None:
         strategy(path)
 
 
-def test_what_is_no_function() -> None:
+def test_strategy_that_is_no_function_is_refused() -> None:
     with pytest.raises(BadRequest, match="not a function"):
         strategy("coordinator.plans.named:ENTRY_POINTS")
 

@@ -148,7 +148,7 @@ def test_a_loss_among_peers_restarts_from_the_latest_boxes_that_survive() -> Non
     ]
 
 
-def test_what_a_device_computed_is_not_asked_of_its_next_life() -> None:
+def test_outputs_of_a_device_are_not_asked_of_its_next_life() -> None:
     state = midway()
     state.step(Lost(A))
     state.step(Joined(A))

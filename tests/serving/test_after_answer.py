@@ -90,7 +90,7 @@ async def test_an_answer_is_learnt_from_when_it_has_been_read(real: Real) -> Non
 
 
 @pytest.mark.needs_room("coordinator/serving/oip")
-async def test_who_asks_for_counts_gets_those_of_all_answers(
+async def test_counts_include_all_answers_when_asked_for(
     real: Real, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(after_answer, "SETTLE_AFTER_S", 60.0)

@@ -61,7 +61,7 @@ def test_requests_are_counted_in_columns(file: Path) -> None:
     assert sums(day, NOON - 86_400) == (0, 0)
 
 
-def test_it_survives_a_restart_also_within_a_minute(file: Path) -> None:
+def test_last_day_survives_a_restart_within_a_minute(file: Path) -> None:
     day = filled(file)
     day.add(NOON + 1, 0.5, answered=True)
     day.close()

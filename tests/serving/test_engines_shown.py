@@ -102,7 +102,7 @@ async def test_metrics(http: httpx.AsyncClient, mixed: InPlace) -> None:
     assert programs == {"ncnn": 7, "openvino": 1, "onnxruntime": 2}
 
 
-async def test_what_the_page_is_told(app: FastAPI, mixed: InPlace) -> None:
+async def test_page_is_told_engines_and_speedups(app: FastAPI, mixed: InPlace) -> None:
     found = app.state.page.state()["devices"]
     assert [(each["engine"], each["speedup"]) for each in found] == [
         ("openvino", 1.86),

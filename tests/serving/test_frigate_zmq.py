@@ -177,7 +177,7 @@ def test_two_detectors_and_a_worker_that_is_killed(
         (b"{}", b"", b"", b""),
     ],
 )
-def test_what_is_no_message_gets_zeros_and_the_service_goes_on(
+def test_malformed_message_gets_zeros_and_the_service_goes_on(
     detector: Detector, frames: tuple[bytes, ...]
 ) -> None:
     assert detector.raw(*frames) == messages.NOTHING
@@ -200,7 +200,7 @@ async def test_of_a_message_with_many_parts_a_few_are_kept() -> None:
         context.destroy(linger=0)
 
 
-async def test_what_a_detector_no_longer_waits_for_is_cancelled() -> None:
+async def test_request_that_its_detector_gave_up_is_cancelled() -> None:
     context: zmq.asyncio.Context = zmq.asyncio.Context()
     router = context.socket(zmq.ROUTER)
     address = f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}"

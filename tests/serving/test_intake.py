@@ -69,7 +69,7 @@ class Clock:
         return self.now
 
 
-async def test_one_caller_has_half_of_the_room() -> None:
+async def test_caller_has_at_most_half_of_the_room() -> None:
     memory = BodyMemory(100, 8, FLOOR, wait_s=0.0)
     for size in (30, 20):
         await memory.reserve("greedy", size)
@@ -87,7 +87,7 @@ async def test_one_caller_has_half_of_the_room() -> None:
         await small.reserve("greedy", 1)
 
 
-async def test_who_finds_no_room_waits_for_it() -> None:
+async def test_body_without_room_waits_for_it() -> None:
     memory = BodyMemory(100, 8, FLOOR, wait_s=30.0)
     first = await memory.reserve("a", 50)
     await memory.reserve("b", 50)

@@ -147,7 +147,7 @@ def test_the_page_and_the_statistics(service: Service) -> None:
     assert "the model's answer has NaN" in told
 
 
-def test_what_a_head_understands_is_answered(service: Service) -> None:
+def test_infinities_that_a_head_understands_are_answered(service: Service) -> None:
     url = f"{service.url}/v1/models/minus/infer"
     answer = httpx.post(url, content=picture(), timeout=60).json()
     assert {each["label"] for each in answer["predictions"][:2]} == {"bee", "cat"}

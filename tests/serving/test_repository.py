@@ -76,7 +76,7 @@ def test_labels_and_the_file_that_is_named(tmp_path: Path) -> None:
         ("#" * (1 << 21), "longer than"),
     ],
 )
-def test_one_bad_model_hides_no_other(tmp_path: Path, config: str, problem: str) -> None:
+def test_bad_model_hides_no_other(tmp_path: Path, config: str, problem: str) -> None:
     (make(tmp_path, config, 1) / "good" / "1").mkdir(parents=True)
     (tmp_path / "good" / "1" / "model.onnx").write_bytes(b"onnx")
     names = Names((), tmp_path)

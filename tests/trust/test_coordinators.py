@@ -246,7 +246,7 @@ def _id(state_dir):
 
 @needs_server
 @pytest.mark.needs_room("coordinator/several")
-async def test_it_answers_without_the_store_and_refuses_changes(first, tmp_path):
+async def test_coordinator_without_the_store_answers_and_refuses_changes(first, tmp_path):
     feeds, whole = question(MODEL)
     with stored(tmp_path, 3) as store:
         await asyncio.to_thread(move, first, store.url, replace=False)
@@ -307,7 +307,7 @@ async def test_tokens_are_good_for_one_kind_and_once(first, tmp_path):
             certified.state.close()
 
 
-async def test_whoever_keeps_the_state_in_files_invites_no_coordinator(first):
+async def test_coordinator_with_state_in_files_invites_no_other(first):
     assert isinstance(open_state(first), ClusterState)
     certified = Trust.load(first).certified
     secret = certified.invite("", coordinator=True).secret

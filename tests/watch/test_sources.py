@@ -114,7 +114,7 @@ def test_a_folder_that_is_not_there_and_a_picture_that_went(tmp_path: Path) -> N
             gone.read()
 
 
-def test_what_is_neither_folder_nor_stream_is_refused(tmp_path: Path) -> None:
+def test_source_that_is_neither_folder_nor_stream_is_refused(tmp_path: Path) -> None:
     (tmp_path / "one.jpg").write_bytes(jpeg(1))
     with pytest.raises(BadRequest, match="is a file"):
         source_of(str(tmp_path / "one.jpg"), existing=False)

@@ -121,7 +121,7 @@ def test_ctrl_c_ends_it_with_what_was_done(service: Service, tmp_path: Path) -> 
         ((".", "--mqtt", "mqtt://127.0.0.1:1"), "no MQTT broker"),
     ],
 )
-def test_what_cannot_be_watched_fails_with_cause_and_cure(
+def test_unwatchable_source_fails_with_cause_and_cure(
     arguments: tuple[str, ...], code: str
 ) -> None:
     ran = imbrex_forked("watch", *arguments, "--url", "http://127.0.0.1:1")

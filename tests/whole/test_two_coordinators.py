@@ -110,7 +110,7 @@ async def test_alone_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 assert hall.device_statuses()[0].shared_with == ()
 
 
-def test_who_has_not_greeted_lately_is_gone() -> None:
+def test_coordinator_that_has_not_greeted_lately_is_gone() -> None:
     hosts = Hosts()
     assert hosts.greeted("a hall", "1", 0.0) == []
     assert hosts.greeted("b attic", "2", 1.0) == ["a hall"]

@@ -120,7 +120,7 @@ def test_odd_files_are_not_believed(pi, tmp_path, damage) -> None:
     assert found.memory_available_bytes == 0
 
 
-def test_this_machine(tmp_path) -> None:
+def test_condition_of_this_machine_is_plausible(tmp_path) -> None:
     """Whatever it is: nothing fails, and the drivers' answers are plausible."""
     found = LocalMachine().condition(tmp_path, announced=False)
     assert found.clock_s > 1.7e9

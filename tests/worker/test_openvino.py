@@ -128,7 +128,7 @@ def test_the_cache_has_a_cap(tmp_path, monkeypatch):
         assert sum(file.stat().st_size for file in cached(tmp_path)) <= 40_000
 
 
-def test_nothing_is_left_beside_the_cache(tmp_path):
+def test_openvino_leaves_nothing_beside_the_cache(tmp_path):
     made = engine(tmp_path)
     given(made, tmp_path)
     assert [path.name for path in Path(made._place.folder).glob(".*")] == []

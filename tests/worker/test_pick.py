@@ -203,7 +203,7 @@ async def test_only_an_engine_picked_for_its_speed_loses_what_it_computes_more_s
         engine.close()
 
 
-async def test_another_version_or_engine_is_tried_again(tmp_path, monkeypatch, fastest):
+async def test_new_version_or_engine_is_tried_again(tmp_path, monkeypatch, fastest):
     found(monkeypatch, good=BETTER)
     await picked(fastest(good="1"), tmp_path, 1)
     assert fastest(good="2").wants("") == AUTO
