@@ -188,7 +188,7 @@ async def test_a_process_that_dies_says_nothing_and_comes_back(arbiter: Arbiter)
     assert not (await arbiter.judge(case())).is_wrong(PLAIN)
 
 
-async def test_without_work_there_is_no_process(
+async def test_arbiter_without_work_has_no_process(
     arbiter: Arbiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "IDLE_S", 0.01)

@@ -69,7 +69,7 @@ def test_a_cell_that_a_row_lacks_is_empty() -> None:
     assert tables.markdown(rows[1:]) == "|  |  |\n|---|---|\n| a | 2.346 |\n| b | yes |"
 
 
-def test_only_what_is_between_the_marks_is_replaced() -> None:
+def test_text_between_the_marks_alone_is_replaced() -> None:
     page = f"before\n{tables.BEGIN}\nold\n{tables.END}\nafter\n"
     expected = f"before\n{tables.BEGIN}\nnew\n{tables.END}\nafter\n"
     assert tables.between_marks(page, "new") == expected

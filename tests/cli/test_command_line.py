@@ -42,7 +42,7 @@ def test_demo_is_listed_and_has_help() -> None:
     assert "\n  imbrex demo" in imbrex("demo", "--help").out
 
 
-def test_the_list_of_commands() -> None:
+def test_help_lists_all_commands() -> None:
     ran = imbrex("--help")
     assert ran.code == 0
     listed = ran.out.partition("Commands:")[2]
@@ -58,7 +58,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert not heavy & set(ran.stdout.split())
 
 
-def test_the_version() -> None:
+def test_version_is_printed() -> None:
     assert imbrex("--version").out.startswith("imbrex 0.")
 
 
@@ -102,7 +102,7 @@ def test_the_version() -> None:
     ],
     ids=" ".join,
 )
-def test_wrong_usage_is_two(arguments: list[str]) -> None:
+def test_exit_code_of_wrong_usage_is_two(arguments: list[str]) -> None:
     ran = imbrex(*arguments)
     assert ran.code == 2
     assert "Usage: imbrex" in ran.err

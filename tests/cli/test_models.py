@@ -89,9 +89,7 @@ def test_options_add_what_a_file_does_not_say(store: str, birds: Path) -> None:
     assert sidecar.input.std == (0.229, 0.224, 0.225)
 
 
-def test_without_a_terminal_everything_that_is_missing_is_named_at_once(
-    store: str, birds: Path
-) -> None:
+def test_missing_options_are_all_named_without_a_terminal(store: str, birds: Path) -> None:
     ran = refused("models", "add", birds, "--task", "classification")
     assert "--labels, --pixels" in ran.err
     assert "--task tensor" in ran.err
@@ -197,7 +195,7 @@ def test_boxes_of_unknown_form_are_refused_before_labels_are_asked_for(
     assert "--task tensor" in ran.err
 
 
-def test_on_a_terminal_it_is_asked(store: str, birds: Path) -> None:
+def test_missing_options_are_asked_for_on_a_terminal(store: str, birds: Path) -> None:
     here, there = pty.openpty()
     asking = subprocess.Popen(
         [sys.executable, "-m", "imbrex", "models", "add", str(birds), "--json"],
@@ -234,7 +232,7 @@ def test_on_a_terminal_it_is_asked(store: str, birds: Path) -> None:
         (Said(licence=" ", labels="a,b,c,d", pixels="unit"), "key 'licence' of sidecar is ' '"),
     ],
 )
-def test_what_cannot_be_added_is_refused_and_leaves_nothing(
+def test_model_that_cannot_be_added_leaves_nothing(
     store: str, birds: Path, said: Said, told: str
 ) -> None:
     with pytest.raises(BadRequest, match=told) as caught:

@@ -77,7 +77,7 @@ def test_quantising_ends_with_its_gain_and_loss(store: str, pictures: Path) -> N
 
 
 @pytest.mark.parametrize("where", [pytest.param("pictures", marks=pytest.mark.slow), "labels"])
-def test_where_the_objects_are_known_the_map_of_both_is_told(
+def test_map_of_both_models_is_told_where_the_objects_are_known(
     store: str, pictures: Path, where: str
 ) -> None:
     folder = pictures.parent / where

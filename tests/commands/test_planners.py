@@ -52,7 +52,7 @@ def test_example_planner_is_short() -> None:
 
 
 @pytest.mark.parametrize("model", ["digits", "lenet5", "alexnet", "resnet50"])
-def test_its_plans_are_legal(planner, model: str) -> None:
+def test_plans_of_the_example_are_legal(planner, model: str) -> None:
     network, cluster = network_of(model), parse_cluster(CLUSTER)
     plan = propose(planner, network, cluster)
     assert plan.strategy == "strips"

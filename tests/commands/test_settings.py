@@ -41,7 +41,7 @@ def test_off_in_a_file_and_in_the_environment(
 
 
 @pytest.mark.parametrize("given", ["never", "-1", "nan"])
-def test_other_words_are_refused(given: str) -> None:
+def test_unknown_words_for_replan_are_refused(given: str) -> None:
     with pytest.raises(BadConfiguration, match="replan"):
         CoordinatorSettings.load(flags={"replan": given})
 
@@ -116,7 +116,7 @@ def test_settings_file_serves_both_daemons(tmp_path: Path) -> None:
     assert WorkerSettings.load(file, environ={}).threads == 2
 
 
-def test_only_what_was_said_is_a_setting() -> None:
+def test_flags_that_were_given_alone_are_settings() -> None:
     told = {"config": Path("x"), "host": None, "workers": ["a:1"], "models": [], "port": 0}
     assert said(told | {"mdns": False}) == {"workers": ("a:1",), "port": 0, "mdns": False}
 

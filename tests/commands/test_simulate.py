@@ -34,7 +34,7 @@ def cluster(tmp_path: Path) -> Path:
     return file
 
 
-def test_all_strategies_side_by_side(cluster: Path, tmp_path: Path) -> None:
+def test_strategies_are_simulated_side_by_side(cluster: Path, tmp_path: Path) -> None:
     drawn = tmp_path / "speedup.svg"
     ran = imbrex("simulate", "lenet5", "--cluster", cluster, "--json", "--plot", drawn)
     assert ran.code == 0, ran.err
@@ -107,7 +107,7 @@ def test_numbers_that_are_none(text: str) -> None:
         ranges.counts(text)
 
 
-def test_lists() -> None:
+def test_lists_and_ranges_of_options_are_read() -> None:
     assert ranges.counts("4,1..2, 2") == [1, 2, 4]
     assert ranges.listed("lw, aofl,lw") == ["lw", "aofl"]
     with pytest.raises(ValueError, match="empty"):

@@ -63,7 +63,7 @@ def test_meaningless_observations_are_ignored() -> None:
     assert correction.observed(1.0, 0.0, 0.0) is correction
 
 
-def test_bounds() -> None:
+def test_corrections_are_bounded() -> None:
     assert after([1e9] * 200).factor == pytest.approx(20.0)
     assert after([1e-9] * 200).factor == pytest.approx(0.05)
 
@@ -76,7 +76,7 @@ def test_devices_are_apart() -> None:
     assert both.observed("a", 0.0, 1.0, 3.0) is both
 
 
-def test_corrected_costs() -> None:
+def test_corrected_costs_are_multiplied_by_the_factor() -> None:
     work = NodeWork("convolution", 10**9, 1, 1, 1, taps=9)
     costs = CorrectedCosts(RateCosts(1.0, run_s=0.1), 2.0)
     assert costs.block_s([work]) == pytest.approx(2.2)

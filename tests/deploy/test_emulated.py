@@ -207,7 +207,7 @@ def test_all_engines_compute_the_same(engines) -> None:
         assert difference <= 1e-4 * np.abs(first).max()
 
 
-def test_the_core_of_the_suite(arm) -> None:
+def test_core_of_the_suite_passes_on_arm(arm) -> None:
     suite = arm.shared / "suite"
     shutil.copytree(ROOT / "tests", suite / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", suite)

@@ -229,7 +229,7 @@ def test_a_watch_has_the_new_version_and_the_key_that_it_is_given(home) -> None:
     assert changes(home.play("playbook.yml")) == UNCHANGED
 
 
-def test_the_rest_stays_as_it_is_where_one_worker_goes_back(home) -> None:
+def test_failed_update_of_one_worker_leaves_the_rest_as_it_was(home) -> None:
     file, *replaced = BROKEN["kitchen"]
     broken = changed(home.folder / "worse", "99.1", {file: replaced})
     said = home.fail("playbook.yml", "-e", f"imbrex_wheel={broken}")

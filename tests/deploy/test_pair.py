@@ -195,7 +195,7 @@ def test_second_coordinator_is_added_and_a_second_run_finds_nothing_to_do(home) 
     whole(home)
 
 
-def test_both_know_the_same_cluster_which_three_devices_keep(home) -> None:
+def test_coordinators_know_the_same_cluster_which_three_devices_keep(home) -> None:
     for name in COORDINATORS:
         assert members(home, name) == {"host", *COMPUTING}
         assert members(home, name, "coordinators") == set(COORDINATORS)

@@ -49,7 +49,7 @@ def test_unit_starts_what_the_command_line_offers(daemon: str) -> None:
 
 
 @daemons
-def test_its_environment_names_settings(daemon: str) -> None:
+def test_environment_of_a_unit_names_settings(daemon: str) -> None:
     variables = dict(line.split("=", 1) for line in unit(daemon)["Environment"])
     prefix = f"IMBREX_{daemon.upper()}_"
     ours = {key.removeprefix(prefix).lower() for key in variables if key.startswith(prefix)}

@@ -62,7 +62,7 @@ def no_network(*_args, **_kwargs):
     raise OSError(101, "Network is unreachable")
 
 
-async def test_without_multicast_it_says_what_to_do(monkeypatch):
+async def test_discovery_without_multicast_says_what_to_do(monkeypatch):
     monkeypatch.setattr(discovery, "AsyncZeroconf", no_network)
     with capture_logs() as logs:
         listening = Discovery("x", [LOOPBACK], lambda _address: None)

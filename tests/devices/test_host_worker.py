@@ -179,7 +179,7 @@ def test_host_worker_listens_where_others_reach_the_machine(monkeypatch, given, 
     assert module.host_address(settings, is_guarded=guarded) == expected
 
 
-def test_without_a_network_it_listens_here(monkeypatch):
+def test_host_worker_without_a_network_listens_on_loopback(monkeypatch):
     def unreachable(*_):
         raise OSError(101, "Network is unreachable")
 

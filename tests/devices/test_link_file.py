@@ -16,7 +16,7 @@ from tests.whole.cluster import coordinator
 A, B = DeviceId("a1"), DeviceId("b2")
 
 
-def test_there_and_back(tmp_path) -> None:
+def test_saved_links_are_loaded_again(tmp_path) -> None:
     links = {A: Link(1.2e7, 0.001, 0.002), B: Link(1e9)}
     save_links(tmp_path, links)
     assert load_links(tmp_path) == links

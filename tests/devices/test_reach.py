@@ -23,7 +23,7 @@ class Gone(Device):
         raise LostWorker(cause="it has gone", cure="Wait")
 
 
-async def test_many_that_come_one_after_another_ask_about_each_pair_once():
+async def test_devices_that_join_one_by_one_ask_about_each_pair_once():
     asking, devices = Reach(), {}
     for number in range(12):
         devices[f"d{number}"] = Device(f"at-{number}")

@@ -18,7 +18,7 @@ def state_of(withheld: Withheld, device: DeviceId, now: float = 0.0) -> str:
     return apart.state if apart else ""
 
 
-def test_from_draining_to_drained_and_back() -> None:
+def test_draining_device_is_drained_and_resumed() -> None:
     withheld = Withheld({})
     assert withheld.drain(A, "pi-1")
     assert not withheld.drain(A, "pi-1")

@@ -114,14 +114,14 @@ SHOWN: Mapping[str, Callable[[], str] | None] = {
 }
 
 
-def test_there_are_blocks() -> None:
+def test_documentation_has_blocks_on_its_main_pages() -> None:
     assert len(BLOCKS) > 20
     assert any(block.needs for block in BLOCKS)
     assert {"README.md", "docs/start.md", "docs/own-model.md"} <= {block.page for block in BLOCKS}
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
-def test_every_command_is_one(block: Block) -> None:
+def test_commands_of_the_documentation_exist(block: Block) -> None:
     for words in block.commands():
         program = Path(words[0]).name
         if program == "imbrex":
@@ -157,9 +157,9 @@ def parsed(words: list[str]) -> None:
 def test_a_wrong_flag_would_be_noticed() -> None:
     block = Block("page", 1, "", "imbrex infer sheet.png --sav answer.png\n")
     with pytest.raises(Exception, match="sav"):
-        test_every_command_is_one(block)
+        test_commands_of_the_documentation_exist(block)
     with pytest.raises(AssertionError, match="needs"):
-        test_every_command_is_one(Block("page", 1, "", "apt install imbrex\n"))
+        test_commands_of_the_documentation_exist(Block("page", 1, "", "apt install imbrex\n"))
 
 
 @pytest.mark.parametrize("block", written(), ids=str)

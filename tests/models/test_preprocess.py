@@ -126,7 +126,7 @@ def test_damage_is_refused_or_decoded_and_never_anything_else(
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_refused(data: bytes) -> None:
+def test_bytes_that_are_no_picture_are_refused(data: bytes) -> None:
     with pytest.raises(BadImage):
         decode_image(data)
 

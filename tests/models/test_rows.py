@@ -39,7 +39,7 @@ def test_nearly_all_is_split(name: str) -> None:
     assert split_share(divide(load_graph(NETWORKS[name]()))) >= 0.99
 
 
-def test_where_rows_lie() -> None:
+def test_axis_of_rows_is_found_in_every_tensor() -> None:
     graph = load_graph(yolo_attention())
     softmax = next(node for node in graph.nodes if node.op == "Softmax")
     places = [node.inputs[0] for node in graph.nodes if node.op == "Reshape"]

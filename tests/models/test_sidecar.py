@@ -171,7 +171,7 @@ def test_dumped_sidecar_is_read_back_equal(sidecar: Sidecar) -> None:
 
 
 @given(st.text() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
-def test_any_other_text_is_refused_and_never_breaks_the_reader(text: str) -> None:
+def test_text_that_is_no_sidecar_is_refused(text: str) -> None:
     with pytest.raises(SidecarError):
         parse(text, PATH)
 

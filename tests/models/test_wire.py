@@ -152,7 +152,7 @@ def test_eight_bits_are_off_by_half_a_step(array: np.ndarray) -> None:
     assert np.all((zeros >= 0) & (zeros <= 255))
 
 
-def test_the_same_network_by_every_wire() -> None:
+def test_wired_networks_are_made_once_with_equal_units() -> None:
     exact = network()
     half = exact.wired("fp16")
     assert exact.wired("fp16") is half

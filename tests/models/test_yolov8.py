@@ -28,7 +28,7 @@ def decoded(raw: np.ndarray, stride: int) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([(low + high) / 2, high - low]) * stride, flat[64:]
 
 
-def test_the_list_is_what_the_maps_mean() -> None:
+def test_list_of_boxes_is_what_the_maps_mean() -> None:
     raw = WholeModel(yolov8n_maps(SIDE).complete()).run({"image": IMAGE})
     found = WholeModel(yolov8n(SIDE).complete()).run({"image": IMAGE})["output0"][0]
     parts = [decoded(raw[f"head{k}"], 2**k) for k in (3, 4, 5)]

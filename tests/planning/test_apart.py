@@ -43,7 +43,7 @@ def test_plans_send_nothing_between_devices_that_are_apart(
     assert plan.predicted_latency_s == pytest.approx(simulate(plan, NETWORK, some).latency_s)
 
 
-def test_the_others_go_on_exchanging() -> None:
+def test_devices_that_reach_each_other_go_on_exchanging() -> None:
     some = apart(pis(mbps=10), (FIRST, SECOND), (FIRST, THIRD), (FIRST, LAST))
     assert [device.id for device in some.mutual] == [SECOND, THIRD, LAST]
     plan = strategy("halo")(NETWORK, some)

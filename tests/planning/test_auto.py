@@ -59,7 +59,7 @@ def never_slower(network: Network, some: Cluster) -> None:
         for case in product(MEDIA, (1, 2, 5))
     ],
 )
-def test_never_slower_than_one_device(medium: Medium, count: int) -> None:
+def test_auto_is_never_slower_than_one_device(medium: Medium, count: int) -> None:
     never_slower(small(), pis(count, medium))
     never_slower(small(), pis(count, medium, Link(1e4, message_s=0.1)))
     never_slower(real("digits"), pis(count, medium))
@@ -78,7 +78,7 @@ def test_more_devices_are_not_slower_than_four(count: int) -> None:
 @pytest.mark.parametrize("kind", presets.names())
 @pytest.mark.parametrize("count", range(1, 9))
 @pytest.mark.parametrize("name", names())
-def test_never_slower_over_the_catalogue(name: str, count: int, kind: str) -> None:
+def test_auto_is_never_slower_over_the_catalogue(name: str, count: int, kind: str) -> None:
     never_slower(real(name), cluster_of(presets.load_kind(kind), count))
 
 

@@ -152,7 +152,7 @@ def test_devices_that_cost_more_than_they_help_are_left_out() -> None:
     assert {each.device for each in plan.unused} == {"d1", "d2"}
 
 
-def test_memory_caps() -> None:
+def test_kcut_keeps_to_memory_caps() -> None:
     net = builder.NetworkBuilder("dense", seed=2)
     x = net.input("image", (1, 1024)).gemm("fc1", 8192).relu().gemm("fc2", 1024)
     network = network_of(net.model(x))

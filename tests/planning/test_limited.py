@@ -34,7 +34,7 @@ def beside(rate: float, *others: float, limits: Limits = ANY) -> Cluster:
 
 
 @pytest.mark.parametrize("name", DIVIDING)
-def test_no_strategy_divides_a_network_over_it(name: str) -> None:
+def test_limited_device_gets_no_part_of_a_divided_network(name: str) -> None:
     plan = propose(STRATEGIES[name], small(), beside(9.0, 0.01, 0.01, 0.01))
     assert plan.devices
     assert "d0" not in plan.devices
@@ -43,7 +43,7 @@ def test_no_strategy_divides_a_network_over_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["single", "auto"])
-def test_the_fastest_one_computes_everything(name: str) -> None:
+def test_fastest_limited_device_computes_everything(name: str) -> None:
     plan = propose(STRATEGIES[name], small(), beside(9.0, 0.01, 0.01))
     assert (plan.devices, plan.strategy, plan.baseline_device) == (("d0",), name, "d0")
     assert {each.device for each in plan.unused} == {"d1", "d2"}

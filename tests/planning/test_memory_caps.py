@@ -75,7 +75,7 @@ def test_room_for_nobody_names_the_layer_and_the_numbers() -> None:
     assert "together 164 MB" in cause
 
 
-def test_without_caps_nothing_changes() -> None:
+def test_plan_within_ample_caps_is_the_one_without() -> None:
     network = real("vgg16-conv")
     plenty = replace(capped(4000, 4000, 4000))
     free = Cluster(cluster(2.0, 2.0, 2.0).devices, uplink=PERSISTENT)

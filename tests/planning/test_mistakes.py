@@ -117,7 +117,7 @@ def test_a_module_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert f"({file}, line {line})" in caught.value.cause
 
 
-def test_on_the_command_line(tmp_path: Path) -> None:
+def test_mistake_of_a_planner_is_named_on_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "two.toml"
     file.write_text(f"[network]\nmbps = 100.0\n{DEVICE}")
     name = "tests.planning.test_mistakes:nothing"

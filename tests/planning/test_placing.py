@@ -167,7 +167,7 @@ def test_a_layer_that_cannot_be_sliced_is_named() -> None:
         propose(STRATEGIES["ofl"], one, capped(*[BASE_MB + 10] * 3))
 
 
-def test_too_little_for_programs_says_what_one_device_lacks() -> None:
+def test_memory_too_small_for_programs_says_what_one_device_lacks() -> None:
     with pytest.raises(TooLittleMemory, match=r"d\d would need .* MB are missing"):
         propose(STRATEGIES["ofl"], network(), capped(BASE_MB + 52, BASE_MB + 52))
 

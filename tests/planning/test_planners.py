@@ -133,7 +133,7 @@ def test_unsplit_layers_go_to_the_host_if_it_is_no_slower() -> None:
     assert strategy("ofl")(real("vgg16"), faster).blocks[-1].devices == ("d1",)
 
 
-def test_on_slow_links_nothing_is_split_and_the_plan_says_why() -> None:
+def test_plan_for_slow_links_splits_nothing_and_says_why() -> None:
     plan = strategy("aofl")(real("resnet50"), CLUSTERS["far"])
     assert len(plan.devices) == 1
     assert any("splitting does not pay" in note for note in plan.notes)

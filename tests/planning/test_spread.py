@@ -60,7 +60,7 @@ def test_a_device_alone_computes_nearly_as_fast_as_its_cores_together() -> None:
     assert apart.predicted_latency_s < 0.5 * simulate(undivided, small(), quarter).latency_s
 
 
-def test_where_memory_is_short_less_is_divided() -> None:
+def test_spread_divides_less_where_memory_is_short() -> None:
     roomy = at_once(cluster(1e-3, host=False), 4)
     tight = replace(roomy, devices=(replace(roomy.devices[0], memory_bytes=200_000_000),))
     plans = [propose(strategy("single"), small(), each) for each in (roomy, tight)]

@@ -13,7 +13,7 @@ from protos.errors import BadRequest, NotFound
 from tests.planning.support import CLUSTERS, small
 
 
-def test_ours() -> None:
+def test_built_in_strategies_are_callable() -> None:
     assert {"single", "lw", "aofl", "fused", "auto"} <= set(names())
     for name in STRATEGIES:
         assert callable(strategy(name))
@@ -47,7 +47,7 @@ def test_strategy_that_is_no_function_is_refused() -> None:
         strategy("coordinator.plans.named:ENTRY_POINTS")
 
 
-def test_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strategies_of_installed_packages_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("their_planner")
     module.plan = strategy("single")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "their_planner", module)

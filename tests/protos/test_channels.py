@@ -56,7 +56,7 @@ async def test_the_secret_opens_the_door(serve):
 
 
 @pytest.mark.parametrize("wrong", ["", "open", "open sesame!"])
-async def test_without_the_secret_every_call_is_refused(serve, wrong):
+async def test_call_without_the_secret_is_refused(serve, wrong):
     address = await serve(Stub(), secret="open sesame")
     async with WorkerClient(address, Caller("host", wrong)) as client:
         with pytest.raises(BadConfiguration, match="secret"):

@@ -8,7 +8,7 @@ from protos import imbrex_pb2 as pb
 from protos.wire.endpoint import Endpoint
 
 
-async def test_without_costs_nothing_waits():
+async def test_endpoint_without_costs_does_not_wait():
     endpoint = Endpoint()
     handling = endpoint.handle(1 << 20)
     try:

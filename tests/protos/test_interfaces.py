@@ -38,7 +38,7 @@ def test_interfaces_on_top_of_a_cable_are_physical(tmp_path: Path) -> None:
     assert rank_of("loop", tmp_path) is InterfaceRank.VIRTUAL
 
 
-def test_where_the_kernel_says_nothing_names_count(tmp_path: Path) -> None:
+def test_names_of_interfaces_count_where_the_kernel_says_nothing(tmp_path: Path) -> None:
     named = {
         "lo": InterfaceRank.LOOPBACK,
         "eth0": InterfaceRank.PHYSICAL,

@@ -57,7 +57,7 @@ async def test_watchdog_of_another_process_is_not_ours(systemd):
     assert heard(listener) == ["READY=1", "STOPPING=1"]
 
 
-async def test_without_systemd_nothing_happens():
+async def test_supervision_without_systemd_does_nothing():
     async with serving({}):
         pass
 

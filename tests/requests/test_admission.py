@@ -49,7 +49,7 @@ def test_throughput_is_how_often_requests_end_while_busy() -> None:
     assert seen.interval_s == pytest.approx(1.0, abs=0.01)
 
 
-def test_many_that_begin_at_once_share_what_the_first_one_takes() -> None:
+def test_requests_that_begin_at_once_share_the_time_of_the_first() -> None:
     seen = Throughput()
     seen.busy(0.0)
     for moment, in_flight in ((8.0, 8), (9.0, 8), (10.0, 8)):
@@ -57,7 +57,7 @@ def test_many_that_begin_at_once_share_what_the_first_one_takes() -> None:
     assert seen.interval_s == pytest.approx(1.0)
 
 
-def test_first_come_first_served() -> None:
+def test_requests_are_admitted_in_order_of_arrival() -> None:
     state = AdmissionQueue(in_flight=2, queue=5, most_wait_s=10.0)
     one, two, three, four = tickets(1, 2, 3, 4)
     assert arrive(state, 0.0, 1, 2, 3, 4) == [one, two]
@@ -168,7 +168,7 @@ async def test_cancelled_request_leaves_its_place_in_the_queue() -> None:
     assert admission.running == 0
 
 
-async def test_where_requests_always_overlap_room_is_made_for_who_waits() -> None:
+async def test_wait_for_idleness_ends_though_requests_always_overlap() -> None:
     had = asyncio.Event()
     admission = Admission(2, 4, 120.0)
 

@@ -24,7 +24,7 @@ LONG = direct_chain([HALVES] * 40)
 NONE = SimpleNamespace(sha256=None)
 
 
-def test_few_tasks_travel_with_what_begins() -> None:
+def test_small_plan_is_described_at_once() -> None:
     actions = scheduler("a", "b").step(Submitted(R, direct_chain([HALVES] * (FEW_TASKS + 1))))
     assert dispatch(actions) == (actions, [])
 

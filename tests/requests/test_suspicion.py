@@ -164,7 +164,7 @@ def test_a_device_that_refuses_names_the_request() -> None:
     assert lost(state, "c", "refused", POISON) == []  # it has ended
 
 
-def test_without_a_name_whoever_was_there_is_suspected() -> None:
+def test_request_present_at_unnamed_refusals_is_suspected() -> None:
     state = scheduler("a", "b", "c")
     state.step(Submitted(POISON, chain(WHOLE)))
     assert lost(state, "a", "refused") == []

@@ -60,7 +60,7 @@ async def test_the_answer_is_sent_before_the_journal_is_told(
     assert happened == 3 * ["sent", "learnt"]
 
 
-async def test_other_callers_cause_it_soon_and_a_trace_at_once(
+async def test_journal_is_told_soon_by_other_callers_and_at_once_by_a_trace(
     real: Real, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, journal = real.coordinator.settings.models[0], real.coordinator.journal

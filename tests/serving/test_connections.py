@@ -124,7 +124,7 @@ async def connected(port: int, own: str) -> tuple[asyncio.StreamReader, asyncio.
     return await asyncio.open_connection("127.0.0.1", port, local_addr=(own, 0))
 
 
-async def test_at_the_cap_the_idle_one_of_whoever_has_most_goes(monkeypatch) -> None:
+async def test_idle_connection_of_whoever_has_most_goes_at_the_cap(monkeypatch) -> None:
     monkeypatch.setattr(daemon, "MOST_CONNECTIONS", 4)
     async with listening() as port:
         lone = await connected(port, "127.0.0.1")

@@ -130,7 +130,7 @@ def test_a_minute_that_was_half_written_is_the_only_one_lost(file: Path) -> None
 
 
 @given(st.binary(max_size=2 * SIZE_BYTES))
-def test_any_bytes_are_read_or_refused(tmp_path_factory, data: bytes) -> None:
+def test_file_of_any_bytes_is_read_or_refused(tmp_path_factory, data: bytes) -> None:
     file = tmp_path_factory.mktemp("any") / "day.ring"
     file.write_bytes(data)
     with capture_logs():

@@ -217,7 +217,7 @@ async def test_a_guest_sends_little_and_takes_no_members_place(
 
 @pytest.mark.needs_room("coordinator/serving/deepstack")
 @pytest.mark.needs_room("coordinator/serving/oip")
-async def test_without_a_key_no_body_is_read_and_nobody_else_waits(tmp_path) -> None:
+async def test_bodies_without_a_key_are_not_read_and_delay_nobody(tmp_path) -> None:
     """Four hold what DeepStack's clients may, with no key: who has one is answered meanwhile."""
     plain = InPlace()
     settings = plain.settings.model_copy(

@@ -277,7 +277,7 @@ def test_a_worker_that_is_killed_is_seen(tmp_path) -> None:
 
 
 @needs_browser
-def test_without_devices_it_says_what_to_do(tmp_path) -> None:
+def test_page_without_devices_says_what_to_do(tmp_path) -> None:
     arguments = ["coordinator", "--no-mdns", "--no-host-computes", "--model", "digits"]
     arguments += ["--port", "0", "--state-dir", str(tmp_path)]
     alone = forked.start("coordinator", arguments, tmp_path, tmp_path / "ready.json")

@@ -105,7 +105,7 @@ async def http(tmp_path):
 @pytest.mark.needs_room("coordinator/serving/deepstack")
 @pytest.mark.needs_room("coordinator/serving/oip")
 @pytest.mark.needs_room("coordinator/serving/page")
-async def test_every_surface_says_it_in_its_shape(http) -> None:
+async def test_refusal_by_rate_has_the_shape_of_its_surface(http) -> None:
     assert (await http.get("/v1/models")).is_success
     with capture_logs() as logs:
         for path, told in (

@@ -189,7 +189,7 @@ async def test_lost_client_may_come_back_for_the_answer(
     assert (coordinator.computed, coordinator.cancelled) == (1, 0)
 
 
-async def test_only_so_many_are_computed_for_nobody(
+async def test_requests_of_lost_clients_are_limited(
     client: httpx.AsyncClient, coordinator: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST_ALONE", 1)

@@ -163,7 +163,7 @@ def test_coordinator_that_was_off_follows(whole: Pair, tmp_path: Path) -> None:
     wait(lambda: [bool(versions(two, each)) for each in names] == [False, True, True])
 
 
-def test_without_a_quorum_nothing_is_installed_or_removed(whole: Pair, tmp_path: Path) -> None:
+def test_models_are_not_installed_or_removed_without_a_quorum(whole: Pair, tmp_path: Path) -> None:
     one, two = whole.members
     camera = save_camera(tmp_path)
     models(one, "add", camera, "--name", "before")

@@ -187,7 +187,7 @@ def test_files_are_known_by_their_content(tmp_path):
 # ---------------------------------------------------------------- whose folder it is
 
 
-def test_without_a_shared_state_nothing_changes(tmp_path):
+def test_store_without_a_shared_state_is_the_plain_one(tmp_path):
     for told in (None, str(tmp_path / "gone"), str(tmp_path / "alone"), "\0"):
         root = tmp_path / "models"
         root.mkdir(exist_ok=True)

@@ -74,7 +74,7 @@ def test_the_authority_decides_which_coordinator_a_certificate_is_for(trust):
     assert coordinator_of(trust.certified.credentials.identity.names)
 
 
-def test_without_the_authoritys_key_nothing_is_signed(trust, tmp_path):
+def test_coordinator_without_the_authoritys_key_signs_nothing(trust, tmp_path):
     pem = trust.certified.authority.certificate_pem
     Authority.joined(tmp_path / "second", pem, {"signer": {"address": "127.0.0.1:1"}})
     joined = Authority.load(tmp_path / "second")
@@ -162,7 +162,7 @@ async def invited(first, port):
 
 @needs_server
 @pytest.mark.needs_room("coordinator/several")
-async def test_both_work_with_the_same_devices_and_one_is_removed(first, tmp_path, monkeypatch):
+async def test_coordinators_share_devices_until_one_is_removed(first, tmp_path, monkeypatch):
     monkeypatch.setattr(connection, "FACTS_INTERVAL_S", 0.2)
     quarantine, recorded = WithheldList.quarantine, []
     monkeypatch.setattr(

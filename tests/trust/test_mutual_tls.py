@@ -168,7 +168,7 @@ async def test_a_removed_members_open_stream_ends_at_once(trust, worker, tmp_pat
         await us.hello("1")
 
 
-async def test_before_the_coordinator_has_spoken_there_are_no_members(trust, tmp_path):
+async def test_worker_has_no_members_before_the_coordinator_has_spoken(trust, tmp_path):
     async with (
         member(trust.certified, tmp_path / "kitchen", KITCHEN) as running,
         neighbour(trust, running, HALL, tmp_path) as client,

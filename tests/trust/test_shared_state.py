@@ -188,7 +188,7 @@ def test_state_that_would_be_too_large_is_refused(tmp_path, state_dir, opened):
 
 
 @needs_server
-def test_so_many_changes_a_minute_and_no_more(tmp_path, state_dir, opened):
+def test_changes_per_minute_are_limited(tmp_path, state_dir, opened):
     with stored(tmp_path) as store:
         move(state_dir, store.url, replace=False)
         state = opened(state_dir)
@@ -215,7 +215,7 @@ def test_only_changes_that_are_written_count(tmp_path, state_dir, opened, monkey
 
 @needs_server
 @pytest.mark.parametrize("credentials", ["", "stranger:stranger@", "coordinator:wrong@"])
-def test_wrong_credentials_are_said(tmp_path, state_dir, credentials):
+def test_wrong_credentials_are_refused_without_being_shown(tmp_path, state_dir, credentials):
     with stored(tmp_path, extra=alone(["coordinator"]), credentials=credentials) as store:
         with pytest.raises(Unavailable, match=r"(?i)authorization") as caught:
             move(state_dir, store.url, replace=False)
@@ -266,9 +266,7 @@ def test_a_state_moves_there_while_a_server_is_restarted(tmp_path, state_dir, nu
 
 @needs_server
 @pytest.mark.parametrize("harm", [pytest.param("kill", marks=pytest.mark.slow), "pause"])
-def test_without_a_quorum_changes_are_refused_and_the_copy_is_read(
-    tmp_path, state_dir, opened, harm
-):
+def test_state_without_a_quorum_is_read_and_refuses_changes(tmp_path, state_dir, opened, harm):
     with stored(tmp_path, 3) as store:
         move(state_dir, store.url, replace=False)
         state = opened(state_dir)
@@ -316,7 +314,7 @@ def test_coordinator_started_without_the_store_says_how_old_its_copy_is(tmp_path
 
 
 @needs_server
-def test_only_coordinators_of_the_cluster_get_in(tmp_path, state_dir, opened):
+def test_store_admits_coordinators_of_the_cluster_only(tmp_path, state_dir, opened):
     trust = Trust.load(state_dir)
     with stored(tmp_path, 1, authority=trust.certified.authority) as store:
         move(state_dir, store.url, replace=False)

@@ -167,7 +167,7 @@ def test_a_stream_that_cannot_be_opened_says_so(path: str) -> None:
     assert error.cure
 
 
-def test_other_codecs_are_decoded(tmp_path: Path) -> None:
+def test_codecs_other_than_mjpeg_are_decoded(tmp_path: Path) -> None:
     """A file of MPEG-4 video takes the way of every codec that is not MJPEG."""
     av = pytest.importorskip("av")
     path = tmp_path / "film.mp4"

@@ -119,7 +119,7 @@ async def test_an_errand_is_done_while_one_computes():
     compute.close()
 
 
-async def test_so_many_compute_at_once_and_no_more():
+async def test_tasks_at_once_are_limited_to_the_concurrency():
     compute = Compute(Throttle(1.0), concurrency=2)
     both, computing, most = threading.Barrier(2, timeout=10), [], []
 

@@ -100,7 +100,7 @@ def test_a_kernel_of_debians_own_tells_of_the_voltage(tmp_path, alarm, flags) ->
     assert power_flags(tmp_path) == flags
 
 
-def test_where_nothing_says_anything(tmp_path) -> None:
+def test_condition_is_empty_where_no_file_says_anything(tmp_path) -> None:
     found = LocalMachine(tmp_path / "empty", Drivers()).condition(tmp_path, announced=False)
     assert found.memory_bytes == found.power_flags == 0
     assert not found.governor

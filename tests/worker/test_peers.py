@@ -106,7 +106,7 @@ async def test_a_neighbour_that_is_somebody_else_or_gone_is_told_to_the_host(two
         assert device in failed.message
 
 
-async def test_where_the_data_plane_cannot_be_reached_borders_go_by_grpc(two, monkeypatch):
+async def test_pieces_go_by_grpc_where_the_data_plane_cannot_be_reached(two, monkeypatch):
     a, b, to_a, to_b, first, second = two
     x = picture()
     last = {"tensor": "z", "box": IN, "yields": IN}

@@ -68,7 +68,7 @@ def test_the_threads_of_a_pool_have_cores_of_their_own(room):
     del trial
 
 
-def test_where_cores_are_left_over_the_system_places_threads(monkeypatch):
+def test_threads_are_placed_by_the_system_where_cores_are_left_over(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {5, 0, 2})
     assert cores_of_pool(3) == [2, 5]
     assert cores_of_pool(2) == cores_of_pool(1) == cores_of_pool(4) == []

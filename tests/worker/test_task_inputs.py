@@ -89,7 +89,7 @@ def test_early_pieces_are_capped_and_expire():
     assert (tasks.early_bytes, tasks.dropped["early_expired"]) == (held_bytes // 2, 2)
 
 
-def test_however_small_pieces_are_only_so_many_are_held():
+def test_early_pieces_are_bounded_however_small():
     tasks = Tasks("me", cap_bytes=1000, early_cap_bytes=10 * PIECE_BYTES)
     empty = Box.of((0, 0), (4, 8))
     for number in range(100):

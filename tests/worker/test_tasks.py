@@ -33,7 +33,7 @@ def later(task, request="r"):
     return TaskKey(request, 1, task, 0)
 
 
-def test_while_the_first_runs_the_others_of_its_request_are_set_up(tasks):
+def test_tasks_of_a_request_are_set_up_while_the_first_runs(tasks):
     tasks.add_task(task_order(), 0.0)
     tasks.add_task(task_order(later(1)), 0.0)
     tasks.add_task(task_order(later(0, "another request")), 0.0)
@@ -60,7 +60,7 @@ def test_pieces_that_came_before_the_set_up_are_in_it(tasks):
     assert run.inputs["x"].tolist() == [[1] * 4, [2] * 4]
 
 
-def test_only_what_waits_is_set_up_and_once(tasks):
+def test_waiting_tasks_alone_are_set_up_and_once(tasks):
     for number in range(4):
         tasks.add_task(task_order(later(number)), 0.0)
     tasks.cancel("r", 3, 0)

@@ -67,7 +67,7 @@ def test_onnxruntime_is_wrapped_only_beside_another_engine(tmp_path, monkeypatch
     assert type(engine.load(program.sha256)) is kind
 
 
-def test_where_engines_are_for_speed_one_that_crashes_is_not_measured(tmp_path, monkeypatch):
+def test_crashing_engine_is_not_measured_for_speed(tmp_path, monkeypatch):
     plant(tmp_path, monkeypatch, "DyingMeasured")
     place = Place(tmp_path, BlobStore(tmp_path, 1 << 20), 1)
     name = "dyingmeasured"

@@ -70,7 +70,7 @@ def test_empty_list_of_tasks_needs_no_place() -> None:
 
 @settings(max_examples=examples(60))
 @given(st.data())
-def test_never_better_than_the_best_of_all_placements(data: st.DataObject) -> None:
+def test_heft_is_never_better_than_the_best_of_all_placements(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 5))
     tasks = []
     for index in range(count):
