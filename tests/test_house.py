@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.house.__main__ import counted
 from benchmarks.house.counts import OPTIONAL, arrows, nodes, package_cycles, product
-from benchmarks.house.names import importers_of_optional_rooms
+from benchmarks.house.names import callables_handed_over, importers_of_optional_rooms
 
 ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "docs" / "architecture.md"
@@ -50,6 +50,8 @@ PURE = (
     "coordinator/doctor/networks.py",
     "worker/tasks",
 )
+# Files of which only these classes are pure.
+PURE_CLASSES = {"coordinator/requests/admission.py": ("Throughput", "AdmissionQueue")}
 # The one file that imports or names each optional room.
 REGISTRIES = {
     "coordinator/planning/papers": "coordinator/planning/planners/candidates.py",
@@ -62,6 +64,29 @@ REGISTRIES = {
     "imbrex/watch": "imbrex/cli/watching.py",
     "models/quantise": "imbrex/cli/quantising.py",
     "models/zoo": "models/catalogue/catalogue.py",
+}
+# Why each callable is handed to a constructor, a field or `start`.
+HANDED_OVER = {
+    "coordinator/devices/discovery.py: Discovery(found)": "zeroconf calls back; the pool steps",
+    "coordinator/devices/discovery.py: Discovery(is_in_use)": "asked when a second address appears",
+    "coordinator/planning/geometry/layouts.py: Computing(find)": "work is found when first needed",
+    "coordinator/planning/plugin_errors.py: BrokenPlanner(planner)": "the planner that it names",
+    "coordinator/planning/search/improve.py: Search(allows)": "a planner's own rule for a draft",
+    "coordinator/serving/common/body.py: Intake(answered)": "the middleware knows no coordinator",
+    "imbrex/cli/plan.py: Situation(planner)": "a plan together with the planner that made it",
+    "imbrex/watch/video_frames.py: Frame(read)": "only frames that are sent are encoded",
+    "models/check/check.py: _Split(fault)": "the fault to plant in a tile's inputs",
+    "models/cut/units.py: Network(ranges)": "calibration runs the network, so only for 8 bits",
+    "models/onnx_file/stored.py: StoredModel(read)": "weights are read once memory is allocated",
+    "models/run/reference.py: ProgramRunner(altered)": "the effect of fp16 is measured by a change",
+    "models/run/run_tiles.py: TileRun(fault)": "the fault to plant in a tile's inputs",
+    "models/tensors/wire.py: Coded(constant)": "each graph that is written stores its constants",
+    "worker/compute/compute.py: ComputeJob(begin)": "computing knows neither programs nor probes",
+    "worker/compute/compute.py: ComputeJob(ended)": "the computing thread takes the next job",
+    "worker/engines/base.py: Ready(compute)": "an engine's run, set up in another thread",
+    "worker/peers/listener.py: DataListener(deliver)": "peers lie below the exchange",
+    "worker/peers/neighbours.py: Neighbours(on_failure)": "peers lie below the exchange",
+    "worker/peers/readers.py: Readers(read)": "threads for streams, whatever is read of them",
 }
 PROTOS = ("protos/imbrex.proto", "protos/inference.proto")
 EDGES = {
@@ -131,7 +156,7 @@ def test_only_registries_import_optional_rooms() -> None:
     assert importers_of_optional_rooms() == expected
 
 
-def test_nothing_imports_the_benchmarks() -> None:
+def test_product_never_imports_the_benchmarks() -> None:
     for file in product():
         assert not any(name.startswith("benchmarks") for name in imports(file)), file
 
@@ -145,6 +170,51 @@ def test_the_pure_core_has_no_edges(where: str) -> None:
         assert not names & EDGES, f"{file.relative_to(ROOT)} imports {names & EDGES}"
         waits = [each for each in nodes(file) if isinstance(each, ast.AsyncFunctionDef)]
         assert not waits, f"{file.relative_to(ROOT)} waits in {waits[0].name}"
+
+
+def impure_names(module: ast.Module, owner: str) -> list[str]:
+    """What a class uses of the edges that its file imports, and its methods that wait."""
+    edges = {"open"}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            edges |= {
+                alias.asname or alias.name.split(".")[0]
+                for alias in node.names
+                if alias.name.split(".")[0] in EDGES
+            }
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in EDGES:
+            edges |= {alias.asname or alias.name for alias in node.names}
+    classes = {node.name: node for node in module.body if isinstance(node, ast.ClassDef)}
+    within = list(ast.walk(classes[owner]))
+    names = {node.id for node in within if isinstance(node, ast.Name)}
+    waits = {node.name for node in within if isinstance(node, ast.AsyncFunctionDef)}
+    return sorted(names & edges | waits)
+
+
+@pytest.mark.parametrize(
+    ("file", "owner"), [(file, owner) for file, owners in PURE_CLASSES.items() for owner in owners]
+)
+def test_pure_classes_use_no_edges_of_their_file(file: str, owner: str) -> None:
+    assert impure_names(ast.parse((ROOT / file).read_text()), owner) == []
+
+
+def test_edges_used_within_a_class_are_found() -> None:
+    source = """
+import asyncio, time as clock
+from pathlib import Path
+class Pure:
+    def f(self, now): return now
+class Impure:
+    def f(self): return clock.monotonic(), Path("a"), open("b")
+    async def g(self): await asyncio.sleep(1)
+"""
+    assert impure_names(ast.parse(source), "Pure") == []
+    assert impure_names(ast.parse(source), "Impure") == ["Path", "asyncio", "clock", "g", "open"]
+
+
+def test_every_callable_handed_over_has_a_reason() -> None:
+    assert set(callables_handed_over()) == HANDED_OVER.keys()
+    assert len(HANDED_OVER) <= 20
 
 
 def test_no_count_of_the_house_gets_worse() -> None:

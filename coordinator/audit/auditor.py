@@ -103,11 +103,11 @@ class Auditor:
 
     async def _judge(self, case: Case) -> None:
         try:
-            found = await self._arbiter.judge(case)
+            difference = await self._arbiter.judge(case)
         except NoVerdict as error:
             self._no_verdict(case, error)
             return
-        self._announcements.announce(Verdict.of(case, found))
+        self._announcements.announce(Verdict.of(case, difference))
 
     def _no_verdict(self, case: Case, error: ImbrexError) -> None:
         log.warning("audit gave no verdict", device=case.device, model=case.model, cause=str(error))

@@ -107,11 +107,11 @@ def tasks_by_device(state: RequestState) -> Mapping[DeviceId, list[int]]:
     """
     if state.retried or len(state.attempts) != len(state.graph.tasks):
         return {}
-    found: dict[DeviceId, list[int]] = {}
+    by_device: dict[DeviceId, list[int]] = {}
     for (task, _), device in state.attempts.items():
         if can_be_judged(state.graph, task):
-            found.setdefault(device, []).append(task)
-    return found
+            by_device.setdefault(device, []).append(task)
+    return by_device
 
 
 def case_of(request: RequestId, state: RequestState, task: int, pool: Pool) -> Case:
@@ -138,30 +138,30 @@ class _Builder:
             self._graph.programs[spec.program],
             self._graph.blobs,
         )
-        for each in spec.inputs:
-            self.case.inputs[each.tensor] = self._input(each)
+        for needed in spec.inputs:
+            self.case.inputs[needed.tensor] = self._input(needed)
         for output in spec.outputs:
             self.case.received += self._received(output)
         if not self.case.received:
             self.case.received += [self._own(output) for output in spec.outputs]
 
-    def _input(self, each: TaskInput) -> np.ndarray:
-        array = np.empty(each.box.shape, self._graph.tensors[each.tensor].dtype)
-        host = self._state.arrays.get(each.tensor)
-        if host is not None and (each.summed or not self._state.direct):
-            array[...] = host[each.box.slices()]
+    def _input(self, needed: TaskInput) -> np.ndarray:
+        array = np.empty(needed.box.shape, self._graph.tensors[needed.tensor].dtype)
+        host = self._state.arrays.get(needed.tensor)
+        if host is not None and (needed.summed or not self._state.direct):
+            array[...] = host[needed.box.slices()]
             return array
-        for piece in each.pieces:
-            target = array[piece.box.slices(each.box)]
+        for piece in needed.pieces:
+            target = array[piece.box.slices(needed.box)]
             if piece.source is None or any(
                 output.to_host
                 for output in self._graph.tasks[piece.source].outputs
-                if output.tensor == each.tensor
+                if output.tensor == needed.tensor
             ):
                 assert host is not None
                 target[...] = host[piece.box.slices()]
             else:
-                self._ask_maker(piece.source, each.tensor, piece.box, target)
+                self._ask_maker(piece.source, needed.tensor, piece.box, target)
         return array
 
     def _received(self, output: TaskOutput) -> Iterator[ReceivedOutput]:

@@ -67,10 +67,10 @@ async def entrance(device: DeviceId, pool: Pool, collector: Collector) -> Verdic
     """
     question, expected = _entrance()
     case = await _answered(question, device, pool, collector, ENTRANCE_S)
-    found = [
+    differences = [
         OutputDifference(c.tensor, relative(c.array, expected[c.tensor])) for c in case.received
     ]
-    return Verdict.of(case, max(found, key=lambda each: each.difference))
+    return Verdict.of(case, max(differences, key=lambda each: each.difference))
 
 
 async def of_task(
@@ -213,7 +213,7 @@ def _entrance() -> tuple[ExamQuestion, Arrays]:
         name: seeded(rng, graph.tensors[name].dtype, box.shape)
         for name, box in piece.inputs.items()
     }
-    made = ProgramRunner(blobs, threads=1).run(piece.program, inputs, graph.outputs)
+    outputs = ProgramRunner(blobs, threads=1).run(piece.program, inputs, graph.outputs)
     question = ExamQuestion(
         model=ENTRANCE,
         task=0,
@@ -224,4 +224,4 @@ def _entrance() -> tuple[ExamQuestion, Arrays]:
         yields={name: (box, graph.tensors[name].data_type) for name, box in piece.yields.items()},
         tolerance=PLAIN,
     )
-    return question, dict(zip(graph.outputs, made, strict=True))
+    return question, dict(zip(graph.outputs, outputs, strict=True))

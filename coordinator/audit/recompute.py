@@ -37,36 +37,36 @@ _MOST_DECIDED = 0.5
 def recompute(job: AuditJob) -> OutputDifference:
     """The worst difference among all that arrived."""
     names = list(dict.fromkeys(each.tensor for each in job.received))
-    made = _run(job, names, exact=False)
+    computed = _run(job, names, exact=False)
     program = ModelProto.FromString(job.graph).graph
     steps = {name: rounding_in(program, name) for name in names}
     decided = {name for name in names if decides_in(program, name)}
-    found = [
+    differences = [
         _difference(
             each,
-            made[each.tensor],
+            computed[each.tensor],
             job.tolerance,
             steps[each.tensor],
             decided=each.tensor in decided,
         )
         for each in job.received
     ]
-    worst = max(found, key=attrgetter("difference"))
+    worst = max(differences, key=attrgetter("difference"))
     if not worst.is_wrong(job.tolerance):
         return worst
     again = _run(job, names, exact=True)
-    noise = max(relative(made[name], again[name]) for name in names)
+    noise = max(relative(computed[name], again[name]) for name in names)
     return OutputDifference(worst.tensor, worst.difference, noise)
 
 
 def _difference(
-    received: ReceivedOutput, made: np.ndarray, tolerance: float, steps: float, *, decided: bool
+    received: ReceivedOutput, computed: np.ndarray, tolerance: float, steps: float, *, decided: bool
 ) -> OutputDifference:
-    expected = received.read(made[received.box.slices(received.yields)], tolerance)
+    expected = received.read(computed[received.box.slices(received.yields)], tolerance)
     actual = without_rounding(received.array, expected, steps)
     if decided and differing(actual, expected, tolerance) <= _MOST_DECIDED:
         return OutputDifference(received.tensor, 0.0)
-    return OutputDifference(received.tensor, relative(actual, expected, made))
+    return OutputDifference(received.tensor, relative(actual, expected, computed))
 
 
 def _run(job: AuditJob, names: Sequence[str], *, exact: bool) -> dict[str, np.ndarray]:

@@ -21,16 +21,16 @@ class Verdict:
     wrong: bool
 
     @classmethod
-    def of(cls, case: Case, found: OutputDifference) -> "Verdict":
+    def of(cls, case: Case, worst: OutputDifference) -> "Verdict":
         """The verdict on a case with this outcome."""
         return cls(
             case.request,
             case.model,
             case.device,
             case.task,
-            found.tensor,
-            found.difference,
-            found.is_wrong(case.tolerance),
+            worst.tensor,
+            worst.difference,
+            worst.is_wrong(case.tolerance),
         )
 
     def __str__(self) -> str:

@@ -46,10 +46,10 @@ class Child:
         """
         self.require_alive()
         try:
-            found: dict[str, Any] = json.loads(self.ready_file.read_text())
+            content: dict[str, Any] = json.loads(self.ready_file.read_text())
         except FileNotFoundError:
             return None
-        return found
+        return content
 
     def require_alive(self) -> None:
         """Raises:

@@ -33,9 +33,13 @@ class LiveExpectations(Expectations):
             return math.inf
         link, block = self._measured.link(device), graph.tasks[task].block
         specs = [each for each in graph.tasks if each.block == block]
-        read = sum(_size(graph, each.tensor, each.box) for spec in specs for each in spec.inputs)
-        made = sum(_size(graph, each.tensor, each.box) for spec in specs for each in spec.outputs)
-        return link.transfer_s(read) + computing_s + link.transfer_s(made)
+        input_bytes = sum(
+            _size(graph, each.tensor, each.box) for spec in specs for each in spec.inputs
+        )
+        output_bytes = sum(
+            _size(graph, each.tensor, each.box) for spec in specs for each in spec.outputs
+        )
+        return link.transfer_s(input_bytes) + computing_s + link.transfer_s(output_bytes)
 
     def prepare_s(self, graph: TaskGraph, task: int, device: DeviceId) -> float:
         """Seconds until the device can run the task's program, with all weights transferred; 0 if

@@ -79,7 +79,7 @@ async def _shake(address: str, credentials: Credentials) -> Shaken:
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
     try:
-        found = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        certificate = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         hung_up = False
         try:
             async with asyncio.timeout(TIMEOUT_S / 2):
@@ -88,6 +88,6 @@ async def _shake(address: str, credentials: Credentials) -> Shaken:
             pass
         except (ssl.SSLError, ConnectionError):
             hung_up = True
-        return Shaken(x509.load_der_x509_certificate(found), hung_up)
+        return Shaken(x509.load_der_x509_certificate(certificate), hung_up)
     finally:
         writer.transport.abort()  # waiting for an orderly end could take long

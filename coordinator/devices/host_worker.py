@@ -171,12 +171,12 @@ def host_token(trust: Trust, settings: CoordinatorSettings, port: int) -> str:
     return certified.invite(f"127.0.0.1:{port}").token
 
 
-def _environment(told: Mapping[str, str]) -> dict[str, str]:
+def _environment(settings: Mapping[str, str]) -> dict[str, str]:
     """This process's environment without imbrex's settings, plus the worker's settings and the id
     of its parent.
     """
     kept = {key: value for key, value in os.environ.items() if not key.startswith("IMBREX_")}
-    return {**kept, **told, PARENT_VARIABLE: str(os.getpid())}
+    return {**kept, **settings, PARENT_VARIABLE: str(os.getpid())}
 
 
 async def _address(ready_file: Path, process: asyncio.subprocess.Process) -> str:

@@ -31,13 +31,13 @@ def load_links(state_dir: Path) -> dict[DeviceId, Link]:
     except BadConfiguration as error:
         log.warning("saved link measurements are ignored", cause=error.cause)
         return {}
-    found = {}
+    links = {}
     for device, entry in entries.items():
-        values = [each for field in _FIELDS if _is_good(each := entry.get(field))]
+        values = [value for field in _FIELDS if _is_good(value := entry.get(field))]
         if len(values) == len(_FIELDS) and values[0] > 0:
             bytes_per_s, message_s, latency_s = values
-            found[DeviceId(device)] = Link(bytes_per_s, message_s, latency_s)
-    return found
+            links[DeviceId(device)] = Link(bytes_per_s, message_s, latency_s)
+    return links
 
 
 def _is_good(value: object) -> TypeGuard[float]:

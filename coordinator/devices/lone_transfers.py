@@ -34,24 +34,24 @@ def lone_transfers(
     """A request's messages between the host and its devices that did not overlap with others of the
     request.
     """
-    found = sorted(_crossings(graph, times), key=lambda each: each.start_s)
-    next_starts_s = (*(each.start_s for each in found[1:]), math.inf)
+    crossings = sorted(_crossings(graph, times), key=lambda each: each.start_s)
+    next_starts_s = (*(each.start_s for each in crossings[1:]), math.inf)
     busy_until_s = 0.0
-    for each, next_start_s in zip(found, next_starts_s, strict=False):
-        overtaken = next_start_s < each.stop_s
-        if each.device is not None and each.start_s >= busy_until_s and not overtaken:
-            yield each.device, Transfer(each.size_bytes, each.stop_s - each.start_s)
-        busy_until_s = max(busy_until_s, each.stop_s)
+    for crossing, next_start_s in zip(crossings, next_starts_s, strict=False):
+        overtaken = next_start_s < crossing.stop_s
+        if crossing.device is not None and crossing.start_s >= busy_until_s and not overtaken:
+            yield crossing.device, Transfer(crossing.size_bytes, crossing.stop_s - crossing.start_s)
+        busy_until_s = max(busy_until_s, crossing.stop_s)
 
 
 def _crossings(graph: TaskGraph, times: Sequence[TaskTimes]) -> Iterator[_Crossing]:
     by_task = {each.task: each for each in times}
-    for each in times:
-        device = DeviceId(each.device)
-        if each.sent_bytes and _waits_for_host_alone(graph.tasks[each.task]):
-            yield _Crossing(device, each.sent_bytes, each.sent_s, each.ready_s)
-        if each.received_bytes:
-            yield _Crossing(device, each.received_bytes, each.stop_s, each.received_s)
+    for timed in times:
+        device = DeviceId(timed.device)
+        if timed.sent_bytes and _waits_for_host_alone(graph.tasks[timed.task]):
+            yield _Crossing(device, timed.sent_bytes, timed.sent_s, timed.ready_s)
+        if timed.received_bytes:
+            yield _Crossing(device, timed.received_bytes, timed.stop_s, timed.received_s)
     for passed in graph.sketch.passed:
         source, reader = by_task.get(passed.source), by_task.get(passed.reader)
         if source and reader and source.device != reader.device and not reader.relayed:

@@ -34,13 +34,13 @@ class _Message:
 
 def task_waits(times: Sequence[TaskTimes]) -> Waits:
     """Per device: seconds from ready to start of tasks that arrived while nothing was computed."""
-    found: Waits = {}
+    waits: Waits = {}
     stopped: dict[str, float] = {}
-    for each in sorted(times, key=lambda times: times.start_s):
-        if not each.shared and stopped.get(each.device, 0.0) <= each.ready_s + _AT_ONCE_S:
-            found.setdefault(DeviceId(each.device), []).append(each.start_s - each.ready_s)
-        stopped[each.device] = max(each.stop_s, stopped.get(each.device, 0.0))
-    return found
+    for timed in sorted(times, key=lambda times: times.start_s):
+        if not timed.shared and stopped.get(timed.device, 0.0) <= timed.ready_s + _AT_ONCE_S:
+            waits.setdefault(DeviceId(timed.device), []).append(timed.start_s - timed.ready_s)
+        stopped[timed.device] = max(timed.stop_s, stopped.get(timed.device, 0.0))
+    return waits
 
 
 def message_waits(
@@ -63,10 +63,10 @@ def message_waits(
                 last[reader] = k
     own: dict[int, float] = defaultdict(float)
     for passed in graph.sketch.passed:
-        made, read = by_task.get(passed.source), by_task.get(passed.reader)
-        if made and read and made.device == read.device:
-            own[passed.reader] = max(own[passed.reader], made.stop_s)
-    found: Waits = {}
+        maker, taker = by_task.get(passed.source), by_task.get(passed.reader)
+        if maker and taker and maker.device == taker.device:
+            own[passed.reader] = max(own[passed.reader], maker.stop_s)
+    waits: Waits = {}
     for reader, k in last.items():
         task, message = by_task[reader], messages[k]
         of_both = (task, by_task[message.source])
@@ -76,8 +76,8 @@ def message_waits(
             continue
         ratio = (task.ready_s - least[k]) / (expected[k] - least[k])
         for device in message.ends:
-            found.setdefault(device, []).append(_message_s(links[device]) * ratio)
-    return found
+            waits.setdefault(device, []).append(_message_s(links[device]) * ratio)
+    return waits
 
 
 def _messages(
@@ -91,12 +91,12 @@ def _messages(
             key = (passed.source, DeviceId(by_task[passed.reader].device))
             sizes[key] += passed.bytes
             readers[key].append(passed.reader)
-    found = []
+    messages = []
     for (source, to), size in sizes.items():
         ends = (DeviceId(by_task[source].device), to)
         if ends[0] != to and links.keys() >= set(ends):
-            found.append(_Message(source, ends, size, tuple(readers[source, to])))
-    return found
+            messages.append(_Message(source, ends, size, tuple(readers[source, to])))
+    return messages
 
 
 def _arrivals(

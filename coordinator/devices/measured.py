@@ -231,12 +231,12 @@ class DeviceMeasurements:
         called once per plan and device; predictions are cached.
         """
         sums: dict[DeviceId, tuple[float, float]] = {}
-        for each in times:
-            device = DeviceId(each.device)
-            predicted_s = self._uncorrected_s(graph, each.task, device, known)
+        for timed in times:
+            device = DeviceId(timed.device)
+            predicted_s = self._uncorrected_s(graph, timed.task, device, known)
             if predicted_s is not None:
                 expected_s, observed_s = sums.get(device, (0.0, 0.0))
-                taken_s = each.stop_s - each.start_s
+                taken_s = timed.stop_s - timed.start_s
                 sums[device] = (expected_s + predicted_s, observed_s + taken_s)
         for device, lone in lone_transfers(graph, times):
             if device in self._links:
@@ -280,10 +280,10 @@ class DeviceMeasurements:
         memo = self._computing.setdefault(graph, {})
         key = (task, device)
         if key not in memo:
-            found = known(device)
-            if found is None:
+            costed = known(device)
+            if costed is None:
                 return None
-            predicted_s = found.costs.block_s(graph.works[task]) / self.correction(device)
+            predicted_s = costed.costs.block_s(graph.works[task]) / self.correction(device)
             if len(graph.works) == 1:  # the whole network
                 predicted_s = self._unsplit.get((graph.plan.model, device), predicted_s)
             memo[key] = predicted_s

@@ -22,9 +22,9 @@ class Other:
     is_copy: bool = False
 
     @classmethod
-    def of(cls, told: str, own: str) -> Other:
+    def of(cls, identified: str, own: str) -> Other:
         """Parses how two coordinators identify themselves: an id, a space, and a name."""
-        identity, _, name = told.partition(" ")
+        identity, _, name = identified.partition(" ")
         return cls(name or identity, identity == own.partition(" ")[0])
 
     def __str__(self) -> str:

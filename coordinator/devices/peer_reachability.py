@@ -71,12 +71,12 @@ class Reach:
                 and (not new.isdisjoint((device, other)) or {device, other} in doubtful)
             }
 
-        found = await asyncio.gather(
+        answers = await asyncio.gather(
             *(_unreachable(k, each, unknown(k)) for k, each in devices.items())
         )
         known = self._asked.keys()
         kept = (pair for pair in self.apart - doubtful if pair <= known and pair.isdisjoint(new))
-        self.apart = frozenset({*kept, *(pair for pairs in found for pair in pairs)})
+        self.apart = frozenset({*kept, *(pair for pairs in answers for pair in pairs)})
         self.doubt_s = min(2 * self.doubt_s, ASK_AGAIN_S) if self.apart == before else DOUBT_S
         if self.apart - before:
             log.warning(

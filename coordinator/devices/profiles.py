@@ -77,8 +77,8 @@ class Profiles:
         if self._state is None:
             return None
         try:
-            told = self._state.entries(PROFILES).get(key)
-            return None if told is None else parse_profile(str(told["profile"]))
+            entry = self._state.entries(PROFILES).get(key)
+            return None if entry is None else parse_profile(str(entry["profile"]))
         except ImbrexError as error:
             log.warning("another coordinator's profile is not used", cause=error.cause)
             return None

@@ -133,10 +133,10 @@ class Programs:
         errors = {each.program: each.error for each in reply.programs}
         silent = "the worker did not report it"
         failed = [e for each in programs if (e := errors.get(each.sha256, silent))]
-        for each in programs:
-            if errors.get(each.sha256) == "":
-                self.ready.pop(each.sha256, None)
-                self.ready[each.sha256] = None
+        for program in programs:
+            if errors.get(program.sha256) == "":
+                self.ready.pop(program.sha256, None)
+                self.ready[program.sha256] = None
         # A program that is forgotten here is requested again, which costs the worker nothing.
         for old in list(self.ready)[: max(0, len(self.ready) - MOST_READY)]:
             del self.ready[old]

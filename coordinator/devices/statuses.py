@@ -25,7 +25,7 @@ def statuses(devices: Devices, unprobed: Set[DeviceId] = frozenset()) -> list[De
     """
     pool, now = devices.pool, time.monotonic()
     connected = {connection.address: connection for connection in pool.ready().values()}
-    found = []
+    listed = []
     strangers = 0
     for peer in pool.peers:
         connection = connected.get(peer.address)
@@ -35,10 +35,10 @@ def statuses(devices: Devices, unprobed: Set[DeviceId] = frozenset()) -> list[De
         if peer.is_stranger and strangers > MOST_STRANGERS:
             continue
         if connection is None:
-            found.append(_away(devices, peer, now))
+            listed.append(_away(devices, peer, now))
         else:
-            found.append(_here(devices, peer, connection, unprobed, now))
-    return sorted(found, key=lambda each: (each.is_alias, each.state != "ready", each.name))
+            listed.append(_here(devices, peer, connection, unprobed, now))
+    return sorted(listed, key=lambda each: (each.is_alias, each.state != "ready", each.name))
 
 
 def _here(
@@ -93,7 +93,7 @@ def _unreachable_names(devices: Devices, device: DeviceId) -> tuple[str, ...]:
 def _away(devices: Devices, peer: Peer, now: float) -> DeviceStatus:
     facts = devices.pool.last_facts(peer.device_id)
     apart = devices.withheld.of(peer.device_id, now) if peer.device_id else None
-    told = apart is not None and peer.state is not PeerState.ALIAS
+    is_shown = apart is not None and peer.state is not PeerState.ALIAS
     silent_s = now - peer.alive_s
     reason = _sentence(peer.reason, peer.cure)
     if facts is None:
@@ -105,8 +105,8 @@ def _away(devices: Devices, peer: Peer, now: float) -> DeviceStatus:
             reason += f"; last seen {seconds_ago(silent_s)}"
     return replace(
         status,
-        reason=f"{reason} ({apart.state})" if apart and told else reason,
-        withheld=apart.state if apart and told else "",
+        reason=f"{reason} ({apart.state})" if apart and is_shown else reason,
+        withheld=apart.state if apart and is_shown else "",
         last_seen_s=silent_s,
     )
 

@@ -188,8 +188,8 @@ class Withheld:
 
     def find(self, name: str) -> DeviceId | None:
         """The drained device of this id, or of this name if only one has it."""
-        found = [device for device, called in self._drained.items() if name in (device, called)]
-        return found[0] if len(found) == 1 else None
+        drained = [device for device, called in self._drained.items() if name in (device, called)]
+        return drained[0] if len(drained) == 1 else None
 
     def drain(self, device: DeviceId, name: str) -> bool:
         """A person drains a device, which people call `name`. Returns whether it was not drained

@@ -214,10 +214,10 @@ def public_name(source: str) -> str:
 
 def _stamp(path: Path) -> tuple[int, int] | None:
     try:
-        told = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return told.st_ino, told.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
 def _no_version(name: str, version: str, known: Iterable[str]) -> NotFound:

@@ -54,14 +54,14 @@ def read_repository(folder: Path, *, every_version: bool = False) -> dict[str, S
         BadConfiguration: there is no such folder.
     """
     try:
-        found = sorted(each for each in folder.iterdir() if each.is_dir())
+        folders = sorted(each for each in folder.iterdir() if each.is_dir())
     except OSError as error:
         raise BadConfiguration(
             cause=f"the model repository {folder} cannot be read ({error.strerror})",
             cure="Name a folder with NAME/1/model.onnx to --model-repository",
         ) from error
     return {
-        each.name: _stored(each, every_version) for each in found if not each.name.startswith(".")
+        each.name: _stored(each, every_version) for each in folders if not each.name.startswith(".")
     }
 
 
@@ -136,14 +136,14 @@ def _chosen(numbers: list[int], policy: pb.ModelVersionPolicy) -> list[int]:
 
 
 def _labels(folder: Path, config: pb.ModelConfig) -> dict[str, tuple[str, ...]]:
-    found = {}
+    labels = {}
     for output in config.output:
         if output.label_filename:
             path = folder / output.label_filename
             if not path.resolve().is_relative_to(folder.resolve()):
                 raise _Problem(f"the labels {output.label_filename!r} are outside of {folder}")
-            found[output.name] = labels_of(_text(path))
-    return found
+            labels[output.name] = labels_of(_text(path))
+    return labels
 
 
 def _text(path: Path) -> str:

@@ -176,9 +176,9 @@ class Measuring:
         """
         now, devices = time.monotonic(), self._devices
         devices.measured.observe(graph, times, devices.known, now)
-        for each in times:
-            if connection := devices.pool.get(DeviceId(each.device)):
-                connection.others.computed(each.stop_s - each.start_s)
+        for timed in times:
+            if connection := devices.pool.get(DeviceId(timed.device)):
+                connection.others.computed(timed.stop_s - timed.start_s)
         for device, connection in devices.pool.ready().items():
             seen = devices.measured.endpoint(device)
             if seen.observations in WORTH_KEEPING:

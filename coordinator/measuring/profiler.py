@@ -107,10 +107,10 @@ class Profiler:
 
     async def _run(self, device: DeviceId) -> None:
         try:
-            found = await self._profiled(self._connections[device])
+            has_profile = await self._profiled(self._connections[device])
         finally:
             self.measuring = None
-        self._begin(self._queue.profiled(found=found))
+        self._begin(self._queue.profiled(found=has_profile))
         wanted = filter(self._queue.wants, self._connections)
         self._connections = {each: self._connections[each] for each in wanted}
 

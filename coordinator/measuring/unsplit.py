@@ -68,7 +68,7 @@ class UnsplitTimes:
                 self._devices.pool.connection(device),
             )
             await self._admission.idle()
-            found = await whole_on(connection, loaded, {connection.facts.threads}, _RUNS)
+            baseline = await whole_on(connection, loaded, {connection.facts.threads}, _RUNS)
         except ImbrexError as error:  # the device is too small for it, or has gone
             log.info("not measured on one device", model=name, device=device, cause=error.cause)
             self._failed = name, graph.plan.version
@@ -76,8 +76,10 @@ class UnsplitTimes:
             log.exception("a network cannot be measured on one device", model=name, device=device)
             self._failed = name, graph.plan.version
         else:
-            log.info("measured on one device", model=name, device=device, seconds=found.latency_s)
-            self._devices.measured.measured_unsplit(name, device, found.latency_s)
-            self._plans.devices_changed(f"{name} measured on {found.device} alone", model=model)
+            log.info(
+                "measured on one device", model=name, device=device, seconds=baseline.latency_s
+            )
+            self._devices.measured.measured_unsplit(name, device, baseline.latency_s)
+            self._plans.devices_changed(f"{name} measured on {baseline.device} alone", model=model)
         finally:
             self._work = None

@@ -132,11 +132,11 @@ class PlanBook:
 
     def programs_of(self, model: str) -> set[str]:
         """Hashes of the programs that a model's plans need or needed until recently."""
-        found: set[str] = set()
+        programs: set[str] = set()
         for entry in self._entries.values():
             if entry.model == model:
-                found |= entry.left.keys() | (entry.graph.programs.keys() if entry.graph else ())
-        return found
+                programs |= entry.left.keys() | (entry.graph.programs.keys() if entry.graph else ())
+        return programs
 
     def is_busy(self, model: str = "") -> bool:
         """Whether a plan of a model, or of any, is being made."""

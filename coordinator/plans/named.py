@@ -18,8 +18,10 @@ ENTRY_POINTS = "imbrex.planners"
 
 def names() -> tuple[str, ...]:
     """Every strategy that has a name: built-in ones, then those of installed packages."""
-    found = sorted({entry.name for entry in entry_points(group=ENTRY_POINTS)} - STRATEGIES.keys())
-    return (*STRATEGIES, *found)
+    installed = sorted(
+        {entry.name for entry in entry_points(group=ENTRY_POINTS)} - STRATEGIES.keys()
+    )
+    return (*STRATEGIES, *installed)
 
 
 def strategy(name: str) -> Planner:
@@ -76,8 +78,8 @@ def planner_of(own: Sequence[str], name: str) -> Planner:
 def _imported(name: str) -> Any:
     module, _, function = name.partition(":")
     try:
-        found = importlib.util.find_spec(module)
-        file = found.origin if found and found.origin else ""
+        spec = importlib.util.find_spec(module)
+        file = spec.origin if spec and spec.origin else ""
         return getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise NotFound(
@@ -85,17 +87,17 @@ def _imported(name: str) -> Any:
             cure="Write it as package.module:function, with a module that Python can import.",
         ) from error
     except Exception as error:
-        told = f"{type(error).__name__}: {error} ({raised_at(error, file) or file})"
+        reason = f"{type(error).__name__}: {error} ({raised_at(error, file) or file})"
         raise BadConfiguration(
-            cause=f"the strategy {name!r} can't be loaded: {told}",
+            cause=f"the strategy {name!r} can't be loaded: {reason}",
             cure="Correct that line.",
         ) from error
 
 
-def _callable(name: str, found: Any) -> Planner:
-    if not callable(found):
+def _callable(name: str, planner: Any) -> Planner:
+    if not callable(planner):
         raise BadRequest(
             cause=f"the strategy {name!r} is not a function",
             cure="Name a function that takes a network and a cluster and returns a Plan.",
         )
-    return cast("Planner", found)
+    return cast("Planner", planner)

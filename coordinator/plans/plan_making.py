@@ -107,11 +107,11 @@ class PlanMaker:
         ready = {len(each.plans): each for each in asked.ready}
         present = {device.id for device in cluster.devices}
 
-        def cost_s(found: Grouping) -> float:
+        def cost_s(candidate: Grouping) -> float:
             """Seconds for an image when each group has one."""
             if self._objective == "throughput":
-                return 1.0 / found.capacity_per_s
-            return found.response_s(len(found.plans))
+                return 1.0 / candidate.capacity_per_s
+            return candidate.response_s(len(candidate.plans))
 
         def best(count: int) -> Grouping:
             groups = divided(cluster, count)
@@ -124,11 +124,11 @@ class PlanMaker:
             return new if cost_s(new) < (1.0 - LEAST_GAIN) * cost_s(kept) else kept
 
         def all_of_them() -> dict[int, Grouping]:
-            found = {1: grouping((asked.plan,), network, (cluster,))}
+            groupings = {1: grouping((asked.plan,), network, (cluster,))}
             for count in numbers[1:]:
                 with suppress(Infeasible):
-                    found[count] = best(count)
-            return found
+                    groupings[count] = best(count)
+            return groupings
 
         async with self._alone(network):
             return Divided(asked.work, await asyncio.to_thread(all_of_them))

@@ -37,10 +37,10 @@ def adopt(text: str | bytes, network: Network, cluster: Cluster) -> Plan:
                 cure=f"Divide a block into at most {MOST_TILES} tiles",
             )
     plan = _for_devices(plan, _by_name(cluster))
-    made = plan_of_blocks(
+    complete = plan_of_blocks(
         plan.strategy, plan.blocks, network, cluster, "the plan that was given does not use it"
     )
-    return replace(made, notes=plan.notes, made_for=made_for(cluster))
+    return replace(complete, notes=plan.notes, made_for=made_for(cluster))
 
 
 def plan_id(plan: Plan) -> str:
@@ -51,8 +51,8 @@ def plan_id(plan: Plan) -> str:
 def _by_name(cluster: Cluster) -> dict[str, DeviceId]:
     """Devices by the names that a plan may use: the id, or a name that only one device has."""
     names = [device.name for device in cluster.devices]
-    found = {each.name: each.id for each in cluster.devices if names.count(each.name) == 1}
-    return found | {str(each.id): each.id for each in cluster.devices}
+    by_name = {each.name: each.id for each in cluster.devices if names.count(each.name) == 1}
+    return by_name | {str(each.id): each.id for each in cluster.devices}
 
 
 def _for_devices(plan: Plan, known: Mapping[str, DeviceId]) -> Plan:

@@ -204,7 +204,7 @@ class Driver:
             if not state.retried:  # the timing is complete with reports that the answer overtook
                 with suppress(TimeoutError):
                     async with asyncio.timeout(REPORTS_S):
-                        await state.told.wait()
+                        await state.all_reported.wait()
         except BaseException:
             self.step(Cancelled(request))
             self.release(request, state.holders)
@@ -228,11 +228,11 @@ class Driver:
         if isinstance(event, Lost) and (lost := self._pool.get(event.device)):
             lost.outbox.clear()
         actions = self.scheduler.step(event, time.monotonic())
-        for each in actions:
-            if isinstance(each, Assign):
-                state = self._requests[each.request]
-                state.retried += each.attempt > 0
-                state.attempts[each.task, each.attempt] = each.device
+        for action in actions:
+            if isinstance(action, Assign):
+                state = self._requests[action.request]
+                state.retried += action.attempt > 0
+                state.attempts[action.task, action.attempt] = action.device
         now, later = dispatch(actions)
         letters: defaultdict[DeviceId, Letter] = defaultdict(Letter)
         for action in now:
@@ -249,9 +249,9 @@ class Driver:
         letters: defaultdict[DeviceId, Letter] = defaultdict(Letter)
         part = later.popleft()
         try:
-            for each in part:
-                if self.scheduler.current(each.request, each.task, each.attempt):
-                    self._assign(each, letters)
+            for assign in part:
+                if self.scheduler.current(assign.request, assign.task, assign.attempt):
+                    self._assign(assign, letters)
             for device, letter in letters.items():
                 self._post(device, letter)
         except Exception as error:

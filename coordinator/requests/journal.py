@@ -96,9 +96,9 @@ class Journal:
             NotFound: there was none, it has no answer, or it is too old.
         """
         answered = [each for each in self._latest if each.answer is not None]
-        for each in reversed(answered):
-            if each.request_id == request_id:
-                return each
+        for ended in reversed(answered):
+            if ended.request_id == request_id:
+                return ended
         last = f"; the last is {answered[-1].request_id}" if answered else ""
         raise NotFound(
             cause=f"no answered request {request_id!r} is remembered",
@@ -118,16 +118,16 @@ class Journal:
         if ended.answer is not None:
             entry = (ended.ended_s, ended.request_id, ended.answer.devices)
             self._took_part.append(entry)
-        told = {
+        fields = {
             "request": ended.request_id,
             "model": ended.model,
             "ms": round((ended.ended_s - ended.arrived_s) * 1e3, 1),
         }
         if ended.error is not None:
-            log.warning("request failed", **told, code=ended.error.code, cause=ended.error.cause)
+            log.warning("request failed", **fields, code=ended.error.code, cause=ended.error.cause)
         elif ended.answer is not None:
             devices = list(ended.answer.devices)
-            log.info("request", **told, plan=ended.plan_version, devices=devices)
+            log.info("request", **fields, plan=ended.plan_version, devices=devices)
         self.tell(ended)
 
     def doubt(self, device: str) -> None:

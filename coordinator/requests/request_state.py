@@ -27,9 +27,9 @@ class UnusableResult(Exception):
 @dataclass(slots=True)
 class RequestState:
     """One request. `arrays` holds every tensor that passes through the host, by name; `done`
-    completes with the request; `selections`: what is read of results; `told` is set when every task
-    has been reported. `partials` are partial sums by task and tensor; `direct`: devices pass
-    tensors to each other. `shared` are devices of its plan that other requests used meanwhile.
+    completes with the request; `selections`: what is read of results; `all_reported` is set when
+    every task has been reported. `partials` are partial sums by task and tensor; `direct`: devices
+    pass tensors to each other. `shared` are devices of its plan that other requests used meanwhile.
     """
 
     graph: TaskGraph
@@ -40,7 +40,7 @@ class RequestState:
     halo_bytes: int = 0
     retried: int = 0
     attempts: dict[tuple[int, int], DeviceId] = field(default_factory=dict)
-    told: asyncio.Event = field(default_factory=asyncio.Event)
+    all_reported: asyncio.Event = field(default_factory=asyncio.Event)
     reported: set[int] = field(default_factory=set)
     partials: dict[tuple[int, str], np.ndarray] = field(default_factory=dict)
     direct: bool = False
@@ -70,7 +70,7 @@ class RequestState:
         self.halo_bytes += done.peer_bytes
         self.reported.add(done.task)
         if len(self.reported) == len(self.graph.tasks):
-            self.told.set()
+            self.all_reported.set()
 
     def unpack(self, header: pb.Tensor, payload: np.ndarray) -> np.ndarray:
         """The box of a tensor that a payload stands for; entries that were not selected are zeros.

@@ -85,19 +85,21 @@ def _request_bars(lived: Lived) -> Iterator[_Bar]:
 
 def _task_bars(lived: Lived) -> Iterator[_Bar]:
     """What each device computed, and the transfers between it and the host for that."""
-    for each in lived.tasks:
-        device = lived.names.get(each.device, each.device)
-        block = lived.sketch.blocks[each.task]
-        about = {"task": each.task, "block": block, "attempt": each.attempt}
-        waited_ms = round((each.start_s - each.ready_s) * 1e3, 3)
+    for timed in lived.tasks:
+        device = lived.names.get(timed.device, timed.device)
+        block = lived.sketch.blocks[timed.task]
+        about = {"task": timed.task, "block": block, "attempt": timed.attempt}
+        waited_ms = round((timed.start_s - timed.ready_s) * 1e3, 3)
         details = {"device": device, **about, "waited_ms": waited_ms}
-        yield _Bar(_DEVICES, device, f"block {block}", each.start_s, each.stop_s, details)
-        if each.sent_bytes:
-            details = {**about, "bytes": each.sent_bytes}
-            yield _link_bar(HOST, device, f"scatter {block}", (each.sent_s, each.ready_s), details)
-        if each.received_bytes:
-            times = (each.stop_s, each.received_s)
-            details = {**about, "bytes": each.received_bytes}
+        yield _Bar(_DEVICES, device, f"block {block}", timed.start_s, timed.stop_s, details)
+        if timed.sent_bytes:
+            details = {**about, "bytes": timed.sent_bytes}
+            yield _link_bar(
+                HOST, device, f"scatter {block}", (timed.sent_s, timed.ready_s), details
+            )
+        if timed.received_bytes:
+            times = (timed.stop_s, timed.received_s)
+            details = {**about, "bytes": timed.received_bytes}
             yield _link_bar(device, HOST, f"gather {block}", times, details)
 
 

@@ -68,7 +68,7 @@ def case(folder: Path | None = None, channels: tuple[int, int] = (0, 32)) -> Cas
     )
 
 
-async def test_what_is_right_is_right(arbiter: Arbiter) -> None:
+async def test_correct_results_are_not_judged_wrong(arbiter: Arbiter) -> None:
     for _ in range(3):
         found = await arbiter.judge(case())
         assert found.difference <= 1e-6
@@ -76,7 +76,7 @@ async def test_what_is_right_is_right(arbiter: Arbiter) -> None:
 
 
 @pytest.mark.parametrize("claim", [0, 1])
-async def test_one_wrong_row_of_one_reader_is_found(arbiter: Arbiter, claim: int) -> None:
+async def test_wrong_row_that_one_reader_received_is_found(arbiter: Arbiter, claim: int) -> None:
     wrong = case()
     most = np.abs(wrong.received[claim].array).max()
     wrong.received[claim].array[0, 3, 5] += 0.001 * most
@@ -86,7 +86,7 @@ async def test_one_wrong_row_of_one_reader_is_found(arbiter: Arbiter, claim: int
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-async def test_what_is_not_finite_is_wrong(arbiter: Arbiter, value: float) -> None:
+async def test_results_that_are_not_finite_are_wrong(arbiter: Arbiter, value: float) -> None:
     wrong = case()
     wrong.received[1].array[0, 0, 0, 0] = value
     assert (await arbiter.judge(wrong)).difference == np.inf
@@ -146,7 +146,7 @@ async def test_an_entry_that_was_left_out_or_made_up_is_wrong(arbiter: Arbiter) 
     assert (await arbiter.judge(invented)).is_wrong(PLAIN)
 
 
-async def test_what_cannot_be_computed_here_says_nothing_of_the_device(arbiter: Arbiter) -> None:
+async def test_task_that_cannot_be_computed_here_gives_no_verdict(arbiter: Arbiter) -> None:
     broken = case()
     broken.program = Program(b"no graph", ())
     with pytest.raises(NoVerdict, match="cannot be computed here"):
@@ -188,7 +188,7 @@ async def test_a_process_that_dies_says_nothing_and_comes_back(arbiter: Arbiter)
     assert not (await arbiter.judge(case())).is_wrong(PLAIN)
 
 
-async def test_without_work_there_is_no_process(
+async def test_arbiter_without_work_has_no_process(
     arbiter: Arbiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "IDLE_S", 0.01)

@@ -51,7 +51,7 @@ def test_a_box_may_come_in_parts() -> None:
         ((A, 3, 0, "y"), BOX, np.ones((1, 3), np.float32)),
     ],
 )
-def test_what_was_not_asked_for_is_not_taken(key, box, array) -> None:
+def test_evidence_that_was_not_asked_for_is_not_taken(key, box, array) -> None:
     made = case()
     assert not made.fill(key, box, array)
     assert not made.is_complete
@@ -96,7 +96,7 @@ async def test_a_device_that_keeps_nothing_says_so_and_one_that_is_silent_is_nam
         await Wire().collector.collect(REQUEST, [case()], 0.01)
 
 
-async def test_what_comes_when_nobody_asks_is_for_somebody_else() -> None:
+async def test_messages_that_no_audit_waits_for_are_passed_on() -> None:
     array = np.ones(BOX.shape, np.float32)
     wire = Wire()
     assert not wire.collector.received(A, tensor(array), array)
@@ -116,7 +116,7 @@ def graph_of(*arrays: np.ndarray) -> SimpleNamespace:
     return SimpleNamespace(tasks=tasks, programs=programs, blobs=blobs)
 
 
-def test_what_would_be_copied_several_times_is_not_judged(tmp_path) -> None:
+def test_task_whose_large_weights_would_be_copied_is_not_judged(tmp_path) -> None:
     large = np.zeros((3000, 1000), np.float32)
     mapped = MappedWeights(tmp_path, [large.nbytes]).empty(large.dtype, large.shape)
     mapped[:] = large + 1
@@ -126,7 +126,7 @@ def test_what_would_be_copied_several_times_is_not_judged(tmp_path) -> None:
     assert not can_be_judged(graph_of(mapped[:, :900]), 0)
 
 
-def test_nobody_is_judged_where_a_task_was_tried_twice() -> None:
+def test_request_with_a_retried_task_is_not_judged() -> None:
     small = np.zeros(10, np.float32)
     flight = SimpleNamespace(
         retried=0, attempts={(0, 0): A, (1, 0): B}, graph=graph_of(small, small + 1)

@@ -48,7 +48,7 @@ def test_a_new_device_is_checked_more_often() -> None:
         assert sum(gaps(AuditSampling(EVERY, random.Random(seed)), 1, 2000)[:YOUNG_CHECKS]) <= 300
 
 
-def test_who_was_accused_is_new_again() -> None:
+def test_accused_device_is_sampled_like_a_new_one() -> None:
     sampling = AuditSampling(EVERY, Latest())
     gaps(sampling, 1, 2000)
     assert gaps(sampling, 1, 1000)[-1] == 300
@@ -56,7 +56,7 @@ def test_who_was_accused_is_new_again() -> None:
     assert gaps(sampling, 1, 2000)[1:YOUNG_CHECKS] == [30] * (YOUNG_CHECKS - 1)
 
 
-def test_who_is_overdue_the_longest_comes_first() -> None:
+def test_most_overdue_device_comes_first() -> None:
     sampling = AuditSampling(EVERY, Latest())
     assert sampling.ran({A: 30, B: 29}) == [A]
     assert sampling.ran({A: 1, B: 10}) == [B, A]

@@ -10,7 +10,7 @@ from worker.engines.registry import DEFAULT
 RIGHT = {"onnxruntime_ms": 2.0, "ms": 1.0, "speedup": 2.0, "difference": 1e-6}
 
 
-def test_what_is_refused_is_said() -> None:
+def test_table_of_engines_says_which_are_refused() -> None:
     rows = [
         {"network": "a", "best": "openvino", "speedup": 2.0, "engines": {"openvino": RIGHT}},
         {

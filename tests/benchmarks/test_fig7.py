@@ -25,7 +25,9 @@ def test_figure_7_is_exact() -> None:
         assert each["ours"] == pytest.approx(each["published"], abs=0.3)
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fig7_command_prints_rows_and_refuses_other_figures(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     paper.main(["fig7", "--json"])
     printed = json.loads(capsys.readouterr().out)
     assert len(printed["rows"]) == 3

@@ -61,7 +61,7 @@ def test_the_report_counts_what_is_within() -> None:
     assert of["b", "cost"]["worst_percent"] < 22
 
 
-def test_both_calibrations_together_explain_vgg_16_in_the_simulator() -> None:
+def test_calibrations_together_explain_vgg_16_in_the_simulator() -> None:
     """The fixed cost per transfer of (a) on top of (b), with transfers that overlap."""
     both = Meaning(message_ms=77.5)
     for ghz in (1.0, 0.5):

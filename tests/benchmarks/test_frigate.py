@@ -14,7 +14,7 @@ def asked(count: int, seconds: float = 0.1, *, first_s: float = 0.0, **what: boo
     return [Asked(first_s + number, seconds, **told) for number in range(count)]
 
 
-def test_all_is_well() -> None:
+def test_good_run_misses_no_goal() -> None:
     found = summary(asked(2000), asked(2000, first_s=3000.0), 2999.0, 0.2)
     assert found["missed"] == []
     assert (found["crops"], found["in_time"], found["empty_after_kill"]) == (4000, 1.0, 0)
@@ -30,7 +30,7 @@ def test_all_is_well() -> None:
         (asked(9), asked(1, wrong=True), ["right"]),
     ],
 )
-def test_what_is_missed_is_named(well: list[Asked], after: list[Asked], missed: list[str]) -> None:
+def test_missed_goals_are_named(well: list[Asked], after: list[Asked], missed: list[str]) -> None:
     assert summary(well, after, 0.0, 0.2)["missed"] == missed
 
 
@@ -39,7 +39,7 @@ def test_a_longer_timeout_does_not_hide_what_is_late_by_default() -> None:
     assert (found["in_time"], found["missed"]) == (1.0, ["in Frigate's default time"])
 
 
-def test_its_network_finds_something_in_every_crop(tmp_path: Path) -> None:
+def test_network_of_the_benchmark_finds_something_in_every_crop(tmp_path: Path) -> None:
     crops, expected = _crops(save_model(tmp_path))
     assert len(crops) == len(expected) == CROPS
     assert all(rows.shape == (20, 6) and rows.any() for rows in expected)

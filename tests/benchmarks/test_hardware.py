@@ -35,7 +35,7 @@ def test_example_files_are_those_of_the_presets(stem):
         ("pi5-wifi", "yolov8n", 0.19869),
     ],
 )
-def test_what_real_devices_take_is_what_was_published(kind, model, seconds):
+def test_seconds_of_real_devices_are_the_published_ones(kind, model, seconds):
     assert plain_s(published(kind, model)) == pytest.approx(seconds)
 
 

@@ -13,7 +13,7 @@ def test_plans_are_compared_row_by_row() -> None:
     assert worse(rows, rows) == []
 
 
-def test_what_takes_longer_or_has_no_plan_any_more_is_worse() -> None:
+def test_slower_or_missing_plan_is_worse() -> None:
     row = {"model": "m", "cluster": "c", "strategy": "s", "latency_s": 1.0}
     assert worse([row | {"latency_s": 1.009}], [row]) == []
     assert worse([row | {"latency_s": 1.02}], [row]) == [(1.02, "m on c by s")]

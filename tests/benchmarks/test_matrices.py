@@ -203,7 +203,7 @@ def test_theorem_3_holds_for_the_cuts_that_are_found(flow, k) -> None:
 
 @settings(max_examples=examples(30))
 @given(flows(), st.lists(st.integers(1, 5).map(float), min_size=1, max_size=6))
-def test_any_number_of_uneven_devices(flow, weights) -> None:
+def test_cuts_for_any_number_of_uneven_devices_move_what_is_missing(flow, weights) -> None:
     tree, leaves = k_cut(flow, weights)
     assert len(leaves) == len(weights)
     assert sum(group.stop - group.start == 1 for group in flat(tree)) == len(weights)

@@ -58,7 +58,7 @@ def test_curves_are_drawn() -> None:
     assert kinds.count("circle") == 2 * 3
 
 
-def test_settings() -> None:
+def test_calibrated_settings_follow_the_testbed() -> None:
     base = calibrated("b")
     assert [device.host for device in base.devices] == [True] + 7 * [False]
     assert base.devices[1].link.endpoint_byte_s == pytest.approx(240e-9)
@@ -80,7 +80,7 @@ def test_settings() -> None:
     assert four.devices[0].speed == pytest.approx(10 * four.devices[1].speed)
 
 
-def test_tables() -> None:
+def test_tables_align_numbers_and_texts() -> None:
     assert percent(1.1, 1.0) == pytest.approx(10)
     assert percent(1.1, None) is None
     text = table([{"a": 1.23456, "b": "x"}, {"a": None, "b": True}], {"a": "A", "b": "B"})
@@ -88,7 +88,7 @@ def test_tables() -> None:
 
 
 @pytest.mark.slow
-def test_everything(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_paper_figures_are_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     paper.main(["--json"])
     printed = json.loads(capsys.readouterr().out)
     assert set(printed) == {*paper.ALL, "provenance"}

@@ -21,7 +21,7 @@ def test_a_case_is_a_model_and_two_numbers() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "vgg16", "vgg16:4", "vgg16:4:many", "vgg16:0:300", "a:1:-1"])
-def test_anything_else_is_refused(text: str) -> None:
+def test_malformed_case_is_refused(text: str) -> None:
     with pytest.raises(ArgumentTypeError, match="is not MODEL:WORKERS:MEGABYTES"):
         Case.of(text)
     with pytest.raises(SystemExit) as caught:
@@ -46,7 +46,7 @@ def test_anything_else_is_refused(text: str) -> None:
         ({"rate": RATE | {"alone": {"lost": ["no answer"]}}}, False),
     ],
 )
-def test_what_is_a_failure(changed: dict[str, Any], ok: bool) -> None:
+def test_wrong_answers_and_killed_workers_are_failures(changed: dict[str, Any], ok: bool) -> None:
     assert sharded.is_ok(FOUND | changed) is ok
 
 

@@ -58,7 +58,7 @@ def test_case_2_2_uses_all_eight_with_unequal_tiles(calibration: str, rows: Rows
     assert row["selection_devices"] == 6
 
 
-def test_other_devices_are_decided_otherwise() -> None:
+def test_decision_differs_for_other_devices() -> None:
     """Of eight like devices neither two are used (case 1-1) nor one (case 1-2)."""
     alike = Case("1-1", 8 * (1.0,), 2, None)
     row = table2([alike])["rows"][0]

@@ -26,7 +26,9 @@ def test_pictures_have_the_committed_results() -> None:
         assert path.read_text() == svg, "run `python -m benchmarks.tables`"
 
 
-def test_another_result_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_result_changes_the_pages_that_show_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(tables.RESULTS, tmp_path / "results")
     for module in (readme, tables):
         monkeypatch.setattr(module, "RESULTS", tmp_path / "results")
@@ -67,7 +69,7 @@ def test_a_cell_that_a_row_lacks_is_empty() -> None:
     assert tables.markdown(rows[1:]) == "|  |  |\n|---|---|\n| a | 2.346 |\n| b | yes |"
 
 
-def test_only_what_is_between_the_marks_is_replaced() -> None:
+def test_text_between_the_marks_alone_is_replaced() -> None:
     page = f"before\n{tables.BEGIN}\nold\n{tables.END}\nafter\n"
     expected = f"before\n{tables.BEGIN}\nnew\n{tables.END}\nafter\n"
     assert tables.between_marks(page, "new") == expected

@@ -91,7 +91,7 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
 
 
 @pytest.mark.parametrize("proxy", [0, 408, 502, 503, 504])
-def test_what_changes_nothing_is_asked_for_again(
+def test_requests_that_change_nothing_are_repeated(
     dying: Client, monkeypatch: pytest.MonkeyPatch, proxy: int
 ) -> None:
     monkeypatch.setattr(Dying, "deaths", 3)
@@ -121,7 +121,7 @@ def test_a_connection_that_was_given_up_is_cut_and_a_late_answer_is_not() -> Non
     assert _is_cut(httpx.ReadError("reset"))
 
 
-def test_what_changes_something_is_sent_once(
+def test_requests_that_change_something_are_sent_once(
     dying: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Dying, "deaths", 1)
@@ -147,7 +147,7 @@ def test_strangers_are_named(client: Client) -> None:
             ask()
 
 
-def test_nobody_is_no_reason_for_not_being_ready() -> None:
+def test_missing_coordinator_is_no_reason_for_not_being_ready() -> None:
     with Client("http://127.0.0.1:9") as client, pytest.raises(NoCoordinator):
         client.not_ready_because()
 

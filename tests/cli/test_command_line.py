@@ -42,7 +42,7 @@ def test_demo_is_listed_and_has_help() -> None:
     assert "\n  imbrex demo" in imbrex("demo", "--help").out
 
 
-def test_the_list_of_commands() -> None:
+def test_help_lists_all_commands() -> None:
     ran = imbrex("--help")
     assert ran.code == 0
     listed = ran.out.partition("Commands:")[2]
@@ -58,7 +58,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert not heavy & set(ran.stdout.split())
 
 
-def test_the_version() -> None:
+def test_version_is_printed() -> None:
     assert imbrex("--version").out.startswith("imbrex 0.")
 
 
@@ -102,7 +102,7 @@ def test_the_version() -> None:
     ],
     ids=" ".join,
 )
-def test_wrong_usage_is_two(arguments: list[str]) -> None:
+def test_exit_code_of_wrong_usage_is_two(arguments: list[str]) -> None:
     ran = imbrex(*arguments)
     assert ran.code == 2
     assert "Usage: imbrex" in ran.err
@@ -132,7 +132,7 @@ def test_a_file_that_may_not_be_read_is_named(monkeypatch, capsys) -> None:
     assert "cure:" in told
 
 
-def test_what_is_not_finite_is_null_in_json(capsys) -> None:
+def test_numbers_that_are_not_finite_are_null_in_json(capsys) -> None:
     terminal.print_json({"a": [math.inf, (1.0, math.nan)], "b": {"c": -math.inf}})
     assert json.loads(capsys.readouterr().out) == {"a": [None, [1.0, None]], "b": {"c": None}}
 
@@ -176,7 +176,7 @@ def test_a_demo_of_what_does_not_exist_is_refused_with_a_cure() -> None:
     assert "aofl" in refused("demo", "--strategy", "aolf").err
 
 
-def test_what_does_not_exist_is_refused_with_a_cure(tmp_path) -> None:
+def test_missing_models_files_and_hosts_are_refused_with_a_cure(tmp_path) -> None:
     assert "vgg16" in refused("check", "vgg61").err
     assert "no file" in refused("check", tmp_path / "none.onnx").err
     assert "no file" in refused("infer", tmp_path / "none.png", "--url", NOWHERE).err

@@ -282,7 +282,7 @@ def test_every_command_that_reads_a_model_refuses_it(
 
 
 @pytest.mark.parametrize("what", READ)
-def test_what_would_be_large_is_not_made_before_it_runs(
+def test_tensors_that_would_be_large_are_not_made_before_they_run(
     what: str, tmp_path: Path, idle_bytes: int
 ) -> None:
     code, said, peak = ran("models", "show", READ[what](tmp_path))

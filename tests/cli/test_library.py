@@ -70,7 +70,7 @@ def test_a_client_loads_no_networks() -> None:
     assert ran.stdout.strip() == "[]"
 
 
-def test_both_clients_ask_everything() -> None:
+def test_clients_have_a_method_for_every_call() -> None:
     asked = {
         name
         for name, each in vars(calls).items()
@@ -113,7 +113,7 @@ async def test_the_asynchronous_twin_answers_many_at_a_time(tmp_path: Path) -> N
         assert (await client.models())[0].version == "1"
 
 
-async def test_what_fails_says_why(tmp_path: Path) -> None:
+async def test_failed_inference_says_why(tmp_path: Path) -> None:
     async with over(AsyncClient()) as client:
         with pytest.raises(NotFound, match="none"):
             await client.infer("none", picture())
@@ -126,7 +126,7 @@ async def test_what_fails_says_why(tmp_path: Path) -> None:
         assert caught.value.cure
 
 
-async def test_another_version_of_a_coordinator_is_named() -> None:
+async def test_coordinator_of_another_version_is_named() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, json={"devices": [{"id": "x"}]})
 
@@ -138,7 +138,7 @@ async def test_another_version_of_a_coordinator_is_named() -> None:
             await client.devices()
 
 
-def test_planning_here() -> None:
+def test_library_plans_simulates_and_checks_here() -> None:
     made = imbrex.plan("lenet5", CLUSTER, strategy="lw", devices=2)
     assert len(made.devices_used) <= 2
     assert Plan.model_validate_json(made.model_dump_json()) == made
@@ -152,7 +152,7 @@ def test_planning_here() -> None:
     ("model", "cluster", "strategy"),
     [("none", CLUSTER, "lw"), ("lenet5", "none.toml", "lw"), ("lenet5", CLUSTER, "none")],
 )
-def test_planning_here_names_what_is_not_there(
+def test_library_names_missing_models_clusters_and_strategies(
     model: str, cluster: Path | str, strategy: str
 ) -> None:
     with pytest.raises(ImbrexError, match="none") as caught:

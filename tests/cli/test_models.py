@@ -77,7 +77,7 @@ def test_a_model_is_added_with_a_precision(store: str, tmp_path: Path) -> None:
     assert "--precision" in wrong.err
 
 
-def test_what_a_file_does_not_say_is_said(store: str, birds: Path) -> None:
+def test_options_add_what_a_file_does_not_say(store: str, birds: Path) -> None:
     labels = birds.with_suffix(".txt")
     labels.write_text("robin\nwren\n\ncrow\njay\n")
     ran = imbrex("models", "add", birds, "--labels", labels, "--pixels", "imagenet", "--json")
@@ -89,9 +89,7 @@ def test_what_a_file_does_not_say_is_said(store: str, birds: Path) -> None:
     assert sidecar.input.std == (0.229, 0.224, 0.225)
 
 
-def test_without_a_terminal_everything_that_is_missing_is_named_at_once(
-    store: str, birds: Path
-) -> None:
+def test_missing_options_are_all_named_without_a_terminal(store: str, birds: Path) -> None:
     ran = refused("models", "add", birds, "--task", "classification")
     assert "--labels, --pixels" in ran.err
     assert "--task tensor" in ran.err
@@ -160,7 +158,7 @@ def test_a_network_that_takes_no_picture_is_added_as_tensors(
     assert "--task tensor" in ran.err
 
 
-def test_what_was_assumed_is_confirmed(store: str, tmp_path: Path) -> None:
+def test_assumptions_are_confirmed(store: str, tmp_path: Path) -> None:
     net = NetworkBuilder("yard", seed=2)
     x = net.input("image", (1, 3, 32, 32)).conv("conv", 8, square(3)).relu()
     scores = x.global_average_pool("mean").flatten("flat").gemm("fc", 1000)
@@ -197,7 +195,7 @@ def test_boxes_of_unknown_form_are_refused_before_labels_are_asked_for(
     assert "--task tensor" in ran.err
 
 
-def test_on_a_terminal_it_is_asked(store: str, birds: Path) -> None:
+def test_missing_options_are_asked_for_on_a_terminal(store: str, birds: Path) -> None:
     here, there = pty.openpty()
     asking = subprocess.Popen(
         [sys.executable, "-m", "imbrex", "models", "add", str(birds), "--json"],
@@ -234,7 +232,7 @@ def test_on_a_terminal_it_is_asked(store: str, birds: Path) -> None:
         (Said(licence=" ", labels="a,b,c,d", pixels="unit"), "key 'licence' of sidecar is ' '"),
     ],
 )
-def test_what_cannot_be_added_is_refused_and_leaves_nothing(
+def test_model_that_cannot_be_added_leaves_nothing(
     store: str, birds: Path, said: Said, told: str
 ) -> None:
     with pytest.raises(BadRequest, match=told) as caught:

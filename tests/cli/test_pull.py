@@ -47,13 +47,13 @@ def test_a_whole_file_comes_and_is_told_of(mirror: Mirror, tmp_path: Path) -> No
     assert not (tmp_path / "x.part").exists()
 
 
-def test_what_broke_off_goes_on_where_it_stopped(mirror: Mirror, tmp_path: Path) -> None:
+def test_interrupted_download_resumes_where_it_stopped(mirror: Mirror, tmp_path: Path) -> None:
     mirror.breaks = [300_000, 0, 200_000]
     assert fetched(mirror, tmp_path)[0] == CONTENT
     assert mirror.ranges == ["", "bytes=300000-", "bytes=300000-", "bytes=500000-"]
 
 
-def test_what_an_earlier_run_left_is_continued(mirror: Mirror, tmp_path: Path) -> None:
+def test_download_that_an_earlier_run_left_is_continued(mirror: Mirror, tmp_path: Path) -> None:
     (tmp_path / "x.part").write_bytes(CONTENT[:1000])
     assert fetched(mirror, tmp_path)[0] == CONTENT
     assert mirror.ranges == ["bytes=1000-"]
@@ -92,7 +92,7 @@ def test_a_part_of_something_else_never_becomes_the_model(
 
 
 @pytest.mark.parametrize("content", [CONTENT[:-1] + b"!", CONTENT[:-1], CONTENT + b"!"])
-def test_another_content_is_refused_and_removed(
+def test_download_with_other_content_is_refused_and_removed(
     mirror: Mirror, tmp_path: Path, content: bytes
 ) -> None:
     mirror.content = content
@@ -101,7 +101,7 @@ def test_another_content_is_refused_and_removed(
     assert not (tmp_path / "x").exists()
 
 
-def test_what_is_not_there_is_not_asked_for_again(mirror: Mirror, tmp_path: Path) -> None:
+def test_missing_file_is_not_asked_for_again(mirror: Mirror, tmp_path: Path) -> None:
     mirror.missing = True
     with pytest.raises(NotFound, match="nothing at"):
         fetched(mirror, tmp_path)
@@ -177,7 +177,7 @@ def test_pull_adds_a_model_once_and_says_where_it_is_from(store: str, tmp_path: 
     assert list((Path(store) / ".incoming").iterdir()) == []
 
 
-def test_what_is_no_model_or_does_not_fit_its_sidecar_is_not_added(
+def test_download_that_is_no_model_or_unlike_its_sidecar_is_not_added(
     store: str, tmp_path: Path
 ) -> None:
     model = save_camera(tmp_path)

@@ -65,7 +65,7 @@ def test_digits_in_eight_bits_are_installed_with_their_figures(store: str, pictu
     assert "quantised already" in again.err
 
 
-def test_it_ends_with_what_was_gained_and_lost(store: str, pictures: Path) -> None:
+def test_quantising_ends_with_its_gain_and_loss(store: str, pictures: Path) -> None:
     ran = imbrex(*quantise(pictures, "--at-most", 0, "--name", "mine"))
     assert ran.code == 0, ran.err
     *_, gained, next_step = ran.out.strip().splitlines()
@@ -77,7 +77,7 @@ def test_it_ends_with_what_was_gained_and_lost(store: str, pictures: Path) -> No
 
 
 @pytest.mark.parametrize("where", [pytest.param("pictures", marks=pytest.mark.slow), "labels"])
-def test_where_the_objects_are_known_the_map_of_both_is_told(
+def test_map_of_both_models_is_told_where_the_objects_are_known(
     store: str, pictures: Path, where: str
 ) -> None:
     folder = pictures.parent / where

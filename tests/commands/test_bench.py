@@ -146,7 +146,9 @@ def test_an_answer_that_is_as_right_as_the_first_does_not_differ() -> None:
     assert cases[1].comparison.max_rel_error == 0
 
 
-def test_what_cannot_be_measured(live: Live, tmp_path: Path) -> None:
+def test_bench_refuses_unknown_strategies_devices_plans_and_models(
+    live: Live, tmp_path: Path
+) -> None:
     assert "aolf" in live.refuses("bench", live.file, "--strategies", "aolf")
     assert "aolf" in live.refuses("bench", live.file, "--strategies", "lw,aolf")
     assert "2 are ready" in live.refuses("bench", live.file, "--devices", "1..3")

@@ -64,7 +64,7 @@ def test_every_command_that_a_text_names_exists() -> None:
     assert [each for text in seen for each in problems(text)] == []
 
 
-def test_one_that_does_not_exist_is_noticed() -> None:
+def test_command_that_does_not_exist_is_noticed() -> None:
     assert problems("`imbrex models add FILE --task tensor`") == []
     assert problems("imbrex cannot do that --really") == []
     assert problems("`imbrex modles list`")

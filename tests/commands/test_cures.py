@@ -93,7 +93,7 @@ def refused(ran: Ran, *texts: str) -> None:
 
 
 @pytest.mark.parametrize("daemon", DAEMONS)
-def test_without_a_home(daemon: str, tmp_path: Path) -> None:
+def test_cure_for_a_missing_home_directory_works(daemon: str, tmp_path: Path) -> None:
     ran = start(*DAEMONS[daemon], env=homeless(), code=NOBODY)
     refused(ran, "no home directory", "Set HOME, or state_dir (--state-dir)")
     for cure in (
@@ -278,7 +278,7 @@ def test_files_of_labels(net: Path, tmp_path: Path) -> None:
     works(*add, labels)
 
 
-def test_sidecars(net: Path, tmp_path: Path) -> None:
+def test_cures_for_sidecars_work(net: Path, tmp_path: Path) -> None:
     sidecar = tmp_path / "other.json"
     add, right = ("models", "add", net, "--sidecar", sidecar), dump(SIDECAR)
     sidecar.write_text(right.replace('"stretch"', '"nix"'))
@@ -380,7 +380,7 @@ def test_certificates_of_clients_go_with_their_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs_room("coordinator/several")
-def test_join_tokens(tmp_path: Path) -> None:
+def test_cures_for_join_tokens_work(tmp_path: Path) -> None:
     state, port = tmp_path / "state", free_port()
     works("cluster", "init", "--state-dir", state)
     invite = ("cluster", "invite", "--address", f"127.0.0.1:{port}", "--state-dir", state)
@@ -486,7 +486,7 @@ def test_files_that_are_not_there(live: Live, tmp_path: Path) -> None:
     assert imbrex(*plan).code == 0
 
 
-def test_settings(tmp_path: Path) -> None:
+def test_cures_for_settings_work(tmp_path: Path) -> None:
     file = tmp_path / "coordinator.toml"
     start = ("coordinator", "--config", file)
     assert "leave it out" in failed(*start).cure
@@ -500,7 +500,7 @@ def test_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
-def test_pictures(kind: str) -> None:
+def test_cure_for_a_bad_picture_names_types_that_work(kind: str) -> None:
     with pytest.raises(BadImage) as caught:
         decode_image(b"a letter")
     assert "JPEG" in caught.value.cure

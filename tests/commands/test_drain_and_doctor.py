@@ -49,14 +49,14 @@ def test_a_device_that_was_never_seen_is_told_of() -> None:
     assert told.validate_json(told.dump_json(never)) == never
 
 
-def test_wrong_names(live: Live) -> None:
+def test_drain_and_resume_of_unknown_names_list_the_devices(live: Live) -> None:
     for command in ("drain", "resume"):
         said = live.refuses(command, "nobody")
         assert "nobody" in said
         assert "worker-1, worker-2" in said
 
 
-def test_the_doctor(live: Live) -> None:
+def test_doctor_exits_with_one_only_for_errors(live: Live) -> None:
     ran = live.ask("doctor", "--json")
     told = json.loads(ran.out)
     errors = [each for each in told["findings"] if each["severity"] == "error"]

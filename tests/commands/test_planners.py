@@ -47,12 +47,12 @@ def planner():
     return module.plan
 
 
-def test_it_is_short() -> None:
+def test_example_planner_is_short() -> None:
     assert len(EXAMPLE.read_text().splitlines()) <= 40
 
 
 @pytest.mark.parametrize("model", ["digits", "lenet5", "alexnet", "resnet50"])
-def test_its_plans_are_legal(planner, model: str) -> None:
+def test_plans_of_the_example_are_legal(planner, model: str) -> None:
     network, cluster = network_of(model), parse_cluster(CLUSTER)
     plan = propose(planner, network, cluster)
     assert plan.strategy == "strips"
@@ -60,7 +60,7 @@ def test_its_plans_are_legal(planner, model: str) -> None:
     assert plan.traffic.scatter > 0
 
 
-def test_it_runs_on_a_real_cluster(live: Live) -> None:
+def test_example_planner_runs_on_a_real_cluster(live: Live) -> None:
     demo = ("demo", "--model", live.file, "--workers", 2, "--no-profile", "--native", "--json")
     ran = imbrex(*demo, "--strategy", "strips:plan")
     assert ran.code == 0, ran.err
@@ -71,7 +71,7 @@ def test_it_runs_on_a_real_cluster(live: Live) -> None:
     assert found["bytes"]["scatter"] > 0
 
 
-def test_it_is_simulated_beside_others(tmp_path: Path) -> None:
+def test_example_planner_is_simulated_beside_others(tmp_path: Path) -> None:
     file = tmp_path / "four.toml"
     file.write_text(CLUSTER)
     arguments = ("simulate", "digits", "--cluster", file, "--json")
@@ -92,7 +92,7 @@ def test_modules_of_the_users_folder_are_found_last(
     assert sys.path[-1] == str(tmp_path)
 
 
-def test_what_it_refers_to_is_there() -> None:
+def test_page_on_planners_refers_to_existing_files_and_models() -> None:
     text = (DOCS / "planners.md").read_text()
     for link in re.findall(r"\]\(([^)#]+)\)", text):
         assert (DOCS / link).exists(), link

@@ -83,7 +83,7 @@ def test_devices_that_cannot_be_measured(measured: Live) -> None:
     assert long.status_code == 422
 
 
-def test_what_observation_corrected_is_saved(measured: Live, tmp_path: Path) -> None:
+def test_observed_corrections_are_saved(measured: Live, tmp_path: Path) -> None:
     measured.ask("profile", "--json")
     profile = parse_profile(_only(measured.client.cluster_files().profiles))
     link = Link(1e6, 0.001, 0.002)

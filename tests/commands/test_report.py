@@ -95,7 +95,7 @@ def test_a_report_is_a_cluster_and_a_preset(reported: tuple[Live, Path, str]) ->
         'profile = \'/etc/passwd\'", "profiles": {}}, "kinds": []}',
     ],
 )
-def test_what_is_no_report(text: str, tmp_path: Path) -> None:
+def test_malformed_report_is_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     file.write_text(text)
     ran = refused("simulate", "lenet5", "--cluster", file)
@@ -105,7 +105,7 @@ def test_what_is_no_report(text: str, tmp_path: Path) -> None:
         load_kind(str(file))
 
 
-def test_what_cannot_be_reported_is_said_before_anything_is_measured(
+def test_unwritable_report_is_refused_before_anything_is_measured(
     live: Live, tmp_path: Path
 ) -> None:
     missing = tmp_path / "missing" / "report.json"

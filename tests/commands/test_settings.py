@@ -17,7 +17,7 @@ from protos.rpc.channels import is_loopback
 from worker.settings import WorkerSettings
 
 
-def test_nobody_else_reaches_it_unless_somebody_says_so() -> None:
+def test_coordinator_listens_on_loopback_by_default() -> None:
     settings = CoordinatorSettings.load()
     assert is_loopback(settings.host)
     assert is_loopback(host_address(settings, is_guarded=True))
@@ -41,7 +41,7 @@ def test_off_in_a_file_and_in_the_environment(
 
 
 @pytest.mark.parametrize("given", ["never", "-1", "nan"])
-def test_other_words_are_refused(given: str) -> None:
+def test_unknown_words_for_replan_are_refused(given: str) -> None:
     with pytest.raises(BadConfiguration, match="replan"):
         CoordinatorSettings.load(flags={"replan": given})
 
@@ -109,14 +109,14 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path, damage: bytes) -> None:
         CoordinatorSettings.load(file)
 
 
-def test_one_file_serves_both_daemons(tmp_path: Path) -> None:
+def test_settings_file_serves_both_daemons(tmp_path: Path) -> None:
     file = tmp_path / "imbrex.toml"
     file.write_text("[coordinator]\nreplan = 7\n[worker]\nthreads = 2\n")
     assert CoordinatorSettings.load(file).replan == 7.0
     assert WorkerSettings.load(file, environ={}).threads == 2
 
 
-def test_only_what_was_said_is_a_setting() -> None:
+def test_flags_that_were_given_alone_are_settings() -> None:
     told = {"config": Path("x"), "host": None, "workers": ["a:1"], "models": [], "port": 0}
     assert said(told | {"mdns": False}) == {"workers": ("a:1",), "port": 0, "mdns": False}
 

@@ -86,7 +86,7 @@ def test_the_summary_comes_before_the_plan(tmp_path: Path, capsys, monkeypatch) 
         show.show(str(residual(tmp_path)), None, as_json=False)
 
 
-def test_what_cannot_be_shown(tmp_path: Path) -> None:
+def test_models_of_open_size_and_unknown_names_cannot_be_shown(tmp_path: Path) -> None:
     assert (
         "no fixed size" in refused("models", "show", saved(tmp_path, opened((1, 3, "H", "W")))).err
     )

@@ -34,7 +34,7 @@ def cluster(tmp_path: Path) -> Path:
     return file
 
 
-def test_all_strategies_side_by_side(cluster: Path, tmp_path: Path) -> None:
+def test_strategies_are_simulated_side_by_side(cluster: Path, tmp_path: Path) -> None:
     drawn = tmp_path / "speedup.svg"
     ran = imbrex("simulate", "lenet5", "--cluster", cluster, "--json", "--plot", drawn)
     assert ran.code == 0, ran.err
@@ -78,14 +78,16 @@ def test_an_infeasible_strategy_says_why(tmp_path: Path) -> None:
     )
 
 
-def test_somebody_elses_planner_that_fails(cluster: Path) -> None:
+def test_failing_planner_of_somebody_else_is_named_beside_others(cluster: Path) -> None:
     broken = "tests.serving.test_choice:broken"
     ran = imbrex("simulate", "lenet5", "--cluster", cluster, "--strategy", f"{broken},lw", "--json")
     assert ran.code == 0
     assert "a fault in it" in ran.json()["strategies"][broken]["reason"]
 
 
-def test_what_cannot_be_simulated(cluster: Path, tmp_path: Path) -> None:
+def test_simulate_refuses_missing_clusters_models_and_devices(
+    cluster: Path, tmp_path: Path
+) -> None:
     without = imbrex("simulate", "lenet5")
     assert without.code == 2
     assert "imbrex status --save" in without.err
@@ -105,7 +107,7 @@ def test_numbers_that_are_none(text: str) -> None:
         ranges.counts(text)
 
 
-def test_lists() -> None:
+def test_lists_and_ranges_of_options_are_read() -> None:
     assert ranges.counts("4,1..2, 2") == [1, 2, 4]
     assert ranges.listed("lw, aofl,lw") == ["lw", "aofl"]
     with pytest.raises(ValueError, match="empty"):

@@ -78,6 +78,6 @@ def test_a_file_that_cannot_be_written_is_named(live: Live, tmp_path: Path) -> N
     assert "--output" in said
 
 
-def test_without_a_coordinator_it_says_how_to_start_one(tmp_path: Path) -> None:
+def test_trace_without_a_coordinator_says_how_to_start_one(tmp_path: Path) -> None:
     ran = refused("trace", "x", "-o", tmp_path / "trace.json", "--url", "http://127.0.0.1:9")
     assert "imbrex coordinator" in ran.err

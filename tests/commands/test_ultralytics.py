@@ -109,7 +109,9 @@ def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_found_comes_out(serving: Live, picture: Path, name: str) -> None:
+def test_predictions_of_ultralytics_exports_come_out(
+    serving: Live, picture: Path, name: str
+) -> None:
     (found,) = serving.ask("infer", picture, "--model", name, "--json").json()["predictions"]
     assert (found["label"], found["score"]) == ("class 1", SCORE)
     task, _ = NAMES[name]

@@ -92,7 +92,7 @@ READERS: dict[str, tuple[str, str, Callable[[Path], Any]]] = {
 
 @pytest.mark.parametrize("form", SAVED)
 @pytest.mark.parametrize("what", READERS)
-def test_what_people_write_is_read_however_it_was_saved(
+def test_handwritten_files_are_read_however_they_were_saved(
     what: str, form: str, tmp_path: Path
 ) -> None:
     name, text, read = READERS[what]

@@ -22,7 +22,7 @@ def after(
     return correction
 
 
-def test_nothing_observed_nothing_corrected() -> None:
+def test_correction_without_observations_is_one() -> None:
     assert Correction().factor == 1.0
     assert Corrections.none().factor("anybody") == 1.0
 
@@ -39,7 +39,7 @@ def test_noise_averages_out() -> None:
     assert noisy.factor == pytest.approx(1.4, rel=0.1)
 
 
-def test_one_hiccup_moves_it_little() -> None:
+def test_correction_moves_little_after_a_hiccup() -> None:
     steady = after([1.0] * 20)
     assert after([50.0], start=steady).factor < 1.2
     assert after([50.0, 1.0, 1.0, 1.0], start=steady).factor < 1.1
@@ -57,13 +57,13 @@ def test_after_a_long_silence_one_task_says_more() -> None:
     assert late.factor == pytest.approx(1.5, rel=0.01)
 
 
-def test_what_says_nothing_is_ignored() -> None:
+def test_meaningless_observations_are_ignored() -> None:
     correction = Correction()
     assert correction.observed(1e-5, 1.0, 0.0) is correction
     assert correction.observed(1.0, 0.0, 0.0) is correction
 
 
-def test_bounds() -> None:
+def test_corrections_are_bounded() -> None:
     assert after([1e9] * 200).factor == pytest.approx(20.0)
     assert after([1e-9] * 200).factor == pytest.approx(0.05)
 
@@ -76,7 +76,7 @@ def test_devices_are_apart() -> None:
     assert both.observed("a", 0.0, 1.0, 3.0) is both
 
 
-def test_corrected_costs() -> None:
+def test_corrected_costs_are_multiplied_by_the_factor() -> None:
     work = NodeWork("convolution", 10**9, 1, 1, 1, taps=9)
     costs = CorrectedCosts(RateCosts(1.0, run_s=0.1), 2.0)
     assert costs.block_s([work]) == pytest.approx(2.2)

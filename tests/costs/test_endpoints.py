@@ -34,7 +34,7 @@ def after(waits: list[float], messages: list[float], requests: int) -> EndpointE
     return estimate
 
 
-def test_nothing_observed_is_the_prior() -> None:
+def test_estimate_without_observations_is_the_prior() -> None:
     estimate = EndpointEstimate()
     assert estimate.endpoint == DEVICE_ENDPOINT
     assert estimate.observed([], [], 1.0) is estimate
@@ -59,7 +59,7 @@ def test_bytes_between_devices_cost_more_than_those_of_the_host() -> None:
     assert EndpointEstimate().of_peer_bytes(0.0).endpoint == DEVICE_ENDPOINT
 
 
-def test_what_counts_is_the_mean_without_hiccups() -> None:
+def test_estimate_is_the_mean_without_hiccups() -> None:
     rng = random.Random(1)
     waits = [rng.choice((0.001, 0.003)) for _ in range(200)]
     assert after(waits, [], 20).endpoint.task_s == pytest.approx(0.002, rel=0.1)

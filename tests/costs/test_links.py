@@ -54,7 +54,7 @@ def test_noise_and_outliers_change_little() -> None:
     assert link.transfer_s(500_000) == pytest.approx(TRUE.transfer_s(500_000), rel=0.1)
 
 
-def test_one_size_corrects_that_size() -> None:
+def test_transfers_of_one_size_correct_that_size() -> None:
     large = observe([500_000] * 10).link
     assert large.transfer_s(500_000) == pytest.approx(TRUE.transfer_s(500_000))
     tiny = observe([100] * 10).link
@@ -102,7 +102,7 @@ def test_a_device_takes_at_most_half_of_what_bytes_cost() -> None:
     assert estimate.link.bytes_per_s == pytest.approx(2e7, rel=1e-6)
 
 
-def test_what_a_buffer_swallows_tells_nothing_of_the_rate() -> None:
+def test_messages_within_a_buffer_say_nothing_of_the_rate() -> None:
     """A shaper lets 66 KB through at once: small messages look infinitely fast."""
     probe = [
         Transfer(size, 0.002 + max(0, size - 66_000) / TRUE.bytes_per_s)

@@ -98,7 +98,7 @@ def test_planted_coefficients_are_recovered() -> None:
             assert costs.block_s(layer.what.works) == pytest.approx(seconds, rel=1e-3)
 
 
-def test_what_computes_is_never_free() -> None:
+def test_compute_is_never_free() -> None:
     """However odd the blocks that were measured: these take as long as their light layers."""
     layers = [each for each in measured(0.0) if not each[0].is_block]
     odd = [

@@ -63,7 +63,7 @@ def test_weights_are_charged_apart_from_kernels_with_warm_caches():
 
 
 @pytest.mark.parametrize("slowdown", [1.0, 2.5])
-def test_what_slows_a_core_down_is_not_charged(monkeypatch, slowdown):
+def test_disturbance_of_a_core_is_not_charged(monkeypatch, slowdown):
     clock = FakeClock()
 
     def taking(seconds):

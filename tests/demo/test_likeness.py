@@ -69,7 +69,7 @@ def test_a_demo_takes_two_minutes_at_most(name, workers, curve, gflop):
         assert wanted.expected_s(scale, requests) <= MOST_S
 
 
-def test_what_takes_longer_in_a_demo_is_expected_to():
+def test_longer_demos_are_expected_to_take_longer():
     usual = length(1.0).expected_s(0.25, USUAL)
     assert length(2.0).expected_s(0.25, USUAL) > usual
     assert length(1.0).expected_s(0.125, USUAL) > usual

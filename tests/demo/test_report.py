@@ -91,7 +91,7 @@ def test_a_slower_cluster_is_said_in_words_with_the_reason(alone_s, total_ms, pr
     assert words in text
 
 
-def test_another_answer_is_not_called_the_same():
+def test_differing_answer_is_not_called_the_same():
     wrong = Judgement(Comparison(1.0, 0.5), 5e4)
     text = screen(outcome(measured(0.4, 200.0, 0.2, wrong)))
     assert "A DIFFERENT ANSWER" in text

@@ -218,7 +218,7 @@ def test_a_tile_is_charged_its_share_of_the_preset_times_what_it_loses(
     assert seconds == pytest.approx(costs.block_s(works), rel=1e-6)
 
 
-def test_what_is_not_known_to_be_a_tile_is_charged_at_the_pace():
+def test_run_not_known_to_be_a_tile_is_charged_at_the_pace():
     clock = FakeClock()
     throttle = EmulatedThrottle(0.5, Emulation(rates=DeviceRates(gflops=1.0)), clock)
     timed = throttle.run(Ready(lambda: clock.work(1.0, 1.0)))
@@ -331,7 +331,7 @@ def test_engines_are_tried_one_by_one(two_engines):
     assert not any(run.others for run in runs.values())
 
 
-def test_what_the_other_engine_does_not_take_is_charged_as_by_onnxruntime(two_engines):
+def test_run_that_the_other_engine_refuses_is_charged_as_by_onnxruntime(two_engines):
     samples = (draw("concat", random.Random(seed), 2e6) for seed in range(100))
     sample = next(sample for sample in samples if len(sample.what.inputs) > 1)
     feeds = {each.tensor: np.ones(each.dims, np.float32) for each in sample.what.inputs}

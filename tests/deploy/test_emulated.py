@@ -87,7 +87,7 @@ def test_a_model_is_the_same_in_tiles(arm) -> None:
     assert checked["ok"] is True
 
 
-async def test_one_arm_worker_in_a_cluster_of_others(arm, tmp_path) -> None:
+async def test_arm_worker_computes_in_a_cluster_of_x86_workers(arm, tmp_path) -> None:
     folder = arm.shared / "worker"
     pi = WorkerProcess("arm", folder, pace=1.0, within=arm.python(), start_s=STARTS_WITHIN_S)
     others = [WorkerProcess(f"x86-{n}", tmp_path / f"x86-{n}", pace=0.2) for n in range(2)]
@@ -207,7 +207,7 @@ def test_all_engines_compute_the_same(engines) -> None:
         assert difference <= 1e-4 * np.abs(first).max()
 
 
-def test_the_core_of_the_suite(arm) -> None:
+def test_core_of_the_suite_passes_on_arm(arm) -> None:
     suite = arm.shared / "suite"
     shutil.copytree(ROOT / "tests", suite / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", suite)

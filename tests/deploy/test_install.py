@@ -42,7 +42,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_both_are_of_this_version_and_whole(built: Path) -> None:
+def test_wheel_and_sdist_are_of_this_version_and_whole(built: Path) -> None:
     stem = f"imbrex-{PROJECT['version']}"
     assert {each.name for each in built.iterdir()} == {
         f"{stem}-py3-none-any.whl",
@@ -97,5 +97,5 @@ def test_readmes_lines_install_from_a_folder_with_the_wheel(
     assert "--host" in run(imbrex, daemon, "--help", **where, COLUMNS="200")
 
 
-def test_there_are_lines_for_the_coordinator_and_for_workers() -> None:
+def test_readme_has_lines_for_the_coordinator_and_for_workers() -> None:
     assert len(README_INSTALL) == 2

@@ -75,7 +75,7 @@ def checked(
 
 
 @pytest.mark.parametrize(("groups", "given"), [(ALONE, {}), (PAIR, SHARED), (PAIR, FRONT)])
-def test_good_ones_are_taken(tmp_path: Path, groups: Any, given: Any) -> None:
+def test_good_inventories_are_taken(tmp_path: Path, groups: Any, given: Any) -> None:
     code, said = checked(tmp_path, groups, given)
     assert code == 0, said
 
@@ -96,7 +96,7 @@ def test_good_ones_are_taken(tmp_path: Path, groups: Any, given: Any) -> None:
         (PAIR, SHARED | {"coordinator_tls": True}, {}, "pi-2 cannot make itself a certificate"),
     ],
 )
-def test_others_are_refused_with_cause_and_cure(
+def test_bad_inventories_are_refused_with_cause_and_cure(
     tmp_path: Path, groups: Any, given: Any, of: Any, said: str
 ) -> None:
     code, found = checked(tmp_path, groups, given, **of)

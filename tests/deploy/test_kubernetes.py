@@ -116,7 +116,7 @@ def test_the_daemon_accepts_its_settings(daemon: str) -> None:
 
 
 @daemons
-def test_what_it_runs_is_what_the_command_line_offers(daemon: str) -> None:
+def test_containers_run_what_the_command_line_offers(daemon: str) -> None:
     for container in all_containers(daemon):
         arguments = container.get("args", [])
         commands = [each for each in arguments if not each.startswith(("-", "/"))]

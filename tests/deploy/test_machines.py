@@ -76,13 +76,13 @@ def test_a_dry_run_on_bare_machines_changes_nothing(home) -> None:
         assert leftovers(machine) == ""
 
 
-def test_they_are_installed_and_a_second_run_finds_nothing_to_do(home) -> None:
+def test_machines_are_installed_and_a_second_run_finds_nothing_to_do(home) -> None:
     home.play("playbook.yml")
     assert changes(home.play("playbook.yml")) == UNCHANGED
     assert changes(home.play("playbook.yml", "--check")) == UNCHANGED
 
 
-def test_they_are_found_over_mdns_and_answer(home) -> None:
+def test_devices_are_found_over_mdns_and_answer(home) -> None:
     assert announced(within_s=30) == EVERYBODY - {"host"}
     used(home, EVERYBODY)
     answer = home.ask("infer", SHEET.path, "--model", "digits")
@@ -133,7 +133,7 @@ def test_watches_that_the_inventory_names_answer_what_they_see(home) -> None:
     print("exposure", exposure(room, "watch@door"))
 
 
-def test_one_that_is_not_named_any_more_is_gone_and_the_other_goes_on(home) -> None:
+def test_watch_that_is_not_named_any_more_ends_and_the_other_goes_on(home) -> None:
     room = home.machines["living-room"]
     since = room.ssh("systemctl show -P ActiveEnterTimestampMonotonic imbrex-watch@door")
     home.set(coordinator_watches=[DOOR])
@@ -165,7 +165,7 @@ def test_a_watch_goes_on_after_it_or_the_coordinator_was_killed(home) -> None:
     watches(home)
 
 
-def test_one_that_dies_or_hangs_is_started_again_and_again(home) -> None:
+def test_worker_that_dies_or_hangs_is_started_again_and_again(home) -> None:
     """After pauses that grow, where systemd can: on Debian 13."""
     for name in ("hall", "kitchen"):
         machine = home.machines[name]
@@ -179,7 +179,7 @@ def test_one_that_dies_or_hangs_is_started_again_and_again(home) -> None:
     used(home, EVERYBODY)
 
 
-def test_one_that_reboots_comes_back_by_itself(home) -> None:
+def test_rebooted_machine_comes_back_by_itself(home) -> None:
     hall = home.machines["hall"]
     hall.ssh("systemctl", "reboot", check=False)
     wait_for(lambda: hall.boots == 2, "the hall has gone down")
@@ -229,7 +229,7 @@ def test_a_watch_has_the_new_version_and_the_key_that_it_is_given(home) -> None:
     assert changes(home.play("playbook.yml")) == UNCHANGED
 
 
-def test_the_rest_stays_as_it_is_where_one_worker_goes_back(home) -> None:
+def test_failed_update_of_one_worker_leaves_the_rest_as_it_was(home) -> None:
     file, *replaced = BROKEN["kitchen"]
     broken = changed(home.folder / "worse", "99.1", {file: replaced})
     said = home.fail("playbook.yml", "-e", f"imbrex_wheel={broken}")
@@ -248,7 +248,7 @@ def test_settings_that_a_daemon_refuses_go_back_too(home) -> None:
     assert "pace = 1.0" in home.machines["hall"].ssh("cat /etc/imbrex/worker.toml")
 
 
-def test_another_python_gets_another_environment(home) -> None:
+def test_newer_python_gets_an_environment_of_its_own(home) -> None:
     """The office's Debian 12 becomes a Debian 13, with what imbrex has there."""
     office = home.machines["office"]
     assert office.ssh("ls /opt/imbrex/venvs").strip().endswith("-py3.11")
@@ -260,7 +260,7 @@ def test_another_python_gets_another_environment(home) -> None:
     assert changes(home.play("playbook.yml")) == UNCHANGED
 
 
-def test_nothing_secret_lies_open_and_little_is_exposed(home) -> None:
+def test_secrets_are_private_and_daemons_are_little_exposed(home) -> None:
     for name, machine in home.machines.items():
         assert_private(machine)
         daemon = "coordinator" if name == "living-room" else "worker"
@@ -269,7 +269,7 @@ def test_nothing_secret_lies_open_and_little_is_exposed(home) -> None:
         assert found <= 2.5
 
 
-def test_one_leaves_then_all_and_nothing_is_left(home) -> None:
+def test_removed_device_leaves_nothing_behind_and_neither_do_all(home) -> None:
     home.play("remove.yml", "--limit", "office")
     wait_for(lambda: "office" not in home.ready(), "the office is gone")
     listed = ("/opt/imbrex/venv/bin/imbrex", "cluster", "list", "--json", "--state-dir")

@@ -180,7 +180,7 @@ def test_a_dry_run_on_bare_machines_changes_nothing(home) -> None:
         assert machine.ssh("ls /usr/sbin/nats-server /usr/sbin/haproxy 2>/dev/null || true") == ""
 
 
-def test_one_coordinator_becomes_two_and_a_second_run_finds_nothing_to_do(home) -> None:
+def test_second_coordinator_is_added_and_a_second_run_finds_nothing_to_do(home) -> None:
     text = home.inventory.read_text()
     home.inventory.write_text(json.dumps(before_that(json.loads(text))))
     home.play("playbook.yml")
@@ -195,7 +195,7 @@ def test_one_coordinator_becomes_two_and_a_second_run_finds_nothing_to_do(home) 
     whole(home)
 
 
-def test_both_know_the_same_cluster_which_three_devices_keep(home) -> None:
+def test_coordinators_know_the_same_cluster_which_three_devices_keep(home) -> None:
     for name in COORDINATORS:
         assert members(home, name) == {"host", *COMPUTING}
         assert members(home, name, "coordinators") == set(COORDINATORS)
@@ -224,7 +224,7 @@ def test_a_device_computes_with_the_engine_that_the_inventory_names(home) -> Non
     }
 
 
-def test_who_joins_or_leaves_at_one_does_so_at_the_other(home) -> None:
+def test_device_that_joins_or_leaves_at_one_coordinator_does_so_at_the_other(home) -> None:
     token = imbrex(home, "pi-2", "invite", "--address 10.77.0.11")["token"]
     join = "worker --join - --join-only --state-dir /tmp/guest --name guest --no-mdns"
     pi = home.machines["pi-3"]
@@ -322,7 +322,7 @@ def test_a_run_that_broke_off_before_daemons_read_their_settings_is_completed(ho
     assert asked.bad() == []
 
 
-def test_nothing_secret_lies_open(home) -> None:
+def test_secrets_are_private(home) -> None:
     password = home.machines["pi-1"].ssh(f"cat {STATE}/cluster/store/password").strip()
     assert re.fullmatch("[A-Za-z0-9]{32}", password)
     for machine in home.machines.values():
@@ -336,7 +336,7 @@ def test_nothing_secret_lies_open(home) -> None:
                 assert user == unit.split("-")[0]
 
 
-def test_one_leaves_then_all_and_nothing_is_left(home) -> None:
+def test_removed_coordinator_leaves_nothing_behind_and_neither_do_all(home) -> None:
     home.play("remove.yml", "--limit", "pi-2")
     assert members(home, "pi-1", "coordinators") == {"pi-1"}
     home.play("remove.yml")

@@ -358,7 +358,7 @@ def test_watches_and_their_unit_speak_of_the_same_paths() -> None:
     assert f"- {paths['coordinator_watch_unit_file']}\n" in removed
 
 
-def test_what_a_watch_needs_is_installed_with_it() -> None:
+def test_packages_of_a_watch_are_installed_with_it() -> None:
     extras = read(ANSIBLE / "roles/imbrex/vars/main.yml")["imbrex_extras"]
     known = {"inventory_hostname": "living-room", "groups": GROUPS, "imbrex_engines": []}
     template = templates().from_string(extras)

@@ -39,7 +39,7 @@ def unit(daemon: str) -> dict[str, list[str]]:
 
 
 @daemons
-def test_it_starts_what_the_command_line_offers(daemon: str) -> None:
+def test_unit_starts_what_the_command_line_offers(daemon: str) -> None:
     (start,) = unit(daemon)["ExecStart"]
     program, command, *flags = shlex.split(start)
     assert (program, command) == ("/opt/imbrex/venv/bin/imbrex", daemon)
@@ -49,7 +49,7 @@ def test_it_starts_what_the_command_line_offers(daemon: str) -> None:
 
 
 @daemons
-def test_its_environment_names_settings(daemon: str) -> None:
+def test_environment_of_a_unit_names_settings(daemon: str) -> None:
     variables = dict(line.split("=", 1) for line in unit(daemon)["Environment"])
     prefix = f"IMBREX_{daemon.upper()}_"
     ours = {key.removeprefix(prefix).lower() for key in variables if key.startswith(prefix)}
@@ -71,7 +71,7 @@ def test_hardening_leaves_what_the_libraries_need(daemon: str) -> None:
 
 
 @daemons
-def test_it_runs_as_a_user_of_its_own_that_may_do_nothing_else(daemon: str) -> None:
+def test_unit_runs_as_a_user_without_capabilities(daemon: str) -> None:
     found = unit(daemon)
     assert (found["User"], found["Group"]) == (["imbrex"], ["imbrex"])
     assert (found["CapabilityBoundingSet"], found["AmbientCapabilities"]) == ([""], [""])
@@ -79,7 +79,7 @@ def test_it_runs_as_a_user_of_its_own_that_may_do_nothing_else(daemon: str) -> N
 
 
 @daemons
-def test_it_starts_after_the_clock_was_set(daemon: str) -> None:
+def test_unit_starts_after_the_clock_was_set(daemon: str) -> None:
     assert "time-sync.target" in unit(daemon)["After"][0].split()
 
 

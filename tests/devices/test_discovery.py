@@ -48,7 +48,7 @@ async def test_every_address_of_our_cluster_is_found_and_no_other(announcer):
     assert sorted(found) == ["10.1.2.3:1002", "10.1.2.4:1002", "127.0.0.1:1003"]
 
 
-async def test_one_that_was_there_before_is_found(announcer):
+async def test_worker_announced_before_listening_is_found(announcer):
     cluster = unique_cluster()
     await announce(announcer, record(cluster, f"a{cluster}", 1001))
     found = []
@@ -62,7 +62,7 @@ def no_network(*_args, **_kwargs):
     raise OSError(101, "Network is unreachable")
 
 
-async def test_without_multicast_it_says_what_to_do(monkeypatch):
+async def test_discovery_without_multicast_says_what_to_do(monkeypatch):
     monkeypatch.setattr(discovery, "AsyncZeroconf", no_network)
     with capture_logs() as logs:
         listening = Discovery("x", [LOOPBACK], lambda _address: None)
@@ -73,7 +73,7 @@ async def test_without_multicast_it_says_what_to_do(monkeypatch):
     assert "setting `workers`" in entry["cure"]
 
 
-async def test_it_listens_anew_when_addresses_change(announcer, monkeypatch):
+async def test_discovery_listens_anew_when_addresses_change(announcer, monkeypatch):
     cluster = unique_cluster()
     found = []
     addresses = {"127.0.0.1"}

@@ -47,7 +47,7 @@ async def log():
     return Log()
 
 
-async def test_it_is_in_the_pool_as_host_and_restarted_when_killed(tmp_path):
+async def test_host_worker_is_in_the_pool_as_host_and_restarted_when_killed(tmp_path):
     watched = Watched()
     pool = watched.pool
     host = HostWorker(tmp_path, told(tmp_path), pool)
@@ -74,7 +74,7 @@ async def test_it_is_in_the_pool_as_host_and_restarted_when_killed(tmp_path):
     assert not (tmp_path / "ready.json").exists()
 
 
-async def test_one_that_cannot_start_is_tried_ever_more_slowly(tmp_path, log, monkeypatch):
+async def test_host_worker_that_cannot_start_is_tried_ever_more_slowly(tmp_path, log, monkeypatch):
     monkeypatch.setattr("coordinator.devices.host_worker.FIRST_RETRY_S", 0.01)
     lives = tmp_path / "lives"
     host = log.host(tmp_path, ("sh", "-c", f"echo x >> {lives}; exit 3"))
@@ -136,7 +136,7 @@ asyncio.run(main())
 """
 
 
-async def test_it_does_not_outlive_a_killed_coordinator(tmp_path):
+async def test_host_worker_does_not_outlive_a_killed_coordinator(tmp_path):
     coordinator = subprocess.Popen(  # noqa: ASYNC220
         [sys.executable, "-c", COORDINATOR, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE
     )
@@ -173,13 +173,13 @@ def _runs(pid):
         ({"host_worker": "10.0.0.8"}, False, "10.0.0.8"),
     ],
 )
-def test_it_listens_where_others_reach_the_machine(monkeypatch, given, guarded, expected):
+def test_host_worker_listens_where_others_reach_the_machine(monkeypatch, given, guarded, expected):
     monkeypatch.setattr(module, "address_towards", lambda *_: "192.168.1.20")
     settings = CoordinatorSettings(**given)
     assert module.host_address(settings, is_guarded=guarded) == expected
 
 
-def test_without_a_network_it_listens_here(monkeypatch):
+def test_host_worker_without_a_network_listens_on_loopback(monkeypatch):
     def unreachable(*_):
         raise OSError(101, "Network is unreachable")
 

@@ -16,7 +16,7 @@ from tests.whole.cluster import coordinator
 A, B = DeviceId("a1"), DeviceId("b2")
 
 
-def test_there_and_back(tmp_path) -> None:
+def test_saved_links_are_loaded_again(tmp_path) -> None:
     links = {A: Link(1.2e7, 0.001, 0.002), B: Link(1e9)}
     save_links(tmp_path, links)
     assert load_links(tmp_path) == links
@@ -35,7 +35,7 @@ def test_damage_is_as_good_as_nothing(tmp_path, damage) -> None:
     assert load_links(tmp_path) == {}
 
 
-def test_nothing_is_kept_on_a_full_disk(tmp_path) -> None:
+def test_links_are_not_kept_where_they_cannot_be_written(tmp_path) -> None:
     save_links(tmp_path / "gone", {A: Link(1e9)})
     assert load_links(tmp_path) == {}
 

@@ -116,7 +116,7 @@ def test_the_strongest_source_is_kept():
     assert state.peers[0].source == "host"
 
 
-def test_one_device_at_two_addresses_is_used_once_and_falls_over():
+def test_device_at_two_addresses_is_used_once_and_falls_over():
     state = membership()
     joined(state)
     state.step(Sighted(B, "mdns"), 1.0)

@@ -16,7 +16,7 @@ def told_every_period(
     return each.share
 
 
-def test_what_is_not_ours_is_others() -> None:
+def test_share_of_others_is_the_time_that_is_not_ours() -> None:
     share = told_every_period(OthersShare(), 10, own_s=0.3 * PERIOD_S, others_s=0.4 * PERIOD_S)
     assert share == pytest.approx(0.4, rel=0.01)
 
@@ -30,7 +30,7 @@ def test_a_device_with_several_tasks_at_once_has_more_time() -> None:
     assert share == pytest.approx(0.25, rel=0.01)
 
 
-def test_something_is_always_left() -> None:
+def test_share_of_others_leaves_something() -> None:
     assert told_every_period(OthersShare(), 20, own_s=0.0, others_s=2 * PERIOD_S) == 0.9
 
 
@@ -52,7 +52,7 @@ def test_greetings_in_quick_succession_say_nothing() -> None:
     assert each.share > 0
 
 
-def test_who_is_alone_has_everything() -> None:
+def test_lone_coordinator_has_everything() -> None:
     each = OthersShare()
     told_every_period(each, 3, own_s=0.0, others_s=PERIOD_S)
     each.told(100.0, are_others=False, concurrency=1, now=100.0)

@@ -134,7 +134,7 @@ async def test_a_full_queue_waits_and_a_loss_ends_the_wait(tmp_path):
         assert QUEUE_MESSAGES <= sent < 2 * QUEUE_MESSAGES
 
 
-async def test_what_a_worker_sends_comes_with_its_id(tmp_path):
+async def test_items_of_a_worker_come_with_its_id(tmp_path):
     async with worker_process(tmp_path) as running, watched_pool(running.address) as watched:
         await watched.joined(running)
         ping = pb.Ping(number=7, reply_bytes=5)
@@ -191,7 +191,7 @@ async def test_pings_at_the_same_time_do_not_disturb_each_other(tmp_path):
         assert not watched.pool.losses
 
 
-async def test_another_protocol_version_is_refused_with_both_versions(tmp_path, monkeypatch):
+async def test_worker_of_another_protocol_is_refused_with_both_versions(tmp_path, monkeypatch):
     monkeypatch.setattr("worker.exchange.service.versions", SimpleNamespace(SPOKEN=Spoken(99)))
     async with in_process(tmp_path) as running, watched_pool(running.address) as watched:
         await until(lambda: watched.peer(running.address).state is PeerState.REFUSED)
@@ -229,7 +229,7 @@ async def test_a_copied_identity_is_named_and_the_first_kept(tmp_path, monkeypat
             assert watched.connection(first).address == first.address
 
 
-async def test_one_worker_at_two_names_is_one_device(tmp_path):
+async def test_worker_at_two_names_is_one_device(tmp_path):
     async with worker_process(tmp_path) as running:
         port = running.address.rpartition(":")[2]
         async with watched_pool(running.address, f"localhost:{port}") as watched:
@@ -310,7 +310,7 @@ async def test_a_device_that_is_removed_while_it_connects_is_not_used(tmp_path):
         assert it.pool.ready() == {}
 
 
-async def test_what_is_asked_of_a_connection_that_closes_is_lost_not_cancelled(tmp_path):
+async def test_calls_on_a_closing_connection_are_lost_not_cancelled(tmp_path):
     async with worker_process(tmp_path) as running, watched_pool(running.address) as it:
         await it.joined(running)
         connection = it.connection(running)

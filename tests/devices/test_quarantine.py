@@ -34,7 +34,7 @@ def test_now_and_then_is_no_habit() -> None:
         assert strikes(state, hour * STRIKES_WITHIN_S, STRIKES - 2) == [0.0] * (STRIKES - 2)
 
 
-def test_who_goes_on_is_left_out_for_longer_each_time() -> None:
+def test_repeat_offender_is_left_out_for_longer_each_time() -> None:
     state, now = Quarantine(), 0.0
     seconds = strikes(state, now)[-1]
     for _ in range(10):
@@ -45,7 +45,7 @@ def test_who_goes_on_is_left_out_for_longer_each_time() -> None:
     assert seconds == LAST_S
 
 
-def test_who_behaves_is_a_device_like_others_again() -> None:
+def test_device_that_behaves_has_a_clean_record_again() -> None:
     state = Quarantine()
     strikes(state, 0.0)
     later = FIRST_S + PROBATION_S + 1
@@ -67,7 +67,7 @@ def test_a_pardon_forgets_everything() -> None:
     assert strikes(state, 1.0) == [0.0, 0.0, FIRST_S]
 
 
-def test_who_is_convicted_stays_out_until_somebody_trusts_it() -> None:
+def test_convicted_device_stays_out_until_it_is_pardoned() -> None:
     state, device = Quarantine(), DeviceId("a")
     assert state.convict(device, "task 3 is off by 0.01")
     assert not state.convict(device, "task 4 is off by 0.02")

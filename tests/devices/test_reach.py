@@ -23,7 +23,7 @@ class Gone(Device):
         raise LostWorker(cause="it has gone", cure="Wait")
 
 
-async def test_many_that_come_one_after_another_ask_about_each_pair_once():
+async def test_devices_that_join_one_by_one_ask_about_each_pair_once():
     asking, devices = Reach(), {}
     for number in range(12):
         devices[f"d{number}"] = Device(f"at-{number}")
@@ -34,7 +34,7 @@ async def test_many_that_come_one_after_another_ask_about_each_pair_once():
     assert sorted(asked) == sorted((a, b) for a in devices for b in devices if a != b)
 
 
-async def test_who_is_apart_is_known_until_one_of_both_moves_or_leaves():
+async def test_pair_that_is_apart_is_known_until_either_moves_or_leaves():
     a, b, c = Device("a", {"b"}), Device("b"), Device("c", {"a"})
     asking, devices = Reach(), {"a": a, "b": b}
     assert await asking.ask(devices)
@@ -51,7 +51,7 @@ async def test_who_is_apart_is_known_until_one_of_both_moves_or_leaves():
     assert not asking.is_due(devices)
 
 
-async def test_everybody_is_asked_again_after_a_while(monkeypatch):
+async def test_devices_are_asked_again_after_a_while(monkeypatch):
     a, b = Device("a"), Device("b")
     asking, devices = Reach(), {"a": a, "b": b}
     await asking.ask(devices)
@@ -63,7 +63,7 @@ async def test_everybody_is_asked_again_after_a_while(monkeypatch):
     assert asking.apart == {frozenset("ab")}
 
 
-async def test_who_is_apart_is_asked_again_soon_and_then_ever_more_rarely(monkeypatch):
+async def test_pair_that_is_apart_is_asked_again_soon_then_ever_more_rarely(monkeypatch):
     now = 1000.0
     monkeypatch.setattr(reach.time, "monotonic", lambda: now)
     a, b, c = Device("a", {"b"}), Device("b"), Device("c")

@@ -18,7 +18,7 @@ def state_of(withheld: Withheld, device: DeviceId, now: float = 0.0) -> str:
     return apart.state if apart else ""
 
 
-def test_from_draining_to_drained_and_back() -> None:
+def test_draining_device_is_drained_and_resumed() -> None:
     withheld = Withheld({})
     assert withheld.drain(A, "pi-1")
     assert not withheld.drain(A, "pi-1")
@@ -44,7 +44,7 @@ def test_patience_begins_when_nothing_new_is_planned_for_it() -> None:
     assert state_of(withheld, A) == "drained"
 
 
-def test_one_that_is_resumed_meanwhile_is_not_withdrawn() -> None:
+def test_device_resumed_meanwhile_is_not_withdrawn() -> None:
     withheld = Withheld({})
     withheld.drain(A, "pi-1")
     withheld.resume(A)
@@ -53,7 +53,7 @@ def test_one_that_is_resumed_meanwhile_is_not_withdrawn() -> None:
     assert (withheld.tick(1e9), state_of(withheld, A)) == (([], []), "")
 
 
-def test_one_wrong_result_too_many_and_then_another_chance() -> None:
+def test_device_with_too_many_wrong_results_gets_another_chance() -> None:
     withheld = Withheld({})
     seconds = [withheld.wrong(A, "it sent int8", 0.0) for _ in range(STRIKES)]
     assert seconds == [0] * (STRIKES - 1) + [FIRST_S]
@@ -72,7 +72,7 @@ def test_a_person_can_end_a_quarantine() -> None:
     assert (state_of(withheld, A, 1.0), withheld.tick(1e9)) == ("", ([], []))
 
 
-def test_who_is_convicted_is_left_out_once_and_for_all() -> None:
+def test_convicted_device_is_left_out_until_it_is_resumed() -> None:
     withheld = Withheld({})
     for _ in range(STRIKES):
         withheld.wrong(A, "it sent int8", 0.0)
@@ -84,7 +84,7 @@ def test_who_is_convicted_is_left_out_once_and_for_all() -> None:
     assert state_of(withheld, A, 1e9) == ""
 
 
-def test_who_is_convicted_while_it_drains_finishes_nothing() -> None:
+def test_device_convicted_while_it_drains_finishes_nothing() -> None:
     withheld = Withheld({})
     withheld.drain(A, "pi-1")
     withheld.wrong(A, "task 3 is off", 1.0, proven=True)

@@ -114,14 +114,14 @@ SHOWN: Mapping[str, Callable[[], str] | None] = {
 }
 
 
-def test_there_are_blocks() -> None:
+def test_documentation_has_blocks_on_its_main_pages() -> None:
     assert len(BLOCKS) > 20
     assert any(block.needs for block in BLOCKS)
     assert {"README.md", "docs/start.md", "docs/own-model.md"} <= {block.page for block in BLOCKS}
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
-def test_every_command_is_one(block: Block) -> None:
+def test_commands_of_the_documentation_exist(block: Block) -> None:
     for words in block.commands():
         program = Path(words[0]).name
         if program == "imbrex":
@@ -157,9 +157,9 @@ def parsed(words: list[str]) -> None:
 def test_a_wrong_flag_would_be_noticed() -> None:
     block = Block("page", 1, "", "imbrex infer sheet.png --sav answer.png\n")
     with pytest.raises(Exception, match="sav"):
-        test_every_command_is_one(block)
+        test_commands_of_the_documentation_exist(block)
     with pytest.raises(AssertionError, match="needs"):
-        test_every_command_is_one(Block("page", 1, "", "apt install imbrex\n"))
+        test_commands_of_the_documentation_exist(Block("page", 1, "", "apt install imbrex\n"))
 
 
 @pytest.mark.parametrize("block", written(), ids=str)
@@ -199,7 +199,7 @@ def test_outputs_are_alike_but_for_what_differs_between_machines() -> None:
 
 
 @pytest.mark.parametrize("block", shown(), ids=str)
-def test_what_is_shown_without_a_command_is_what_is_printed(block: Shown) -> None:
+def test_output_shown_without_a_command_is_what_is_printed(block: Shown) -> None:
     assert block.what in SHOWN, f"{block}: say in the line above what it shows"
     made = SHOWN[block.what]
     if made is not None:
@@ -207,15 +207,15 @@ def test_what_is_shown_without_a_command_is_what_is_printed(block: Shown) -> Non
         assert not unlike(block.text, printed), f"{block} shows what is not printed:\n{printed}"
 
 
-def test_what_nothing_makes_would_be_noticed() -> None:
+def test_unexplained_output_would_be_noticed() -> None:
     page = "```sh\nmake\n```\n\n```\nmade\n```\n\n```\nelse\n```\n\n    make demo\n"
     (found,) = shown_in("page", page)
     assert found.text == "else\n"
     with pytest.raises(AssertionError, match="page:9: say"):
-        test_what_is_shown_without_a_command_is_what_is_printed(found)
+        test_output_shown_without_a_command_is_what_is_printed(found)
     wrong = Shown("page", 1, "the log, Frigate's timeout", "frigate's timeout  cure=none\n")
     with pytest.raises(AssertionError, match="page:1 shows"):
-        test_what_is_shown_without_a_command_is_what_is_printed(wrong)
+        test_output_shown_without_a_command_is_what_is_printed(wrong)
     assert indented(page) == ["    make demo"]
 
 

@@ -39,7 +39,7 @@ def by_name(text: str) -> list[str]:
     return [*_BY_NAME.findall(text), *_EXTRA.findall(text)]
 
 
-def test_nothing_installs_imbrex_by_its_name() -> None:
+def test_imbrex_is_never_installed_by_its_name() -> None:
     assert len(READ) > 500
     assert {path: found for path in READ if (found := by_name(path.read_text()))} == {}
 

@@ -45,7 +45,7 @@ def test_reference_pages_are_made_from_the_code(site: Path) -> None:
     assert "/v1/models/{model}/infer" in routes
 
 
-def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
+def test_site_fetches_nothing_from_elsewhere(site: Path) -> None:
     for page in site.rglob("index.html"):
         text = page.read_text()
         for source in ('src="http', 'rel="stylesheet" href="http', "fonts.googleapis"):

@@ -93,7 +93,7 @@ def test_the_engine_that_computes_is_named_with_its_gain() -> None:
     assert "hailo, whole networks only" in told(examined(limited))
 
 
-def test_what_findings_of_all_devices_say_is_in_the_rows() -> None:
+def test_findings_about_all_devices_are_in_their_rows() -> None:
     other = Other("pi-9")
     found = examined(
         patient("a", heard=False, coordinators=(other,), newer_members=7),
@@ -105,7 +105,7 @@ def test_what_findings_of_all_devices_say_is_in_the_rows() -> None:
     assert states(found, "b")["neighbours"] == "error"
 
 
-def test_what_could_not_be_looked_at() -> None:
+def test_unexamined_devices_are_in_the_check_list() -> None:
     gone = {"name": "pi-3", "seen": "40 s ago", "gflops": 1.94}
     absent = Absent("10.0.0.9:8470", "static", "", "no answer", "", **gone)
     found = examined(patient("a"), absent=(absent,), unexamined={"b": "it is too old"})

@@ -42,7 +42,7 @@ def test_the_doctor_warns_with_the_setting_to_change() -> None:
     assert "set request_timeout_ms: 400 or more" in warning.cure
 
 
-def test_in_time_is_a_row_and_no_finding_and_without_frigate_there_is_none() -> None:
+def test_detector_in_time_is_a_row_and_no_finding() -> None:
     examined = Examined(version=VERSION, patients=(patient("a"), patient("b")))
     found = diagnose(examined, frigate=in_time(0.05, 1))
     assert [each.state for each in found.checks if each.what == "frigate"] == ["ok"]

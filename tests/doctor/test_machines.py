@@ -90,7 +90,7 @@ REACHED_BY_WIFI = {"address": "192.168.1.30:8470"}
         ),
     ],
 )
-def test_it_is_named(wrong, code, severity, told) -> None:
+def test_fault_of_a_machine_is_named(wrong, code, severity, told) -> None:
     (found,) = findings(patient(**wrong), VERSION)
     assert (found.code, found.severity, found.device) == (code, severity, "pi-1")
     assert told in found.cause
@@ -126,7 +126,7 @@ def test_it_is_named(wrong, code, severity, told) -> None:
         {"interfaces": [cable(carrier_changes=100, connected=False)]},
     ],
 )
-def test_what_is_right_is_not_named(right) -> None:
+def test_healthy_machine_has_no_findings(right) -> None:
     assert not list(findings(patient(**right), VERSION))
 
 

@@ -22,14 +22,14 @@ def test_a_sound_cluster() -> None:
     assert codes(patient("a"), patient("b")) == []
 
 
-def test_nobody_is_heard() -> None:
+def test_silence_of_all_devices_is_blocked_multicast() -> None:
     deaf = [patient("a", heard=False), patient("b", heard=False)]
     assert codes(*deaf) == [("multicast_blocked", "warning", "")]
     quiet = Examined(version=VERSION, patients=tuple(deaf), listened=False)
     assert not list(findings(quiet))
 
 
-def test_one_of_them_is_not_heard() -> None:
+def test_silence_of_one_device_is_its_blocked_multicast() -> None:
     some = [patient("a", heard=False), patient("b")]
     assert codes(*some) == [("multicast_blocked", "warning", "a")]
     # Not expected of our own worker, nor where announcements are switched off.
@@ -37,7 +37,7 @@ def test_one_of_them_is_not_heard() -> None:
     assert not codes(patient("b"), patient("a", heard=False, announced=False))
 
 
-def test_one_way() -> None:
+def test_one_way_reachability_is_an_error_of_the_sender() -> None:
     a = patient("a", unreached={"id-b": "no answer"})
     (found,) = findings(Examined(VERSION, (a, patient("b"))))
     assert (found.code, found.severity, found.device) == ("one_way", "error", "a")
@@ -46,7 +46,7 @@ def test_one_way() -> None:
     assert "On b" in found.cure
 
 
-def test_neither_reaches_the_other() -> None:
+def test_peers_that_do_not_reach_each_other_are_an_error() -> None:
     a, b = {"unreached": {"id-b": "no answer"}}, {"unreached": {"id-a": "no answer"}}
     assert codes(patient("a", **a), patient("b", **b)) == [("unreachable_peers", "error", "a")]
     both = on_wifi("a", 30, **a), on_wifi("b", 31, **b)
@@ -80,18 +80,18 @@ def test_the_hosts_worker_is_for_nobody_else() -> None:
         (Absent("10.0.0.9:8470", "static", "", "no answer", "", near=False), "unreachable"),
     ],
 )
-def test_who_is_not_there(absent, code) -> None:
+def test_absent_device_is_an_error_by_its_reason(absent, code) -> None:
     assert codes(patient("a"), absent=(absent,)) == [(code, "error", absent.address)]
 
 
-def test_nobody_is_there() -> None:
+def test_cluster_without_devices_is_an_error() -> None:
     assert codes() == [("no_device", "error", "")]
 
 
-def test_who_cannot_be_asked() -> None:
+def test_device_that_cannot_be_asked_is_an_error() -> None:
     found = codes(patient("a"), unexamined={"b": "it runs an older version"})
     assert found == [("not_examined", "error", "b")]
 
 
-def test_another_cluster_is_only_told() -> None:
+def test_neighbouring_cluster_is_only_noted() -> None:
     assert codes(patient("a"), others=("neighbours",)) == [("other_cluster", "note", "")]

@@ -73,7 +73,7 @@ async def test_a_quarantine_that_could_not_be_recorded_is_recorded_later(made) -
     await until(lambda: devices.withheld_list.quarantined() == {PI: "task 3 is off"})
 
 
-async def test_what_is_recorded_here_is_not_taken_for_the_word_of_another_coordinator(
+async def test_own_record_is_not_taken_for_another_coordinators(
     made, monkeypatch, tmp_path
 ) -> None:
     doubted = []
@@ -86,7 +86,7 @@ async def test_what_is_recorded_here_is_not_taken_for_the_word_of_another_coordi
     assert doubted == [PI]
 
 
-async def test_who_was_resumed_meanwhile_is_not_recorded(made, monkeypatch) -> None:
+async def test_device_resumed_meanwhile_is_not_recorded(made, monkeypatch) -> None:
     monkeypatch.setattr(withdrawal, "_AGAIN_S", 0.1)
     found, devices = made
     found.wrong(PI, "task 3 is off", proven=True)

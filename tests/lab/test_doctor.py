@@ -35,7 +35,7 @@ async def found(place: Place, *codes: str) -> list[tuple[str, str, str]]:
     return [(t.code, t.severity, t.device) for t in told.findings if t.code in codes]
 
 
-async def test_one_way_then_neither_way(tmp_path) -> None:
+async def test_doctor_names_peers_cut_off_one_way_then_both_ways(tmp_path) -> None:
     codes = ("one_way", "unreachable_peers", "client_isolation", "unreachable")
     async with in_the_lab(tmp_path, 2, 1.0, "digits") as place:
         network = place.network

@@ -54,7 +54,7 @@ def sent_through(network):
     return [each.code for each in findings(patient(before=before, **told), VERSION)]
 
 
-def test_what_a_port_drops_is_packet_loss(network) -> None:
+def test_packets_that_a_port_drops_are_packet_loss(network) -> None:
     assert sent_through(network) == []
     limit(network.host.removesuffix("host") + "hub", "port0", 40.0, SHALLOW)
     assert sent_through(network) == ["packet_loss"]

@@ -87,7 +87,7 @@ def test_devices_that_are_cut_off_twice_are_mended_twice(built):
 
 @needs_root
 @pytest.mark.parametrize("medium", ["star", "air", "switch"])
-def test_everybody_reaches_everybody(built, medium):
+def test_machines_of_a_network_all_reach_each_other(built, medium):
     network = built(medium)
     places = [network.host, network.device(1), network.device(2)]
     for index, place in enumerate(places):
@@ -155,7 +155,7 @@ def test_leaving_the_guard_removes_everything(tmp_path):
     assert not existing(os.getpid())
 
 
-def test_without_root_it_says_so(monkeypatch):
+def test_lab_without_root_says_so(monkeypatch):
     monkeypatch.setattr(rooms.shutil, "which", lambda tool: f"/sbin/{tool}")
     monkeypatch.setattr(rooms.os, "geteuid", lambda: 1000)
     with pytest.raises(BadConfiguration) as caught:
@@ -164,7 +164,7 @@ def test_without_root_it_says_so(monkeypatch):
     assert "sudo" in caught.value.cure
 
 
-def test_without_iproute2_it_says_so(monkeypatch):
+def test_lab_without_iproute2_says_so(monkeypatch):
     monkeypatch.setattr(rooms.shutil, "which", lambda tool: None)
     with pytest.raises(BadConfiguration) as caught:
         require_tools()

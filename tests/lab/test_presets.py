@@ -25,7 +25,7 @@ def test_the_presets_of_the_papers_and_of_what_people_own_are_there():
 
 
 @pytest.mark.parametrize("name", ["n100", "orangepi5", "pi3b-ort", "pi3bplus"])
-def test_what_nobody_has_measured_is_marked_as_estimated(name):
+def test_unmeasured_rates_are_marked_as_estimated(name):
     head, *lines = (FOLDER / f"{name}.toml").read_text().splitlines()
     assert "Estimated" in head
     rates = [each for each in lines if each.startswith(("gflops", "map_byte_ns"))]
@@ -79,7 +79,7 @@ def test_a_cluster_with_an_authority_differs_in_what_messages_cost_alone():
 
 
 @pytest.mark.parametrize("file", [*(FOLDER / f"{name}.toml" for name in names()), SECURED])
-def test_what_software_costs_is_what_was_measured_times_a_factor(file):
+def test_software_costs_are_the_measured_ones_times_a_factor(file):
     told = tomllib.loads(file.read_text())
     times, way = told["software"], "_tls" if told.get("tls") else ""
     messages, handover = (json.loads(file.read_text()) for file in (MESSAGES, HANDOVER))

@@ -22,7 +22,7 @@ RIGHT = {"lost": 0, "max_rel_error": 1e-6, "p99_ratio": 1.4}
         ({"p99_ratio": 2.01}, False),
     ],
 )
-def test_nothing_may_be_lost_wrong_or_late(changed, right):
+def test_run_with_a_lost_wrong_or_late_answer_is_not_right(changed, right):
     assert is_right(RIGHT | changed) is right
 
 

@@ -111,7 +111,7 @@ def test_a_lab_that_was_off_is_a_fault():
     assert speedup.faults({**document(), "faults": ["Mbps is 80"]}) == ["p: Mbps is 80"]
 
 
-def test_what_could_not_be_planned_is_no_fault():
+def test_strategy_without_a_plan_is_no_fault():
     found = document()
     found["models"]["m"]["strategies"]["halo"] = {"reason": "no memory"}
     assert speedup.faults(found) == []
@@ -124,7 +124,7 @@ def test_resuming_keeps_what_is_there(tmp_path, monkeypatch):
     assert speedup.run(Setting("pi3-1ghz", 2), wish) == document()
 
 
-def test_what_was_off_stays_off_in_a_resumed_run(tmp_path, monkeypatch):
+def test_faults_stay_in_a_resumed_run(tmp_path, monkeypatch):
     class Calm:
         lab = None
 

@@ -32,7 +32,7 @@ def expectations(measured: DeviceMeasurements, known: Device, pool: object) -> L
     )
 
 
-def test_what_its_block_sends_and_gets_may_pass_before_a_task() -> None:
+def test_expected_time_includes_all_transfers_of_its_block() -> None:
     measured = DeviceMeasurements()
     expected = expectations(measured, device("a"), None)
     halves = graph(HALVES, HALVES)

@@ -49,7 +49,7 @@ def test_a_task_that_waits_for_peers_does_not_tell_when_the_hosts_part_came() ->
     assert list(lone_transfers(graph, [second])) == [(A, Transfer(300, 1.0))]
 
 
-def test_what_peers_pass_on_crosses_the_same_wires() -> None:
+def test_peer_messages_cross_the_same_wires() -> None:
     graph = direct_chain([HALVES, HALVES])
     tasks = [
         TaskTimes(0, 0, A, 1.5, 1.5, 2.0, 1.0, 600),

@@ -104,7 +104,7 @@ def test_a_plan_is_predicted_by_how_its_own_tasks_ran() -> None:
     assert measured.correction(A, unsuited) == pytest.approx(1.25, rel=0.05)
 
 
-def test_what_slows_one_plan_slows_the_others_of_a_device_before_long() -> None:
+def test_correction_of_one_plan_reaches_the_others_of_a_device() -> None:
     measured, one, other = DeviceMeasurements(), one_task(), one_task()
     ran(measured, other, 1.0, now=0.0)
     seen = []
@@ -140,7 +140,7 @@ def test_a_network_that_was_measured_whole_is_corrected_by_later_tasks_alone() -
         lambda measured: measured.forget_model(one_task().plan.model),
     ],
 )
-def test_what_was_measured_whole_is_forgotten_with_its_device_or_model(
+def test_unsplit_times_are_forgotten_with_their_device_or_model(
     forget: Callable[[DeviceMeasurements], None],
 ) -> None:
     measured, name = DeviceMeasurements(), one_task().plan.model
@@ -152,7 +152,7 @@ def test_what_was_measured_whole_is_forgotten_with_its_device_or_model(
     assert measured.unsplit_s(name, A) is None
 
 
-async def test_what_is_forgotten_of_a_device_leaves_its_probe() -> None:
+async def test_forgetting_a_device_leaves_its_probe() -> None:
     measured, graph = DeviceMeasurements(), one_task()
     await measured.probe(A, Probed(probe(WIRE_BYTE_S)))  # type: ignore[arg-type]
     fresh_s = measured.link(A).transfer_s(TYPICAL_BYTES)

@@ -82,7 +82,7 @@ async def test_probes_until_two_in_a_row_agree(rates: tuple[float, ...], probes:
     assert len(await measured(*rates)) == probes
 
 
-async def test_what_is_sent_meanwhile_makes_a_probe_worthless() -> None:
+async def test_probe_disturbed_by_a_transfer_is_worthless() -> None:
     found = Rates(iter((40, 40, 40, 40, 99)))
 
     async def disturbed(device: DeviceId, connection: object) -> None:

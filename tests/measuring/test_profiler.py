@@ -118,7 +118,7 @@ async def test_stopping_ends_a_measurement(tmp_path, connection):
     assert not measured.folder.exists()
 
 
-async def test_what_requests_show_is_kept_with_the_profile(tmp_path, connection):
+async def test_endpoint_learnt_from_requests_is_kept_with_the_profile(tmp_path, connection):
     seen = EndpointOverhead(0.002, 3e-9, 0.001)
     measured = Measured(tmp_path / "profiles")
     measured.profiles.learned(connection.facts, seen)  # nothing to keep it with
@@ -149,7 +149,7 @@ class Shared(ClusterState):
     url = "nats://127.0.0.1:4222"
 
 
-async def test_what_another_coordinator_has_measured_is_used(tmp_path, connection):
+async def test_profile_measured_by_another_coordinator_is_used(tmp_path, connection):
     state = Shared(tmp_path)
     first, second = (Measured(tmp_path / name, state=state) for name in ("first", "second"))
     first.profiler.want(connection)

@@ -64,7 +64,7 @@ def test_devices_are_profiled_one_at_a_time_and_alike_ones_once() -> None:
     assert not queue.wants(C)
 
 
-def test_one_that_cannot_be_profiled_is_stood_in_for() -> None:
+def test_device_that_cannot_be_profiled_is_stood_in_for() -> None:
     queue = ProfileQueue()
     queue.want(A, "pi 4")
     queue.want(B, "pi 4")

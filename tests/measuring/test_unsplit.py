@@ -23,7 +23,7 @@ LITTLE_S, MUCH_S = 1.01 * ALONE_S / CLEARLY_FASTER, 0.99 * ALONE_S / CLEARLY_FAS
         (LITTLE_S, SETTLED, None, "auto", 1, 0),
     ],
 )
-async def test_once_where_a_plan_that_has_run_gains_little(
+async def test_unsplit_model_is_measured_once_where_its_plan_gains_little(
     latency_s, requests, known_s, strategy, devices, tries
 ) -> None:
     asked = []

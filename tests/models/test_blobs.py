@@ -57,7 +57,7 @@ def test_a_box_of_another_shape_is_a_view_too() -> None:
     assert np.shares_memory(blobs.array_of(sha256), weights)
 
 
-def test_what_one_plan_has_read_the_next_does_not_read_again(
+def test_boxes_hashed_for_one_plan_are_not_read_again_for_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     read: list[int] = []
@@ -109,7 +109,7 @@ def test_weights_are_mapped_from_a_file_that_goes_with_them(tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     (tmp_path / "tmpabc.weights").write_bytes(b"left")
     (tmp_path / "other").write_bytes(b"not ours")
     remove_leftovers(tmp_path)

@@ -49,5 +49,5 @@ def test_slices_are_relative_to_the_outer_box() -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0)])
-def test_volume(shape: tuple[int, ...]) -> None:
+def test_volume_of_a_box_is_its_number_of_elements(shape: tuple[int, ...]) -> None:
     assert Box.whole(shape).volume == int(np.prod(shape))

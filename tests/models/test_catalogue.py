@@ -20,7 +20,7 @@ def test_unknown_name_lists_the_names_and_suggests_one():
     assert all(name in caught.value.cure for name in catalogue.names())
 
 
-def test_nothing_is_suggested_for_a_name_like_no_other():
+def test_name_like_no_other_gets_no_suggestion():
     with pytest.raises(NotFound) as caught:
         catalogue.entry("qqqqqq")
     assert "Did you mean" not in caught.value.cure

@@ -73,7 +73,7 @@ def mean_of_many() -> onnx.ModelProto:
     )
 
 
-def test_where_two_answers_differ_float64_decides() -> None:
+def test_float64_decides_where_two_answers_differ() -> None:
     model = mean_of_many()
     feeds = picture_inputs(load_graph(model))
     exact = answer_in_double(model, feeds)
@@ -121,7 +121,7 @@ def saturated(*, deep: bool) -> onnx.ModelProto:
     )
 
 
-def test_where_outputs_hide_faults_maps_inside_are_compared() -> None:
+def test_maps_inside_are_compared_where_outputs_hide_faults() -> None:
     report = checked(saturated(deep=True))
     assert report.verdict == "ok"
     assert report.inside
@@ -158,7 +158,7 @@ def ranked() -> onnx.ModelProto:
     )
 
 
-def test_what_is_ranked_is_judged_by_what_enters_the_ranking() -> None:
+def test_ranked_outputs_are_judged_by_what_enters_the_ranking() -> None:
     assert checked(ranked()).verdict == "ok"
     assert checked(ranked(), fault=by_a_hundredth).verdict == "different"
 

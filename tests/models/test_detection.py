@@ -153,7 +153,7 @@ def test_suppression_equals_brute_force(found: Candidates, max_iou: float) -> No
     assert (np.diff(made.scores) <= 0).all()
 
 
-def test_another_class_on_the_same_place_survives() -> None:
+def test_box_of_another_class_at_the_same_place_survives() -> None:
     box = [10.0, 10.0, 30.0, 30.0]
     three = Candidates(
         np.array([box, box, box], dtype=np.float32),
@@ -175,7 +175,7 @@ def test_the_number_of_candidates_is_capped() -> None:
     assert kept.scores[0] == 1.0
 
 
-def test_one_planted_object_is_found_in_the_sent_pictures_pixels() -> None:
+def test_planted_object_is_found_in_the_sent_pictures_pixels() -> None:
     grid = np.full((1, 16, 4, 5), -12.0, dtype=np.float32)
     second = 8  # channels of the second anchor
     grid[0, second : second + 5, 2, 3] = [0.0, 0.0, 0.0, math.log(4 / 4.5), 12.0]

@@ -53,7 +53,7 @@ def test_devices_make_the_list_and_the_answer_is_the_whole_models(kind: str) -> 
         assert compare(run_plan(plan, network, feeds), whole).max_rel_error <= 1e-5
 
 
-def test_only_who_asks_gets_a_graph_with_an_ending() -> None:
+def test_graph_has_an_ending_only_when_asked_for() -> None:
     graph = load_graph(detector())
     assert graph.ending is None
     assert any(node.op == "TopK" for node in graph.nodes)
@@ -108,7 +108,7 @@ def test_a_selection_by_other_scores_would_be_seen() -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_picks_otherwise_is_left_as_it_is(fault: str) -> None:
+def test_detector_that_picks_otherwise_is_left_as_it_is(fault: str) -> None:
     assert load_graph(detector(fault), ends=True).ending is None
 
 

@@ -43,14 +43,14 @@ def test_a_network_of_the_onnx_package(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("name", [name for name in catalogue.names() if name != "digits"])
-def test_every_network_of_the_catalogue(name: str, grid: str) -> None:
+def test_networks_of_the_catalogue_are_split(name: str, grid: str) -> None:
     require(checked(catalogue.load(name).proto, name, grid))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("name", light.NAMES)
-def test_every_network_of_the_onnx_package(name: str, grid: str) -> None:
+def test_networks_of_the_onnx_package_are_split(name: str, grid: str) -> None:
     require(checked(light.light_network(name), name, grid))
 
 

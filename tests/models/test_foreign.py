@@ -93,7 +93,7 @@ def test_shapes_behind_what_onnx_does_not_know(chain: list[tuple[str, str, dict]
     assert check(model, network, (2, 2), fused(network)).ok
 
 
-def test_what_onnxruntime_cannot_load_is_an_error() -> None:
+def test_operator_that_onnxruntime_cannot_load_is_an_error() -> None:
     model = between(helper.make_node("Nothing", ["a"], ["b"], domain="of.somebody"), "of.somebody")
     with pytest.raises(BadRequest, match=r"onnxruntime cannot run the model.*Nothing"):
         load_graph(model)

@@ -163,7 +163,7 @@ KEPT = [
 
 
 @pytest.mark.parametrize(("op", "constants", "more"), KEPT)
-def test_what_is_not_written_out_runs_whole(
+def test_fused_operators_that_are_not_written_out_run_whole(
     op: str, constants: list[np.ndarray | str], more: dict[str, object]
 ) -> None:
     model = between(op, constants, **more)  # type: ignore[arg-type]
@@ -284,7 +284,7 @@ def sized_layers(count: int, *, told: bool) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("count", [1, 3, 40])
-def test_what_a_shape_makes_known_is_asked_for_too(count: int) -> None:
+def test_sizes_known_from_shapes_are_asked_for_too(count: int) -> None:
     fused_layers, plain = sized_layers(count, told=False), sized_layers(count, told=True)
     report = checked(fused_layers)
     assert report.ok, report

@@ -171,7 +171,7 @@ def test_labels_are_those_of_the_data_set_that_has_as_many() -> None:
     assert guess(made((1, 7)), {}, None, 0).labels is None
 
 
-def test_what_was_said_decides_between_readings() -> None:
+def test_stated_task_decides_between_readings() -> None:
     either = made((1, 3, 64, 64))
     assert guess(either, {}, None, 3).task == "segmentation"
     assert guess(either, {}, "image-to-image", 0).task == "image-to-image"
@@ -218,7 +218,7 @@ def test_heads_follow_the_shapes() -> None:
         (dict(shapes=((1,),)), 80),
     ],
 )
-def test_what_only_looks_like_a_known_head_is_none(outputs, labels) -> None:
+def test_lookalike_of_a_known_head_is_none(outputs, labels) -> None:
     graph = made(*outputs["shapes"], op=outputs.get("op", ""))
     assert head_for(graph, "detection", ("x",) * labels, "unit", {}) is None
 
@@ -239,7 +239,7 @@ def test_yolox_takes_pictures_as_opencv_reads_them() -> None:
     assert told.input.color == "BGR"
 
 
-def test_what_a_mask_or_a_classifier_ends_with_is_seen() -> None:
+def test_ending_of_a_mask_or_classifier_is_recognised() -> None:
     mask = ("background", "cat")
     shape = (1, 1, 8, 8)
     for op, threshold in (("", 0.0), ("Sigmoid", 0.5)):

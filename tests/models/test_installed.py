@@ -19,7 +19,7 @@ def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
     assert (store.installed(), store.find("net"), store.defaults()) == ({}, None, {})
 
 
-def test_another_version_is_the_latest(tmp_path: Path) -> None:
+def test_next_version_is_the_latest(tmp_path: Path) -> None:
     store = Store(tmp_path)
     assert [store.put("net", write) for _ in range(3)] == [1, 2, 3]
     assert store.remove("net", 2) == (2,)
@@ -31,7 +31,7 @@ def test_another_version_is_the_latest(tmp_path: Path) -> None:
     assert not (tmp_path / "net").exists()
 
 
-def test_what_could_not_be_written_leaves_nothing(tmp_path: Path) -> None:
+def test_failed_write_leaves_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path)
 
     def breaks(folder: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_name_that_is_no_name_is_refused_and_never_a_path(tmp_path: Path, name
     assert store.find(name) is None
 
 
-def test_what_is_not_there_cannot_be_removed(tmp_path: Path) -> None:
+def test_missing_model_or_version_cannot_be_removed(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.put("net", write)
     for name, version in (("other", None), ("net", 2)):

@@ -64,7 +64,7 @@ def test_labels_that_look_numbered_and_maps_with_gaps(text: str, labels: tuple[s
         ("0: cat\n1: ''", "line 2 has no label"),
     ],
 )
-def test_what_is_unclear_is_refused_with_its_line(text: str, what: str) -> None:
+def test_unclear_label_file_is_refused_with_its_line(text: str, what: str) -> None:
     with pytest.raises(Problem, match=what) as caught:
         labels_of(text)
     assert "NUMBER: LABEL" in caught.value.cure

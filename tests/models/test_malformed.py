@@ -188,7 +188,7 @@ def from_the_future(model: ModelProto) -> None:
         (text_output, "'words' is no tensor of numbers, but text"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_fault_of_a_malformed_model_is_said(
     tmp_path: Path, damage: Callable[[ModelProto], None], cause: str
 ) -> None:
     model = tiny()

@@ -17,7 +17,7 @@ from models.tensors.memory import megabytes
         (57_600_000, 2, "57.60 MB"),
     ],
 )
-def test_whole_megabytes_and_nothing_is_called_zero_that_is_not(
+def test_megabytes_are_whole_and_zero_only_for_nothing(
     size_bytes: float, digits: int, expected: str
 ) -> None:
     assert megabytes(size_bytes, digits) == expected

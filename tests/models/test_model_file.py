@@ -46,7 +46,7 @@ def test_every_truncation_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "content", [b"", b"not a model", b"\x89PNG\r\n\x1a\n" + bytes(100), bytes(64), b'{"a": 1}']
 )
-def test_other_files_are_refused(tmp_path, content):
+def test_files_that_are_no_models_are_refused(tmp_path, content):
     path = tmp_path / "tiny.onnx"
     path.write_bytes(content)
     with pytest.raises(BadRequest, match="not a complete ONNX model"):

@@ -92,7 +92,7 @@ def test_an_infinite_pixel_or_box_is_refused() -> None:
             found(*CASES[name][:2], *outputs)
 
 
-def test_one_undefined_score_is_not_no_object() -> None:
+def test_undefined_score_is_refused_rather_than_no_object() -> None:
     for name, place in (
         ("yolov8", (0, 5, 3)),
         ("yolov5", (0, 3, 4)),
@@ -135,7 +135,7 @@ def test_infinities_that_a_head_understands_are_read() -> None:
     assert found(task, head, boxes) == []
 
 
-def test_one_infinite_logit_leaves_no_probabilities() -> None:
+def test_infinite_logit_leaves_no_probabilities() -> None:
     task, head, _ = CASES["logits"]
     for logits in ([inf, 0, 0], [nan, 0, 0], [-inf, -inf, -inf]):
         with pytest.raises(NotFiniteAnswer, match="has NaN in the scores"):

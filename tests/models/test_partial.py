@@ -68,7 +68,7 @@ def test_partial_sums_add_up(transposed: int, parts: list[Box]) -> None:
     assert compare({"g": sums(model, parts[1:])}, {"g": whole["g"]}).max_rel_error > 1e-2
 
 
-def test_what_can_be_summed() -> None:
+def test_input_of_a_layer_that_can_be_summed_is_named() -> None:
     network = divide(load_graph(classifier(0)))
     graph = network.graph
     assert summed_input(graph, network.nodes(0, 1)) == "x"

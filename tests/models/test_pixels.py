@@ -89,7 +89,7 @@ class Swapped(Pixels):
         return super().decode(replace(tensor, constant=swapped))
 
 
-def test_what_is_not_equal_to_the_bit_is_noticed() -> None:
+def test_encoding_not_equal_to_the_bit_is_noticed() -> None:
     assert is_exact(Pixels(1.0, (0.0,) * 3, IMAGENET.std))
     assert not is_exact(Reciprocal(1.0, (0.0,) * 3, IMAGENET.std))
     assert not is_exact(Swapped(IMAGENET.scale, IMAGENET.mean, IMAGENET.std))
@@ -196,7 +196,7 @@ def test_partial_sums_over_pixels(flatten: bool) -> None:
 
 
 @pytest.mark.parametrize("beside", [None, sidecar(IMAGENET, name="y")])
-def test_what_takes_no_pixels_stays_as_it_is(beside: Sidecar | None) -> None:
+def test_network_that_takes_no_pixels_stays_as_it_is(beside: Sidecar | None) -> None:
     graph = load_graph(sketch())
     assert with_pixels(graph, beside) is graph
 
@@ -298,7 +298,7 @@ def test_a_picture_of_any_form_is_described_sent_and_answered(
 
 
 @pytest.mark.parametrize(("layout", "channels", "kind"), FORMS)
-def test_what_travels_is_what_is_declared(layout: str, channels: int, kind: int) -> None:
+def test_tensors_travel_in_the_declared_form(layout: str, channels: int, kind: int) -> None:
     """A tensor of the right form that is not made of pixels."""
     plain = load_graph(taking(layout, channels, kind))
     beside = described(plain, "tensor", None, (), "unit", About("t", "t.onnx"))

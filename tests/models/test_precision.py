@@ -69,7 +69,7 @@ def test_half_precision_loses_something_and_not_more_than_is_allowed() -> None:
     assert 10 * PLAIN < compare(in_half, whole).max_rel_error <= of_engine("fp16")
 
 
-def test_what_half_precision_cannot_hold_is_infinite() -> None:
+def test_values_beyond_half_precision_are_infinite() -> None:
     sketch = Sketch((6, 6))
     sketch.channels["x"] = 3
     model = sketch.model([sketch.add("Relu", [sketch.conv("x", 4, (3, 3), pads=[1] * 4)], 4)])

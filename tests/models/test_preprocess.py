@@ -126,7 +126,7 @@ def test_damage_is_refused_or_decoded_and_never_anything_else(
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_refused(data: bytes) -> None:
+def test_bytes_that_are_no_picture_are_refused(data: bytes) -> None:
     with pytest.raises(BadImage):
         decode_image(data)
 
@@ -155,7 +155,7 @@ def test_transparency_shows_white_paper(mode: str) -> None:
     assert decode_image(encoded(image)).getpixel((4, 4)) == WHITE
 
 
-def test_what_transparency_hides_everywhere_is_shown() -> None:
+def test_fully_transparent_picture_is_shown() -> None:
     image = noisy()
     image.putalpha(0)
     exactly: dict[str, dict[str, object]] = {"PNG": {}, "WEBP": {"lossless": True, "exact": True}}
@@ -168,7 +168,7 @@ def test_what_transparency_hides_everywhere_is_shown() -> None:
     ("ink", "paper"),
     [((0, 0, 0), WHITE), (RED, WHITE), (WHITE, (0, 0, 0)), ((250, 250, 240), (0, 0, 0))],
 )
-def test_what_is_drawn_on_transparency_stays_visible(
+def test_drawing_on_transparency_stays_visible(
     ink: tuple[int, int, int], paper: tuple[int, int, int]
 ) -> None:
     image = Image.new("RGBA", (64, 64), (255, 255, 255, 0))

@@ -32,7 +32,7 @@ def seen(*items: tuple[int, float], label: str = "a") -> list[DetectedBox]:
     return [DetectedBox(label, 0, score, at(place)) for place, score in items]
 
 
-def test_everything_found_is_one_and_nothing_found_is_zero() -> None:
+def test_average_precision_is_one_for_all_objects_and_zero_for_none() -> None:
     assert average_precision([EvaluatedPicture(seen((0, 0.9), (1, 0.8)), there(0, 1))]) == 1.0
     assert average_precision([EvaluatedPicture([], there(0, 1))]) == 0.0
     assert average_precision([EvaluatedPicture(seen((5, 0.9)), there(0))]) == 0.0
@@ -123,7 +123,7 @@ outcomes = st.lists(
 
 
 @given(outcomes, st.integers(0, 5))
-def test_it_equals_the_area_under_the_curve_point_by_point(
+def test_average_precision_is_the_area_under_the_curve(
     outcome: list[tuple[bool, int]], missed: int
 ) -> None:
     """Oracle: at every recall reached, the best precision at that recall or beyond."""

@@ -92,7 +92,9 @@ def test_a_dequantised_residual_is_eight_bits_on_both_ways() -> None:
 
 @settings(max_examples=examples(20), suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**16), st.integers(3, 17), st.integers(3, 17), st.data())
-def test_dynamic_quantisation(seed: int, rows: int, cols: int, data: st.DataObject) -> None:
+def test_dynamic_quantisation_is_split_to_equal_answers(
+    seed: int, rows: int, cols: int, data: st.DataObject
+) -> None:
     rng = np.random.default_rng(seed)
     net = Int8(rng)
     weights = net.constant(rng.integers(-127, 128, (3, 2, 3, 3)).astype(np.int8))

@@ -54,7 +54,7 @@ class Shifted(Quantised):
 
 
 @pytest.mark.parametrize("wrong", [Truncated(0.019, 117), Shifted(0.019, 117), Quantised(0.0, 0)])
-def test_what_is_not_equal_to_the_bit_is_noticed(wrong: Quantised) -> None:
+def test_quantisation_not_equal_to_the_bit_is_noticed(wrong: Quantised) -> None:
     assert not is_exact(wrong)
 
 
@@ -127,7 +127,7 @@ def per_channel(net: Int8, model: onnx.ModelProto) -> None:
 
 
 @pytest.mark.parametrize("change", [read_otherwise, quantised_otherwise, per_channel])
-def test_other_inputs_travel_as_they_are(change) -> None:
+def test_inputs_that_are_not_quantised_first_travel_as_they_are(change) -> None:
     net = network()
     model = small(net, net.quantise("x", SHAPE))
     change(net, model)

@@ -68,7 +68,7 @@ def test_a_tile_picks_what_the_whole_picks(
         ("half_pixel_symmetric", "floor", 5, 17),
     ],
 )
-def test_where_rounding_decides_it_runs_whole(
+def test_resize_that_rounding_decides_runs_whole(
     coordinates: str, rounding: str, rows: int, to: int
 ) -> None:
     [node] = load_graph(resized(coordinates, rounding, rows, to)).nodes

@@ -39,7 +39,7 @@ def test_nearly_all_is_split(name: str) -> None:
     assert split_share(divide(load_graph(NETWORKS[name]()))) >= 0.99
 
 
-def test_where_rows_lie() -> None:
+def test_axis_of_rows_is_found_in_every_tensor() -> None:
     graph = load_graph(yolo_attention())
     softmax = next(node for node in graph.nodes if node.op == "Softmax")
     places = [node.inputs[0] for node in graph.nodes if node.op == "Reshape"]
@@ -66,7 +66,7 @@ def test_sampled_values_are_divided_by_heads() -> None:
         made.update(node.outputs)
 
 
-def test_what_needs_all_rows_of_a_layer_is_another_unit() -> None:
+def test_layer_that_needs_all_rows_begins_a_unit() -> None:
     network = divide(load_graph(NETWORKS["deformable"]()))
     starts = {network.graph.nodes[unit.start].name for unit in network.units}
     heads = [node for node in network.graph.nodes if node.op == "GridSample"]

@@ -270,7 +270,7 @@ def test_swish_is_divided() -> None:
 
 
 @pytest.mark.parametrize("op", ["DynamicQuantizeMatMul", "MatMulIntegerToFloat"])
-def test_what_onnxruntime_fuses_of_dynamic_quantisation_is_divided(op: str) -> None:
+def test_fused_dynamic_quantisation_of_onnxruntime_is_divided(op: str) -> None:
     rng = np.random.default_rng(5)
     given = {
         "w": rng.integers(0, 255, (24, 16), np.uint8),

@@ -90,7 +90,7 @@ def test_a_selection_by_other_scores_would_be_seen(kind: str) -> None:
     assert any(seen)
 
 
-def test_nothing_is_selected_of_logits() -> None:
+def test_logits_are_never_selected_from() -> None:
     """A zero among them is a score."""
     assert not replace(SSD, logits=True).selections({"y": (1, 40, 4)}, len(LABELS))
 
@@ -104,7 +104,7 @@ def test_nothing_is_selected_of_logits() -> None:
         Box.of((0, 1), (0, 7)),
     ],
 )
-def test_it_does_not_fit_a_box_without_all_scores(box: Box) -> None:
+def test_selection_does_not_fit_a_box_without_all_scores(box: Box) -> None:
     assert not selection_of("yolov8").fits(box)
 
 

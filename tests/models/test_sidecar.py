@@ -166,12 +166,12 @@ def sidecars(draw: st.DrawFn) -> Sidecar:
 
 
 @given(sidecars())
-def test_what_is_dumped_is_read_back_equal(sidecar: Sidecar) -> None:
+def test_dumped_sidecar_is_read_back_equal(sidecar: Sidecar) -> None:
     assert parse(dump(sidecar), PATH) == sidecar
 
 
 @given(st.text() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
-def test_any_other_text_is_refused_and_never_breaks_the_reader(text: str) -> None:
+def test_text_that_is_no_sidecar_is_refused(text: str) -> None:
     with pytest.raises(SidecarError):
         parse(text, PATH)
 

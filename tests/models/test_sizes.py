@@ -64,7 +64,7 @@ def test_a_symbol_has_one_value_for_all_inputs(tmp_path):
         (("N", 3, 16, "W"), "16x16", (1, 3, 16, 16)),
     ],
 )
-def test_one_of_height_and_width_may_be_open(tmp_path, shape, size, bound):
+def test_height_or_width_alone_may_be_open(tmp_path, shape, size, bound):
     path = saved(tmp_path, opened(shape))
     assert load_graph(catalogue.load(f"{path}@{size}").proto).shape("in0") == bound
     with pytest.raises(BadRequest, match="are fixed, and are not 17x25"):

@@ -58,7 +58,7 @@ def test_a_value_that_is_not_finite_is_noticed() -> None:
     assert not check(model, network, (2, 2), fused(network), fault=poison).ok
 
 
-def test_more_tiles_than_rows() -> None:
+def test_splits_into_more_tiles_than_rows_are_equal() -> None:
     sketch = Sketch((5, 4))
     sketch.channels["x"] = 2
     model = sketch.model([sketch.conv("x", 2, (3, 3), pads=[1, 1, 1, 1])])

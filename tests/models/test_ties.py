@@ -43,7 +43,7 @@ def preferring(model: onnx.ModelProto, scores: str, place: int) -> onnx.ModelPro
 
 
 @pytest.mark.parametrize("fault", ["", "a box", "a score"])
-def test_either_order_is_right(fault: str) -> None:
+def test_boxes_of_equal_scores_are_right_in_either_order(fault: str) -> None:
     model = tied()
     network = divide(load_graph(model))
     graph, feeds = network.graph, random_inputs(network.graph)

@@ -151,7 +151,7 @@ def test_the_gain_follows_from_what_is_not_split(tmp_path: Path) -> None:
     assert after.single_device_latency_s < 1.5 * after.predicted_latency_s
 
 
-def test_what_only_its_run_tells_is_timed(tmp_path: Path) -> None:
+def test_loop_whose_cost_only_a_run_tells_is_timed(tmp_path: Path) -> None:
     short, long = (summarise(loaded(loop(times), tmp_path)) for times in (20, 20_000))
     assert long.flop > 50 * short.flop
     assert long.partitioned_flop_share < short.partitioned_flop_share / 10
@@ -210,7 +210,7 @@ def test_equal_layers_are_timed_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert found == [node.timed_flop for node in again.nodes if node.op == "LSTM"]
 
 
-def test_what_fails_alone_is_timed_with_what_the_network_makes(
+def test_node_that_fails_alone_is_timed_with_real_inputs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(models.run.timed, "_KEPT", {})

@@ -112,7 +112,7 @@ def test_a_chain_is_followed_in_a_few_rounds(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(("dtype", "stays"), [(np.int8, False), (np.int32, True)])
-def test_what_is_folded_has_a_limit_in_bytes(dtype: type, stays: bool) -> None:
+def test_folded_constants_have_a_limit_in_bytes(dtype: type, stays: bool) -> None:
     filled = numpy_helper.from_array(np.array([2], dtype))
     nodes = [
         helper.make_node("ConstantOfShape", ["size"], ["many"], value=filled),
@@ -124,7 +124,7 @@ def test_what_is_folded_has_a_limit_in_bytes(dtype: type, stays: bool) -> None:
     assert any(node.op == "ConstantOfShape" for node in graph.nodes) == stays
 
 
-def test_what_is_no_longer_read_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_constants_no_longer_read_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many large tensors one after the other, as ConViT's positions are computed."""
     monkeypatch.setattr(fold, "_GROWN_BYTES_IN_ALL", 50_000)
     filled = numpy_helper.from_array(np.array([1], np.float32))

@@ -64,7 +64,7 @@ def tiled(net: Network, feeds: dict[str, np.ndarray], rows: int) -> dict[str, np
 
 
 @pytest.mark.parametrize(("wire", "bytes_each"), [("exact", 4), ("fp16", 2), ("int8", 1)])
-def test_what_travels(wire: Wire, bytes_each: int) -> None:
+def test_maps_between_blocks_travel_encoded_and_ends_exact(wire: Wire, bytes_each: int) -> None:
     graph = network().wired(wire).graph
     assert graph.tensors["t1"].wire_itemsize == bytes_each
     assert graph.tensors["t1"].itemsize == 4
@@ -152,7 +152,7 @@ def test_eight_bits_are_off_by_half_a_step(array: np.ndarray) -> None:
     assert np.all((zeros >= 0) & (zeros <= 255))
 
 
-def test_the_same_network_by_every_wire() -> None:
+def test_wired_networks_are_made_once_with_equal_units() -> None:
     exact = network()
     half = exact.wired("fp16")
     assert exact.wired("fp16") is half

@@ -149,7 +149,7 @@ def test_rotated_boxes_at_one_place_but_across_are_both_kept() -> None:
     assert [each.score for each in found] == pytest.approx([0.9, 0.8])
 
 
-def test_all_of_it_is_drawn() -> None:
+def test_boxes_points_and_corners_are_drawn() -> None:
     picture = Image.new("RGB", (160, 128))
     head = YoloPose("yolov8-pose", "boxes", 1, True, 0.25, 0.45)
     (found,) = head.read({"boxes": columns([*BOX, 0.9, 0, 0, 38.0, 28.0, 0.9])}, VIEW)

@@ -28,7 +28,7 @@ def decoded(raw: np.ndarray, stride: int) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([(low + high) / 2, high - low]) * stride, flat[64:]
 
 
-def test_the_list_is_what_the_maps_mean() -> None:
+def test_list_of_boxes_is_what_the_maps_mean() -> None:
     raw = WholeModel(yolov8n_maps(SIDE).complete()).run({"image": IMAGE})
     found = WholeModel(yolov8n(SIDE).complete()).run({"image": IMAGE})["output0"][0]
     parts = [decoded(raw[f"head{k}"], 2**k) for k in (3, 4, 5)]
@@ -40,7 +40,7 @@ def test_the_list_is_what_the_maps_mean() -> None:
     np.testing.assert_allclose(found[4:], expected, atol=1e-6)
 
 
-def test_it_answers_with_labelled_boxes() -> None:
+def test_yolov8n_answers_with_labelled_boxes() -> None:
     loaded = catalogue.load("yolov8n")
     assert loaded.sidecar is not None
     assert isinstance(loaded.sidecar.head, YoloBoxes)

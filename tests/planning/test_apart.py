@@ -34,7 +34,7 @@ ISOLATED = tuple(combinations((FIRST, SECOND, THIRD, LAST), 2))
 
 @pytest.mark.parametrize("name", ["halo", "auto"])
 @pytest.mark.parametrize("pairs", [((FIRST, SECOND),), ISOLATED])
-def test_nothing_is_sent_where_nobody_is_reached(
+def test_plans_send_nothing_between_devices_that_are_apart(
     name: str, pairs: tuple[tuple[DeviceId, DeviceId], ...]
 ) -> None:
     some = apart(pis(), *pairs)
@@ -43,7 +43,7 @@ def test_nothing_is_sent_where_nobody_is_reached(
     assert plan.predicted_latency_s == pytest.approx(simulate(plan, NETWORK, some).latency_s)
 
 
-def test_the_others_go_on_exchanging() -> None:
+def test_devices_that_reach_each_other_go_on_exchanging() -> None:
     some = apart(pis(mbps=10), (FIRST, SECOND), (FIRST, THIRD), (FIRST, LAST))
     assert [device.id for device in some.mutual] == [SECOND, THIRD, LAST]
     plan = strategy("halo")(NETWORK, some)
@@ -61,7 +61,7 @@ def test_a_plan_that_forgets_it_is_refused_with_both_names() -> None:
     assert THIRD in caught.value.cause
 
 
-def test_who_is_not_in_the_cluster_keeps_nobody_apart() -> None:
+def test_absent_device_keeps_nobody_apart() -> None:
     some = apart(pis(mbps=10), (FIRST, DeviceId("gone")))
     assert some.apart == frozenset()
     assert len(some.mutual) == 4

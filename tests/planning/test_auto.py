@@ -59,7 +59,7 @@ def never_slower(network: Network, some: Cluster) -> None:
         for case in product(MEDIA, (1, 2, 5))
     ],
 )
-def test_never_slower_than_one_device(medium: Medium, count: int) -> None:
+def test_auto_is_never_slower_than_one_device(medium: Medium, count: int) -> None:
     never_slower(small(), pis(count, medium))
     never_slower(small(), pis(count, medium, Link(1e4, message_s=0.1)))
     never_slower(real("digits"), pis(count, medium))
@@ -78,7 +78,7 @@ def test_more_devices_are_not_slower_than_four(count: int) -> None:
 @pytest.mark.parametrize("kind", presets.names())
 @pytest.mark.parametrize("count", range(1, 9))
 @pytest.mark.parametrize("name", names())
-def test_never_slower_over_the_catalogue(name: str, count: int, kind: str) -> None:
+def test_auto_is_never_slower_over_the_catalogue(name: str, count: int, kind: str) -> None:
     never_slower(real(name), cluster_of(presets.load_kind(kind), count))
 
 
@@ -117,7 +117,7 @@ def test_branches_are_not_tried_twice_because_of_barriers(monkeypatch: pytest.Mo
     assert [plan.strategy for plan in tried] == ["ofl", "lw"]
 
 
-def test_what_an_estimate_rules_out_is_not_searched() -> None:
+def test_strategy_that_an_estimate_rules_out_is_not_searched() -> None:
     told = " ".join(auto(real("digits"), pis(4, "star")).notes)
     assert "halo" in told
     assert "Not searched" not in told
@@ -194,7 +194,7 @@ def costlier(some: Cluster, what: str, times: float) -> Cluster:
         for case in product(CHEAPER, ("pi4-gbe", "pi5-gbe"), ("links", "messages", "rates"))
     ],
 )
-def test_what_gets_cheaper_gets_no_slower(name: str, kind: str, what: str) -> None:
+def test_plans_for_cheaper_costs_are_no_slower(name: str, kind: str, what: str) -> None:
     """By more than a hundredth: searches are of limited depth."""
     network, some = real(name), cluster_of(presets.load_kind(kind), 4)
     factors = (0.5, 0.7, 1.0, 1.4, 2.0)
@@ -204,7 +204,7 @@ def test_what_gets_cheaper_gets_no_slower(name: str, kind: str, what: str) -> No
 
 
 @pytest.mark.parametrize(("factor", "count"), [(0.9, 1), (1.1, 2)])
-def test_what_was_measured_of_one_device_decides(factor: float, count: int) -> None:
+def test_measured_time_of_one_device_decides(factor: float, count: int) -> None:
     network, two = real("digits"), pis(2, "switch", NEAR)
     divided = auto(network, two)
     assert len(divided.devices) == 2

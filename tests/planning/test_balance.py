@@ -66,7 +66,7 @@ def test_bisection_finds_the_optimum(devices: int, blocks: int, rows: int, seed:
 
 @settings(max_examples=examples(40))
 @given(st.integers(2, 4), st.integers(1, 10), st.integers(0, 10**6))
-def test_any_subset_of_devices(devices: int, rows: int, seed: int) -> None:
+def test_balance_of_any_subset_of_devices_is_the_best(devices: int, rows: int, seed: int) -> None:
     costs = random_costs(devices, 2, rows, seed)
     subsets = [s for s in itertools.product((False, True), repeat=devices) if any(s)]
     times, marks = balanced(costs, np.array(subsets))
@@ -97,7 +97,7 @@ def test_maps_of_several_sizes_at_once(devices: int, sizes: list[int], seed: int
 
 @settings(max_examples=examples(30))
 @given(st.integers(2, 6), st.integers(2, 60), st.integers(0, 10**6))
-def test_more_devices_never_hurt(devices: int, rows: int, seed: int) -> None:
+def test_balance_over_more_devices_is_never_slower(devices: int, rows: int, seed: int) -> None:
     times, _ = balanced(random_costs(devices, 2, rows, seed))
     assert (np.diff(times, axis=0) <= 1e-12).all()
 

@@ -54,12 +54,12 @@ def test_auto_takes_them_where_they_pay() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_not_where_sending_takes_longer_than_computing(count: int) -> None:
+def test_branches_stay_together_where_sending_takes_longer(count: int) -> None:
     net, some = network(small(count)), cluster(1e3, 1e3)
     assert by_branches(fused(net, some), net, some) is None
 
 
-def test_one_tower_has_no_branches() -> None:
+def test_single_tower_has_no_branches() -> None:
     net, some = network(small(1)), cluster(*[SLOW] * 2)
     assert by_branches(fused(net, some), net, some) is None
 
@@ -84,6 +84,6 @@ def test_memory_is_a_bound() -> None:
     assert plan.devices == (one.id,)
 
 
-def test_the_same_every_time() -> None:
+def test_branches_plan_the_same_every_time() -> None:
     net, some = network(small(3)), cluster(SLOW, 2 * SLOW, SLOW)
     assert branches(net, some) == branches(net, some)

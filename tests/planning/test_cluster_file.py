@@ -50,7 +50,7 @@ def test_the_file_of_the_design() -> None:
     assert cluster.uplink == first.link
 
 
-def test_everything_optional() -> None:
+def test_optional_keys_are_all_read() -> None:
     cluster = parse_cluster(
         """
         [network]
@@ -140,7 +140,7 @@ def test_tasks_at_once() -> None:
     assert [device.concurrency for device in again.devices] == [1, *[4] * 7]
 
 
-def test_counted_names() -> None:
+def test_names_of_counted_devices_are_numbered() -> None:
     text = '[network]\nmbps = 1\n[[device]]\nname = "{}"\ncount = 3\ngflops = 1'
     assert [d.name for d in parse_cluster(text.format("pi-4")).devices] == ["pi-4", "pi-5", "pi-6"]
     assert [d.name for d in parse_cluster(text.format("pi")).devices] == ["pi-1", "pi-2", "pi-3"]
@@ -175,7 +175,7 @@ def test_counted_names() -> None:
         (("memory_mb = 700", "rate_attention = 1"), "device.0.rate_attention is unknown"),
     ],
 )
-def test_bad_files_name_their_fault(change: tuple[str, str], fault: str) -> None:
+def test_bad_cluster_file_names_its_fault(change: tuple[str, str], fault: str) -> None:
     text = GOOD.replace(*change, 1)
     assert text != GOOD
     with pytest.raises(BadRequest, match=fault) as caught:
@@ -189,12 +189,12 @@ def test_names_are_taken_once() -> None:
         parse_cluster(text)
 
 
-def test_no_device_computes() -> None:
+def test_cluster_file_without_devices_is_refused() -> None:
     with pytest.raises(BadRequest, match="no device computes"):
         parse_cluster("[network]\nmbps = 1")
 
 
-def test_unreadable_files(tmp_path: Path) -> None:
+def test_unreadable_cluster_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="cannot be read"):
         load_cluster(tmp_path / "none.toml")
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
@@ -241,7 +241,7 @@ def test_odd_names_survive_the_file() -> None:
 LIMITED = GOOD + '[device.limits]\nshapes = ["1x3x640x640"]\ndtypes = ["uint8", "float32"]\n'
 
 
-def test_what_devices_take_survives_the_file() -> None:
+def test_limits_of_devices_survive_the_file() -> None:
     cluster = parse_cluster(LIMITED + '[host.limits]\nnetworks = ["' + "0f" * 32 + '"]\n')
     host, first = cluster.devices[:2]
     assert host.limits == Limits(networks=["0f" * 32])

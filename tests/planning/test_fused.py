@@ -51,14 +51,14 @@ def assert_best(plan: Plan, network: Network, some: Cluster) -> None:
 
 @settings(max_examples=examples(15), suppress_health_check=[HealthCheck.too_slow])
 @given(networks(), clusters(3))
-def test_never_worse_than_aofl_or_one_device(model, some) -> None:
+def test_fused_is_never_worse_than_aofl_or_one_device(model, some) -> None:
     network = divide(load_graph(model))
     assert_best(fused(network, some), network, some)
 
 
 @pytest.mark.parametrize("kind", CLUSTERS)
 @pytest.mark.parametrize("name", [pytest.param("vgg16", marks=pytest.mark.slow), "resnet50"])
-def test_real_networks(name: str, kind: str) -> None:
+def test_fused_is_best_on_real_networks(name: str, kind: str) -> None:
     plan = fused(real(name), CLUSTERS[kind])
     assert_best(plan, real(name), CLUSTERS[kind])
     assert sorted([*plan.devices, *(each.device for each in plan.unused)]) == sorted(
@@ -124,7 +124,7 @@ def test_the_host_may_be_slow() -> None:
 
 
 class TestFullyConnected:
-    def test_they_are_divided_where_it_pays(self) -> None:
+    def test_connected_layers_are_divided_where_it_pays(self) -> None:
         """The first over its input where tiles lie, the next over output, the last over input."""
         network = real("vgg16")
         plan = fused(network, STAR)
@@ -135,7 +135,7 @@ class TestFullyConnected:
         whole = strategy("aofl")(network, STAR)
         assert len(whole.blocks[-1].tiles) == 1
 
-    def test_its_answer_is_the_network_s(self) -> None:
+    def test_answer_of_divided_connected_layers_is_the_networks(self) -> None:
         from models.onnx_file.builder import NetworkBuilder as Builder
         from models.onnx_file.builder import square
 
@@ -152,7 +152,7 @@ class TestFullyConnected:
 
 
 class TestNotes:
-    def test_they_are_sentences_with_numbers(self) -> None:
+    def test_notes_are_sentences_with_numbers(self) -> None:
         plan = fused(real("resnet50"), STAR)
         assert len(plan.notes) >= 3
         for note in plan.notes:
@@ -162,7 +162,7 @@ class TestNotes:
             assert not re.search(r"\d m?s\b", note)
         assert "times as fast" in plan.notes[0]
 
-    def test_one_device_alone_says_so(self) -> None:
+    def test_plan_on_one_device_says_why(self) -> None:
         plan = fused(small(), CLUSTERS["far"])
         assert len(plan.devices) == 1
         assert "because" in plan.notes[0]

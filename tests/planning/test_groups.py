@@ -54,12 +54,12 @@ def test_a_crowd_takes_turns() -> None:
 
 
 @given(st.integers(1, 8), st.floats(1, 99), st.floats(1, 99))
-def test_in_a_larger_crowd_one_waits_longer(count: int, one: float, other: float) -> None:
+def test_response_takes_longer_in_a_larger_crowd(count: int, one: float, other: float) -> None:
     group = alike(count, 2.0, 1.0)
     assert group.response_s(min(one, other)) <= group.response_s(max(one, other))
 
 
-def test_what_all_groups_share_bounds_them_all() -> None:
+def test_shared_wire_bounds_all_groups() -> None:
     assert alike(4, 1.0, 1.0, shared_s=0.5).capacity_per_s == 2.0
 
 

@@ -71,7 +71,7 @@ def test_faster_than_the_published_scheme_on_eight(name: str, least: float) -> N
     assert published / halo(network, some).predicted_latency_s >= least
 
 
-def test_fewer_devices_where_messages_cost_more_than_they_save() -> None:
+def test_halo_uses_fewer_devices_where_messages_cost_more_than_they_save() -> None:
     """Many small layers: from all four devices alone it ends at 1.4 times what two take."""
     network, two, four = real("mobilenetv2"), pis(2), pis(4)
     plan = halo(network, four)
@@ -80,7 +80,7 @@ def test_fewer_devices_where_messages_cost_more_than_they_save() -> None:
     assert {each.device for each in plan.unused} == {d.id for d in four.devices} - {*plan.devices}
 
 
-def test_where_it_cannot_try_them_all_it_begins_with_the_cuts_of_the_dynamic_program(
+def test_halo_begins_with_the_cuts_of_the_dynamic_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     network, some = long_network(12), cluster(*[1.0] * 4, link=Link(1e8, 0.005))
@@ -161,7 +161,7 @@ def test_a_longer_block_leaves_the_rows_of_a_connected_layer_in_place() -> None:
     assert len(before.devices) > 1
 
 
-def test_one_device_needs_no_halo() -> None:
+def test_plan_on_one_device_has_no_halo() -> None:
     network = real("digits")
     plan = halo(network, pis(1))
     assert plan.traffic.halo == 0
@@ -180,7 +180,7 @@ def test_split_equals_whole(name: str) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 7])
-def test_where_computing_is_dear_all_is_divided(count: int) -> None:
+def test_halo_divides_everything_where_computing_is_dear(count: int) -> None:
     """Rows that don't come out even, edges, and fully connected layers; the answer is the same."""
     network, slow = small(), cluster(*[0.002] * count, link=MEMORY)
     plan = halo(network, slow)
@@ -248,7 +248,7 @@ def test_layers_of_many_weights_are_divided_over_their_channels() -> None:
     assert difference(model, plan, network).max_rel_error <= 1e-5
 
 
-def test_where_weights_cost_nothing_maps_keep_all_channels() -> None:
+def test_maps_keep_all_channels_where_weights_cost_nothing() -> None:
     network = divide(load_graph(heavy_model(), "heavy"))
     assert not sliced(halo(network, reading(0.0)), network)
 

@@ -72,7 +72,7 @@ def halo_chain(layers: int = 3) -> Network:
     return network_of(net.model(x))
 
 
-def test_one_cut_of_convolutions_moves_their_halos() -> None:
+def test_cut_of_convolutions_moves_their_halos() -> None:
     """32 x 8 maps: rows are split, and each half fetches one row of 8 x 4 floats per layer."""
     tree, tiles = cut_devices(halo_chain(3), [1.0, 1.0])
     rows = [[tile.boxes[f"conv{i}"][2] for i, tile in enumerate(each)] for each in tiles]
@@ -106,7 +106,7 @@ def test_fully_connected_layers_alternate_between_output_and_input() -> None:
 
 @settings(max_examples=examples(15), suppress_health_check=list(HealthCheck))
 @given(networks(), st.sampled_from([(0.5, 0.5), (0.7, 0.3)]))
-def test_what_a_cut_moves_is_what_its_halves_miss(model, shares) -> None:
+def test_cut_moves_what_its_halves_miss(model, shares) -> None:
     """Counted element by element: what is read there and does not lie there, or the reverse."""
     network = network_of(model)
     flow = UnitFlow.of(Setting.of(network))
@@ -152,7 +152,7 @@ def test_devices_that_cost_more_than_they_help_are_left_out() -> None:
     assert {each.device for each in plan.unused} == {"d1", "d2"}
 
 
-def test_memory_caps() -> None:
+def test_kcut_keeps_to_memory_caps() -> None:
     net = builder.NetworkBuilder("dense", seed=2)
     x = net.input("image", (1, 1024)).gemm("fc1", 8192).relu().gemm("fc2", 1024)
     network = network_of(net.model(x))

@@ -53,7 +53,7 @@ def rejected(plan: Plan, match: str, some: Cluster = SOME) -> IllegalPlan:
     return caught.value
 
 
-def test_what_planners_make_is_legal() -> None:
+def test_planners_plan_is_legal() -> None:
     check_plan(legal(), small(), SOME)
 
 
@@ -75,7 +75,7 @@ def test_empty_tiles_are_left_out_not_listed() -> None:
     rejected(with_block(plan, 1, replace(plan.blocks[1], tiles=())), "no tile")
 
 
-def test_unknown_devices() -> None:
+def test_plan_for_an_unknown_device_is_illegal() -> None:
     plan = legal()
     stranger = replace(plan.blocks[0].tiles[1], device=DeviceId("stranger"))
     assert rejected(with_tile(plan, 0, 1, stranger), "'stranger'").tile == 1
@@ -103,7 +103,7 @@ def test_a_tensor_that_the_block_does_not_yield() -> None:
     assert (error.block, error.tile) == (index, 0)
 
 
-def test_wasteful_is_not_illegal() -> None:
+def test_wasteful_plan_is_legal() -> None:
     """Each device computes the whole map, and its half of the classes."""
     plan = legal()
     first = len(plan.blocks) - 3
@@ -134,7 +134,7 @@ def test_rows_of_an_unsplittable_unit() -> None:
     assert (caught.value.block, caught.value.tile) == (0, 0)
 
 
-def test_partial_sums() -> None:
+def test_partial_sums_are_legal_for_connected_layers_only() -> None:
     plan = strategy("lw")(small(), SOME)
     last = len(plan.blocks) - 1
     block = plan.blocks[last]
@@ -174,7 +174,7 @@ def exchanged(plan: Plan, index: int, exchange: str) -> Plan:
     return replace(plan, blocks=tuple(blocks))
 
 
-def test_what_exchanges_nothing_has_everything() -> None:
+def test_block_that_exchanges_nothing_has_all_its_inputs() -> None:
     plan = strategy("single")(small(), SOME)
     (whole,) = plan.blocks
     (tile,) = whole.tiles

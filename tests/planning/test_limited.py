@@ -34,7 +34,7 @@ def beside(rate: float, *others: float, limits: Limits = ANY) -> Cluster:
 
 
 @pytest.mark.parametrize("name", DIVIDING)
-def test_no_strategy_divides_a_network_over_it(name: str) -> None:
+def test_limited_device_gets_no_part_of_a_divided_network(name: str) -> None:
     plan = propose(STRATEGIES[name], small(), beside(9.0, 0.01, 0.01, 0.01))
     assert plan.devices
     assert "d0" not in plan.devices
@@ -43,7 +43,7 @@ def test_no_strategy_divides_a_network_over_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["single", "auto"])
-def test_the_fastest_one_computes_everything(name: str) -> None:
+def test_fastest_limited_device_computes_everything(name: str) -> None:
     plan = propose(STRATEGIES[name], small(), beside(9.0, 0.01, 0.01))
     assert (plan.devices, plan.strategy, plan.baseline_device) == (("d0",), name, "d0")
     assert {each.device for each in plan.unused} == {"d1", "d2"}
@@ -52,7 +52,7 @@ def test_the_fastest_one_computes_everything(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_it_serves_alone_where_no_other_device_is_left(name: str) -> None:
+def test_limited_device_serves_alone_where_no_other_is_left(name: str) -> None:
     assert propose(STRATEGIES[name], small(), beside(1.0)).devices == ("d0",)
 
 
@@ -99,7 +99,7 @@ def test_a_plan_that_gives_it_a_tile_is_illegal() -> None:
         check_plan(whole, small(), limited(some, index, OTHER))
 
 
-def test_it_is_a_group_of_its_own() -> None:
+def test_limited_device_is_a_group_of_its_own() -> None:
     assert counts(4, 1) == [1, 2, 3, 5]
     assert counts(0, 1) == [1]
     assert counts(0, 2) == [1, 2]
@@ -112,7 +112,7 @@ def test_it_is_a_group_of_its_own() -> None:
         assert sum(map(len, groups)) == 5
 
 
-def test_what_is_taken() -> None:
+def test_limits_say_which_networks_are_taken() -> None:
     whole = NetworkKey.of(small().graph)
     assert whole == ("", {"1x3x32x32"}, {"float32"})
     assert Limits().take(*whole)

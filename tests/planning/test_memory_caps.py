@@ -54,7 +54,7 @@ def test_halo_and_auto_leave_out_what_they_would_overfill() -> None:
     check_plan(strategy("auto")(network, some), network, some)
 
 
-def test_what_fits_nowhere_whole_is_divided() -> None:
+def test_layer_that_fits_nowhere_whole_is_divided() -> None:
     """VGG-16's first fully connected layer is 411 MB, a third of it is 137 MB."""
     network, some = real("vgg16"), capped(520, 520, 520)
     plan = fused(network, some)
@@ -75,7 +75,7 @@ def test_room_for_nobody_names_the_layer_and_the_numbers() -> None:
     assert "together 164 MB" in cause
 
 
-def test_without_caps_nothing_changes() -> None:
+def test_plan_within_ample_caps_is_the_one_without() -> None:
     network = real("vgg16-conv")
     plenty = replace(capped(4000, 4000, 4000))
     free = Cluster(cluster(2.0, 2.0, 2.0).devices, uplink=PERSISTENT)

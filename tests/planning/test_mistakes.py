@@ -85,7 +85,9 @@ class Callable:
         (Callable(), "'Callable' fails: OSError", '        raise OSError("no'),
     ],
 )
-def test_it_is_named_with_its_line(planner, told: str, line: str, cluster: Cluster) -> None:
+def test_mistake_of_a_planner_is_named_with_its_line(
+    planner, told: str, line: str, cluster: Cluster
+) -> None:
     with pytest.raises(BrokenPlanner) as caught:
         propose(planner, NETWORK, cluster)
     assert told in caught.value.cause
@@ -100,7 +102,7 @@ def test_a_plan_that_is_illegal_names_its_planner(planner) -> None:
     assert "orrect" in caught.value.cure
 
 
-def test_what_a_planner_refuses_is_passed_on() -> None:
+def test_refusal_of_a_planner_is_passed_on() -> None:
     with pytest.raises(Infeasible, match="too few"):
         propose(refusing, NETWORK, CLUSTER)
 
@@ -115,7 +117,7 @@ def test_a_module_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert f"({file}, line {line})" in caught.value.cause
 
 
-def test_on_the_command_line(tmp_path: Path) -> None:
+def test_mistake_of_a_planner_is_named_on_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "two.toml"
     file.write_text(f"[network]\nmbps = 100.0\n{DEVICE}")
     name = "tests.planning.test_mistakes:nothing"

@@ -83,7 +83,7 @@ def test_a_slice_that_is_wrong_would_be_seen() -> None:
     assert difference(model(), plan, network(), blank).max_rel_error > 1e-3
 
 
-def test_one_device_alone_is_never_several() -> None:
+def test_single_never_uses_several_devices() -> None:
     with pytest.raises(Infeasible) as caught:
         propose(STRATEGIES["single"], network(), capped(200, 200, 200))
     assert not isinstance(caught.value, TooLittleMemory)
@@ -141,7 +141,7 @@ def test_devices_that_compute_several_tasks_at_once() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_what_fits_nowhere_says_how_much_is_missing(count: int) -> None:
+def test_network_that_fits_nowhere_says_how_much_is_missing(count: int) -> None:
     with pytest.raises(TooLittleMemory) as caught:
         propose(STRATEGIES["auto"], network(), capped(*[140] * count))
     held = sum(array.nbytes for array in network().graph.constants.values())
@@ -150,7 +150,7 @@ def test_what_fits_nowhere_says_how_much_is_missing(count: int) -> None:
     assert "Add devices" in caught.value.cure
 
 
-def test_what_fits_nowhere_is_refused_before_a_plan_is_searched_for() -> None:
+def test_network_that_fits_nowhere_is_refused_before_the_search() -> None:
     def searches(network: Network, cluster: Cluster) -> Plan:
         raise AssertionError("nothing fits")
 
@@ -167,7 +167,7 @@ def test_a_layer_that_cannot_be_sliced_is_named() -> None:
         propose(STRATEGIES["ofl"], one, capped(*[BASE_MB + 10] * 3))
 
 
-def test_too_little_for_programs_says_what_one_device_lacks() -> None:
+def test_memory_too_small_for_programs_says_what_one_device_lacks() -> None:
     with pytest.raises(TooLittleMemory, match=r"d\d would need .* MB are missing"):
         propose(STRATEGIES["ofl"], network(), capped(BASE_MB + 52, BASE_MB + 52))
 

@@ -126,14 +126,14 @@ def test_efl_is_one_split_block_and_one_device() -> None:
     assert [len(block.tiles) for block in plan.blocks] == [8, 1]
 
 
-def test_what_can_t_be_split_goes_to_the_host_if_it_is_no_slower() -> None:
+def test_unsplit_layers_go_to_the_host_if_it_is_no_slower() -> None:
     plan = strategy("aofl")(real("vgg16"), CLUSTERS["alike"])
     assert plan.blocks[-1].devices == ("d0",)
     faster = cluster(1.0, 50.0, 1.0)
     assert strategy("ofl")(real("vgg16"), faster).blocks[-1].devices == ("d1",)
 
 
-def test_on_slow_links_nothing_is_split_and_the_plan_says_why() -> None:
+def test_plan_for_slow_links_splits_nothing_and_says_why() -> None:
     plan = strategy("aofl")(real("resnet50"), CLUSTERS["far"])
     assert len(plan.devices) == 1
     assert any("splitting does not pay" in note for note in plan.notes)
@@ -176,7 +176,7 @@ class TestMemory:
         (left_out,) = plan.unused
         assert "MB" in left_out.reason
 
-    def test_nobody_fits(self) -> None:
+    def test_planners_refuse_a_network_that_no_device_can_hold(self) -> None:
         some = Cluster((device("a", 4.0, memory_mb=80), device("b", 4.0, memory_mb=90)))
         for each in (*PUBLISHED_PLANNERS, "auto"):
             with pytest.raises(Infeasible, match=r"MB|memory"):

@@ -60,7 +60,7 @@ def test_a_device_alone_computes_nearly_as_fast_as_its_cores_together() -> None:
     assert apart.predicted_latency_s < 0.5 * simulate(undivided, small(), quarter).latency_s
 
 
-def test_where_memory_is_short_less_is_divided() -> None:
+def test_spread_divides_less_where_memory_is_short() -> None:
     roomy = at_once(cluster(1e-3, host=False), 4)
     tight = replace(roomy, devices=(replace(roomy.devices[0], memory_bytes=200_000_000),))
     plans = [propose(strategy("single"), small(), each) for each in (roomy, tight)]
@@ -75,7 +75,7 @@ def test_devices_that_compute_one_at_a_time_are_planned_as_ever() -> None:
     assert plan == strategy("aofl")(small(), CLUSTERS["unlike"])
 
 
-def test_what_would_gain_nothing_stays_as_it_was() -> None:
+def test_blocks_that_would_gain_nothing_stay_as_they_were() -> None:
     quick = at_once(cluster(5e3, 5e3, host=False), 2, 2)
     plan = propose(strategy("ofl"), small(), quick)
     assert max(most_tiles(plan).values()) == 1
@@ -90,7 +90,7 @@ def test_an_illegal_plan_is_told_as_one() -> None:
         planned(broken, small(), SLOW)
 
 
-def test_what_cannot_be_divided_goes_to_the_device_that_is_fastest_with_one_task() -> None:
+def test_unsplit_layer_goes_to_the_device_fastest_with_one_task() -> None:
     net = Builder("connected", 1)
     x = net.input("x", (1, 4096))
     for number in range(3):

@@ -97,11 +97,11 @@ def test_a_planner_is_asked_once_for_groups_of_equal_devices() -> None:
     assert [len(each) for each in asked] == [2, 2]
 
 
-def test_without_room_for_a_stage_there_is_none() -> None:
+def test_stages_need_room_on_their_group() -> None:
     assert not [*staged_in_groups(STRATEGIES["lw"], network(), cluster(150, *[2.0] * 8))]
 
 
-def test_where_everything_fits_nothing_is_staged() -> None:
+def test_network_that_fits_is_not_staged() -> None:
     roomy = cluster(4000, *[2.0] * 4)
     ofl = STRATEGIES["ofl"]
     assert within_memory(ofl)(network(), roomy) == ofl(network(), roomy)

@@ -98,7 +98,7 @@ def test_a_draft_costs_what_the_simulator_says(name: str, medium: str) -> None:
 
 @pytest.mark.parametrize("medium", MEDIA)
 @pytest.mark.parametrize("name", ["small", "prior", "vgg16", "yolov2", "yolov3-tiny"])
-def test_so_does_one_whose_tiles_pass_between_peers(name: str, medium: str) -> None:
+def test_model_of_a_peer_plan_agrees_with_the_simulator(name: str, medium: str) -> None:
     network = named(name)
     stages, rng = setting(network, MEDIA[medium]), random.Random(f"{name} {medium}")
     for _ in range(6):
@@ -110,7 +110,7 @@ def test_so_does_one_whose_tiles_pass_between_peers(name: str, medium: str) -> N
 
 
 @pytest.mark.parametrize("name", ["single", "lw", "efl", "aofl", "elimination", "kcut", "halo"])
-def test_so_does_every_plan_with_and_without_its_barriers(name: str) -> None:
+def test_model_of_every_plan_agrees_with_and_without_barriers(name: str) -> None:
     stages = setting(small(), UNLIKE)
     plan = strategy(name)(small(), UNLIKE)
     draft = stages.of_plan(plan)

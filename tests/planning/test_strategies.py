@@ -13,7 +13,7 @@ from protos.errors import BadRequest, NotFound
 from tests.planning.support import CLUSTERS, small
 
 
-def test_ours() -> None:
+def test_built_in_strategies_are_callable() -> None:
     assert {"single", "lw", "aofl", "fused", "auto"} <= set(names())
     for name in STRATEGIES:
         assert callable(strategy(name))
@@ -42,12 +42,12 @@ def test_paths_that_lead_nowhere(path: str) -> None:
         strategy(path)
 
 
-def test_what_is_no_function() -> None:
+def test_strategy_that_is_no_function_is_refused() -> None:
     with pytest.raises(BadRequest, match="not a function"):
         strategy("coordinator.plans.named:ENTRY_POINTS")
 
 
-def test_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strategies_of_installed_packages_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("their_planner")
     module.plan = strategy("single")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "their_planner", module)

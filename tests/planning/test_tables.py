@@ -85,7 +85,7 @@ def test_a_passthrough_enters_late_blocks_and_leaves_early_ones() -> None:
     assert compared > 5
 
 
-def test_what_can_t_be_split_has_no_split_option() -> None:
+def test_unsplit_layers_have_no_split_option() -> None:
     network = real("vgg16")
     tables = tables_of(network, CLUSTERS["alike"])
     first_whole = next(i for i, unit in enumerate(network.units) if not unit.splits)

@@ -39,7 +39,7 @@ def test_vgg_in_training_is_split_as_table_5_says() -> None:
 
 
 @pytest.mark.parametrize("table", [deepa_table_2, deepa_table_3])
-def test_deepa(table) -> None:
+def test_deepa_table_is_exact_and_as_published(table) -> None:
     rows = table()
     assert all(row["exact"] for row in rows)
     assert all(row["selected"] == row["published_selected"] for row in rows)

@@ -56,7 +56,7 @@ async def test_the_secret_opens_the_door(serve):
 
 
 @pytest.mark.parametrize("wrong", ["", "open", "open sesame!"])
-async def test_without_the_secret_every_call_is_refused(serve, wrong):
+async def test_call_without_the_secret_is_refused(serve, wrong):
     address = await serve(Stub(), secret="open sesame")
     async with WorkerClient(address, Caller("host", wrong)) as client:
         with pytest.raises(BadConfiguration, match="secret"):
@@ -76,14 +76,14 @@ async def test_our_errors_cross_the_wire_with_their_fields(serve):
     assert caught.value.cure == "make it smaller"
 
 
-async def test_another_protocol_version_is_named(serve):
+async def test_protocol_of_another_version_is_named(serve):
     address = await serve(Stub(protocol=99))
     async with WorkerClient(address, Caller("host")) as client:
         with pytest.raises(PeerViolation, match="speaks protocol 99"):
             await client.hello("1")
 
 
-async def test_nobody_there_is_a_lost_worker():
+async def test_address_without_a_worker_is_a_lost_worker():
     async with WorkerClient("127.0.0.1:1", Caller("host")) as client:
         with pytest.raises(LostWorker, match=r"127\.0\.0\.1:1"):
             await client.hello("1")
@@ -123,7 +123,7 @@ def test_the_secret_does_not_show():
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0", "::", "192.168.1.7", "pi.local"])
-def test_others_may_reach_us_only_with_a_proof(bind):
+def test_addresses_beyond_loopback_need_a_proof(bind):
     with pytest.raises(BadConfiguration, match="without a certificate or a cluster secret"):
         require_proof(bind, "", None)
     require_proof(bind, "s", None)

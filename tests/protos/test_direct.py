@@ -59,7 +59,7 @@ async def test_messages_come_as_they_left_however_they_are_cut(at_once):
     stream.close()
 
 
-async def test_what_is_written_is_read_in_order_and_waits_while_nobody_reads():
+async def test_messages_are_read_in_order_and_wait_while_nobody_reads():
     one, other = await pair()
     big = random.Random(0).randbytes(3 << 20)
     writing = asyncio.create_task(one.write([b"a", memoryview(big), b"", b"z"]))
@@ -114,7 +114,7 @@ async def test_a_stream_that_breaks_off_within_a_message_has_ended(half):
         await stream.write([b"x"])
 
 
-async def test_who_waits_is_woken_when_the_stream_ends():
+async def test_reader_and_writer_are_woken_when_the_stream_ends():
     one, other = await pair()
     reading = asyncio.create_task(one.read())
     writing = asyncio.create_task(one.write([bytes(30 << 20)]))

@@ -8,7 +8,7 @@ from protos import imbrex_pb2 as pb
 from protos.wire.endpoint import Endpoint
 
 
-async def test_without_costs_nothing_waits():
+async def test_endpoint_without_costs_does_not_wait():
     endpoint = Endpoint()
     handling = endpoint.handle(1 << 20)
     try:
@@ -58,7 +58,7 @@ async def test_describing_tasks_takes_time_that_other_items_do_not(monkeypatch):
 
 
 @pytest.mark.parametrize("message_s", [0.0034, 0.0036, 0.0041])
-async def test_what_timers_are_early_or_late_does_not_add_up(monkeypatch, message_s):
+async def test_errors_of_timers_do_not_add_up(monkeypatch, message_s):
     clock = Coarse()
     monkeypatch.setattr("imbrex.demo.emulation.emulated_link.time", clock)
     monkeypatch.setattr("imbrex.demo.emulation.emulated_link.asyncio", clock)

@@ -42,7 +42,7 @@ def views(draw):
 
 @settings(max_examples=examples(60))
 @given(st.lists(st.one_of(views(), st.binary(max_size=40)), max_size=4))
-def test_what_is_encoded_is_decoded(payloads):
+def test_encoded_items_are_decoded_equal(payloads):
     items = []
     for payload in payloads:
         if isinstance(payload, bytes):

@@ -26,7 +26,7 @@ def test_names_say_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert {each.name for each in best(own_interfaces())} == {"enp3s0", "wlp2s0", "lan"}
 
 
-def test_what_lies_on_a_cable_is_one(tmp_path: Path) -> None:
+def test_interfaces_on_top_of_a_cable_are_physical(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.has("docker7", "", "device")  # somebody's name for a cable
     machine.has("bond", "", "lower_docker7")
@@ -38,7 +38,7 @@ def test_what_lies_on_a_cable_is_one(tmp_path: Path) -> None:
     assert rank_of("loop", tmp_path) is InterfaceRank.VIRTUAL
 
 
-def test_where_the_kernel_says_nothing_names_count(tmp_path: Path) -> None:
+def test_names_of_interfaces_count_where_the_kernel_says_nothing(tmp_path: Path) -> None:
     named = {
         "lo": InterfaceRank.LOOPBACK,
         "eth0": InterfaceRank.PHYSICAL,

@@ -9,14 +9,14 @@ from protos.rooms import imported, is_installed
 
 
 @pytest.mark.parametrize("member", ["protos.no_module:f", "protos.no_package.module:f"])
-def test_what_is_not_installed_is_refused_with_a_cure(member):
+def test_missing_package_is_refused_with_a_cure(member):
     assert not is_installed(member)
     with pytest.raises(NotFound, match=r"lacks protos\.no_") as caught:
         imported(member)
     assert "Install imbrex again" in caught.value.cure
 
 
-def test_what_is_installed_is_imported_by_name():
+def test_installed_member_is_imported_by_name():
     assert is_installed("protos.rooms:imported")
     assert imported("protos.rooms:imported") is imported
 

@@ -50,14 +50,14 @@ async def test_a_loop_that_hangs_gives_no_sign_of_life(systemd):
         await until(lambda: "WATCHDOG=1" in heard(listener))
 
 
-async def test_another_processes_watchdog_is_not_ours(systemd):
+async def test_watchdog_of_another_process_is_not_ours(systemd):
     listener, name = systemd
     async with serving({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"}):
         await asyncio.sleep(0)
     assert heard(listener) == ["READY=1", "STOPPING=1"]
 
 
-async def test_without_systemd_nothing_happens():
+async def test_supervision_without_systemd_does_nothing():
     async with serving({}):
         pass
 

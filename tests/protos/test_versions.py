@@ -41,7 +41,7 @@ def test_the_newest_of_both_is_spoken(ours, theirs, spoken):
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(3, 1), (1, 0), (9, 7)])
-def test_who_is_too_old_is_told_so(ours, theirs):
+def test_peer_that_is_too_old_is_told_so(ours, theirs):
     with pytest.raises(PeerViolation, match=f"hall speaks protocol {theirs}, and this") as refused:
         Spoken(ours).answer(theirs, "hall", "this device")
     assert "newer imbrex on hall" in refused.value.cure

@@ -49,7 +49,7 @@ def test_throughput_is_how_often_requests_end_while_busy() -> None:
     assert seen.interval_s == pytest.approx(1.0, abs=0.01)
 
 
-def test_many_that_begin_at_once_share_what_the_first_one_takes() -> None:
+def test_requests_that_begin_at_once_share_the_time_of_the_first() -> None:
     seen = Throughput()
     seen.busy(0.0)
     for moment, in_flight in ((8.0, 8), (9.0, 8), (10.0, 8)):
@@ -57,7 +57,7 @@ def test_many_that_begin_at_once_share_what_the_first_one_takes() -> None:
     assert seen.interval_s == pytest.approx(1.0)
 
 
-def test_first_come_first_served() -> None:
+def test_requests_are_admitted_in_order_of_arrival() -> None:
     state = AdmissionQueue(in_flight=2, queue=5, most_wait_s=10.0)
     one, two, three, four = tickets(1, 2, 3, 4)
     assert arrive(state, 0.0, 1, 2, 3, 4) == [one, two]
@@ -81,7 +81,7 @@ def test_a_queue_ends_by_length_and_by_predicted_wait() -> None:
     told_s(fresh, now)
 
 
-def test_who_comes_back_when_told_is_let_in_though_many_were_told_so() -> None:
+def test_client_that_returns_on_time_is_admitted() -> None:
     state = AdmissionQueue(in_flight=1, queue=4, most_wait_s=10.0)
     now = answered(state, 0.0, 0.1, times=3)
     arrive(state, now, *range(5))
@@ -103,7 +103,7 @@ def test_failures_say_nothing_of_the_speed() -> None:
     assert state.wait_s == pytest.approx(4.0)
 
 
-def test_who_has_waited_as_long_as_anybody_may_is_told_so() -> None:
+def test_request_that_waited_for_too_long_is_refused() -> None:
     """Nothing was known of the speed when it came."""
     state = AdmissionQueue(in_flight=1, queue=5, most_wait_s=3.0)
     arrive(state, 0.0, 1)
@@ -114,7 +114,7 @@ def test_who_has_waited_as_long_as_anybody_may_is_told_so() -> None:
     assert (state.waiting, len(state.running)) == (0, 1)
 
 
-def test_whoever_wants_to_be_alone_waits_its_turn_and_keeps_the_others_out() -> None:
+def test_lone_request_waits_its_turn_and_keeps_the_others_out() -> None:
     state = AdmissionQueue(in_flight=2, queue=5, most_wait_s=3.0)
     one, alone, three, also = tickets(1, 2, 3, 4)
     arrive(state, 0.0, 1)
@@ -147,7 +147,7 @@ async def test_a_pause_between_two_requests_is_enough_for_who_waits_for_one() ->
         await asking
 
 
-async def test_who_does_not_wait_any_longer_leaves_its_place_in_the_queue() -> None:
+async def test_cancelled_request_leaves_its_place_in_the_queue() -> None:
     admission = Admission(1, 1, 0.05)
 
     async def ask() -> None:
@@ -168,7 +168,7 @@ async def test_who_does_not_wait_any_longer_leaves_its_place_in_the_queue() -> N
     assert admission.running == 0
 
 
-async def test_where_requests_always_overlap_room_is_made_for_who_waits() -> None:
+async def test_wait_for_idleness_ends_though_requests_always_overlap() -> None:
     had = asyncio.Event()
     admission = Admission(2, 4, 120.0)
 

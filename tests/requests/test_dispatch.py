@@ -24,7 +24,7 @@ LONG = direct_chain([HALVES] * 40)
 NONE = SimpleNamespace(sha256=None)
 
 
-def test_few_tasks_travel_with_what_begins() -> None:
+def test_small_plan_is_described_at_once() -> None:
     actions = scheduler("a", "b").step(Submitted(R, direct_chain([HALVES] * (FEW_TASKS + 1))))
     assert dispatch(actions) == (actions, [])
 
@@ -121,7 +121,7 @@ async def test_every_task_is_described_once_and_its_inputs_first(flying) -> None
     assert not any(fed for _, _, fed in devices.messages[2:])
 
 
-async def test_what_reads_of_a_task_that_has_ended_is_described_too() -> None:
+async def test_readers_of_a_task_that_has_ended_are_described() -> None:
     """Devices may be faster than a busy host."""
     # Of a new graph: what is described once is kept.
     async with begun(direct_chain([HALVES] * 40)) as (driver, devices, request):
@@ -133,14 +133,14 @@ async def test_what_reads_of_a_task_that_has_ended_is_described_too() -> None:
         assert sorted(described) == list(range(80))
 
 
-async def test_what_a_cancelled_request_wanted_is_not_described(flying) -> None:
+async def test_tasks_of_a_cancelled_request_are_not_described(flying) -> None:
     _, devices, request = flying
     request.cancel()
     await asyncio.sleep(0.05)
     assert sum(len(tasks) for _, tasks, _ in devices.messages) < len(LONG.tasks)
 
 
-async def test_what_has_moved_from_a_lost_device_is_not_described_to_it(flying) -> None:
+async def test_tasks_that_left_a_lost_device_are_not_described_to_it(flying) -> None:
     driver, devices, _ = flying
     await asyncio.sleep(0)  # what could begin has left
     before = len(devices.messages)

@@ -62,7 +62,7 @@ def test_the_substitute_is_the_least_busy() -> None:
     assert actions[0] == Assign(R, 2, 1, C)
 
 
-def test_without_any_device_the_request_ends_with_one_clear_error() -> None:
+def test_request_without_any_device_ends_with_a_clear_error() -> None:
     state = scheduler("a")
     state.step(Submitted(R, chain([HALVES])), 1.0)
     assert state.step(Lost(A), 5.0) == []
@@ -148,7 +148,7 @@ def test_a_loss_among_peers_restarts_from_the_latest_boxes_that_survive() -> Non
     ]
 
 
-def test_what_a_device_computed_is_not_asked_of_its_next_life() -> None:
+def test_outputs_of_a_device_are_not_asked_of_its_next_life() -> None:
     state = midway()
     state.step(Lost(A))
     state.step(Joined(A))

@@ -45,7 +45,7 @@ def test_through_the_host_after_a_loss() -> None:
         assert (task.attempt, {out.to for out in task.outputs}) == (each.attempt, {"host"})
 
 
-def test_who_sends_a_tasks_input_is_named_to_its_reader() -> None:
+def test_senders_of_a_tasks_input_are_named_to_its_reader() -> None:
     state, graph = scheduler("a", "b"), direct_chain([HALVES, HALVES])
     tasks = [described(state, each) for each in assigned(state.step(Submitted(R, graph)))]
     for message, spec in zip(tasks, graph.tasks, strict=True):

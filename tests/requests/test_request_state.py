@@ -54,7 +54,7 @@ async def test_devices_that_two_requests_use_are_shared_by_both() -> None:
     assert not any(each.shared for each in times(alone))
 
 
-async def test_what_a_direct_plan_sent_through_the_host_is_marked() -> None:
+async def test_transfers_of_a_direct_plan_through_the_host_are_marked() -> None:
     graph = direct_chain([HALVES, HALVES])
     made = empty(graph)
     made.computed(A, done(0), 0.0)
@@ -116,7 +116,7 @@ async def test_entries_of_what_is_read_as_a_whole_are_no_result() -> None:
         state.unpack(sent([1, 6]), np.ones((1, 3, 2), np.float32))
 
 
-def test_what_a_task_reads_is_not_selected() -> None:
+def test_tensor_that_a_task_reads_is_not_selected() -> None:
     last, inner = chain([HALVES, HALVES]), Selection(0, 1, Span(0, 1), 0.5)
     assert set(last.selectable({"t2": inner, "t1": inner})) == {"t2"}
 

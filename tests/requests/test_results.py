@@ -42,7 +42,7 @@ ELSEWHERE = [Cancel(R, 0, 0, A), Assign(R, 0, 1, B), Send(R, 0, 1, B, "t0", row(
         ResultRefused(R, 0, 0, "it sent int8"),
     ],
 )
-def test_it_runs_elsewhere(wrong: Received | ResultRefused) -> None:
+def test_task_with_a_refused_result_runs_elsewhere(wrong: Received | ResultRefused) -> None:
     state = scheduler("a", "b")
     state.step(Submitted(R, chain(WHOLE)))
     accuse, *others = state.step(wrong)
@@ -88,7 +88,7 @@ def test_values_that_are_not_finite_are_believed_of_a_second_device() -> None:
     assert assigned(state.step(Received(R, 0, 0, "t1", row(0, 12), finite=False)))
 
 
-def test_what_is_not_finite_already_cannot_become_so() -> None:
+def test_results_of_inputs_that_are_not_finite_are_accepted() -> None:
     state = scheduler("a", "b")
     state.step(Submitted(R, chain(WHOLE), finite=False))
     assert Complete(R) in state.step(Received(R, 0, 0, "t1", row(0, 12), finite=False))

@@ -56,7 +56,7 @@ def test_a_request_goes_through_its_blocks() -> None:
     assert state.requests == {}
 
 
-def test_without_a_barrier_boxes_leave_as_they_come_in() -> None:
+def test_boxes_leave_as_they_come_in_without_a_barrier() -> None:
     state = scheduler("a", "b")
     state.step(Submitted(R, chain([HALVES, HALVES], barrier=False)))
     assert state.step(result(0, row(0, 6))) == [

@@ -95,7 +95,7 @@ def test_of_several_each_is_computed_alone_until_one_is_found() -> None:
     assert set(state.requests) == {OTHER, RequestId("third")}
 
 
-def test_others_do_not_wait_for_a_suspect_and_it_waits_for_a_device_of_its_own() -> None:
+def test_suspect_waits_for_a_device_of_its_own_and_others_do_not_wait() -> None:
     state = scheduler("a", "b")
     for request in (OTHER, POISON):
         state.step(Submitted(request, chain(WHOLE, names="a")))
@@ -108,7 +108,7 @@ def test_others_do_not_wait_for_a_suspect_and_it_waits_for_a_device_of_its_own()
     assert devices_of(state, OTHER) == ["a"]
 
 
-def test_who_finds_no_other_device_than_a_suspects_hides_nothing() -> None:
+def test_request_beside_a_suspect_on_the_last_device_hides_nothing() -> None:
     state = scheduler("a", "b", "c")
     state.step(Submitted(POISON, chain(WHOLE)))
     for _ in range(2):
@@ -164,7 +164,7 @@ def test_a_device_that_refuses_names_the_request() -> None:
     assert lost(state, "c", "refused", POISON) == []  # it has ended
 
 
-def test_without_a_name_whoever_was_there_is_suspected() -> None:
+def test_request_present_at_unnamed_refusals_is_suspected() -> None:
     state = scheduler("a", "b", "c")
     state.step(Submitted(POISON, chain(WHOLE)))
     assert lost(state, "a", "refused") == []
@@ -174,7 +174,7 @@ def test_without_a_name_whoever_was_there_is_suspected() -> None:
     assert lost(state, devices_of(state, POISON)[0], "refused") == [POISON]
 
 
-def test_what_was_cancelled_may_still_end_its_device() -> None:
+def test_cancelled_task_may_still_end_its_device() -> None:
     """The first loss ends all exchange: devices are told to stop, and may not be in time."""
     state = scheduler(*"abcd")
     state.step(Submitted(POISON, direct_chain([[(0, 12)], QUARTERS])))
@@ -183,7 +183,7 @@ def test_what_was_cancelled_may_still_end_its_device() -> None:
     assert lost(state, devices_of(state, POISON)[0]) == [POISON]
 
 
-def test_nobody_else_is_at_fault_for_what_was_cancelled() -> None:
+def test_cancelled_task_puts_no_other_request_at_fault() -> None:
     state = scheduler(*"abcd")
     state.step(Submitted(POISON, direct_chain([[(0, 12)], QUARTERS])))
     state.step(Submitted(OTHER, chain(WHOLE)))
@@ -197,7 +197,7 @@ def test_nobody_else_is_at_fault_for_what_was_cancelled() -> None:
     assert lost(state, where[0]) == [POISON]
 
 
-def test_what_was_cancelled_is_over_in_a_while() -> None:
+def test_cancelled_task_is_over_in_a_while() -> None:
     state = scheduler(*"abcd")
     state.step(Submitted(POISON, direct_chain([[(0, 12)], QUARTERS])))
     assert lost(state, "a") == []

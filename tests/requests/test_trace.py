@@ -44,7 +44,7 @@ def test_transfers_that_overlap_get_lanes_of_their_own():
     assert [row[0] for row in links] == ["host to pi-1", "host to pi-1 (2)"]
 
 
-def test_what_stays_on_a_device_ran_again_or_went_through_the_host_is_no_halo():
+def test_transfer_that_no_peer_sent_first_hand_is_no_halo():
     tasks = [TaskTimes(0, 0, "a", 11, 11, 12), TaskTimes(1, 1, "b", 13, 13, 14)]
     assert not any("halo" in row[1] for row in rows(chrome_trace(lived(tasks, [Passed(0, 1, 6)]))))
     there = [TaskTimes(0, 0, "a", 11, 11, 12), TaskTimes(1, 0, "b", 13, 13, 14, relayed=True)]

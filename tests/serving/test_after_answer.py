@@ -60,7 +60,7 @@ async def test_the_answer_is_sent_before_the_journal_is_told(
     assert happened == 3 * ["sent", "learnt"]
 
 
-async def test_other_callers_cause_it_soon_and_a_trace_at_once(
+async def test_journal_is_told_soon_by_other_callers_and_at_once_by_a_trace(
     real: Real, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, journal = real.coordinator.settings.models[0], real.coordinator.journal
@@ -90,7 +90,7 @@ async def test_an_answer_is_learnt_from_when_it_has_been_read(real: Real) -> Non
 
 
 @pytest.mark.needs_room("coordinator/serving/oip")
-async def test_who_asks_for_counts_gets_those_of_all_answers(
+async def test_counts_include_all_answers_when_asked_for(
     real: Real, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(after_answer, "SETTLE_AFTER_S", 60.0)

@@ -64,5 +64,5 @@ def test_a_worker_that_is_killed_stays_known(tmp_path: Path) -> None:
     ("seconds", "said"),
     [(0.2, "0 s ago"), (40, "40 s ago"), (119, "119 s ago"), (300, "5 min ago"), (9000, "2 h ago")],
 )
-def test_when_it_was_seen_is_said_in_one_unit(seconds: float, said: str) -> None:
+def test_time_since_a_device_was_seen_is_said_in_one_unit(seconds: float, said: str) -> None:
     assert seconds_ago(seconds) == said

@@ -42,7 +42,7 @@ async def unpacked(packed: bytes, coding: str, piece_bytes: int = 1 << 16) -> by
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 7, 1 << 16])
-async def test_what_was_packed_comes_out(piece_bytes: int) -> None:
+async def test_packed_body_comes_out_again(piece_bytes: int) -> None:
     assert await unpacked(gzip.compress(TEXT), "gzip", piece_bytes) == TEXT
     assert await unpacked(gzip.compress(TEXT) * 2, "gzip", piece_bytes) == TEXT * 2
     assert await unpacked(gzip.compress(b"a") * 16, "x-gzip", piece_bytes) == b"a" * 16
@@ -77,7 +77,7 @@ async def test_no_more_is_unpacked_than_allowed(bomb: bytes, coding: str) -> Non
         (gzip.compress(TEXT)[:1500] + bytes(200_000), "gzip"),
     ],
 )
-async def test_what_is_broken_is_refused(broken: bytes, coding: str) -> None:
+async def test_broken_coding_is_refused(broken: bytes, coding: str) -> None:
     with pytest.raises(BadRequest, match="Content-Encoding"):
         await unpacked(broken, coding)
 

@@ -85,7 +85,7 @@ async def test_a_second_head_is_no_slower_than_the_first() -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_who_waits_for_an_answer_is_left_alone() -> None:
+async def test_connection_that_waits_for_an_answer_is_left_alone() -> None:
     asked, answer = asyncio.Event(), asyncio.Event()
 
     async def slow(scope, receive, send):
@@ -103,7 +103,7 @@ async def test_who_waits_for_an_answer_is_left_alone() -> None:
         writer.close()
 
 
-async def test_nothing_is_seen_of_an_answer_whose_body_never_comes() -> None:
+async def test_answer_whose_body_never_comes_is_not_seen() -> None:
     async def dying(scope, receive, send):
         await send({"type": "http.response.start", "status": 200, "headers": []})
         send.__self__.transport.close()
@@ -124,7 +124,7 @@ async def connected(port: int, own: str) -> tuple[asyncio.StreamReader, asyncio.
     return await asyncio.open_connection("127.0.0.1", port, local_addr=(own, 0))
 
 
-async def test_at_the_cap_the_idle_one_of_whoever_has_most_goes(monkeypatch) -> None:
+async def test_idle_connection_of_whoever_has_most_goes_at_the_cap(monkeypatch) -> None:
     monkeypatch.setattr(daemon, "MOST_CONNECTIONS", 4)
     async with listening() as port:
         lone = await connected(port, "127.0.0.1")

@@ -61,7 +61,7 @@ def test_requests_are_counted_in_columns(file: Path) -> None:
     assert sums(day, NOON - 86_400) == (0, 0)
 
 
-def test_it_survives_a_restart_also_within_a_minute(file: Path) -> None:
+def test_last_day_survives_a_restart_within_a_minute(file: Path) -> None:
     day = filled(file)
     day.add(NOON + 1, 0.5, answered=True)
     day.close()
@@ -130,7 +130,7 @@ def test_a_minute_that_was_half_written_is_the_only_one_lost(file: Path) -> None
 
 
 @given(st.binary(max_size=2 * SIZE_BYTES))
-def test_any_bytes_are_read_or_refused(tmp_path_factory, data: bytes) -> None:
+def test_file_of_any_bytes_is_read_or_refused(tmp_path_factory, data: bytes) -> None:
     file = tmp_path_factory.mktemp("any") / "day.ring"
     file.write_bytes(data)
     with capture_logs():

@@ -133,7 +133,7 @@ def test_a_bomb_would_be_seen(rested: Service) -> None:
     slow.close()
 
 
-def test_what_was_refused_is_not_kept(alone: Service, idle_bytes: int) -> None:
+def test_refused_bodies_are_not_kept(alone: Service, idle_bytes: int) -> None:
     forms = [each for each in BOMBS if each.name.startswith("form-")]
     for bomb in 2 * forms:
         httpx.post(

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "serving.md").read_text()
 
 
-async def test_routes(http: httpx.AsyncClient) -> None:
+async def test_routes_named_on_the_page_exist(http: httpx.AsyncClient) -> None:
     paths = set(re.findall(r"`(?:GET |POST )?(/[a-z][\w/.{}-]*)`", TEXT))
     assert len(paths) > 6
     for path in paths:
@@ -22,7 +22,7 @@ async def test_routes(http: httpx.AsyncClient) -> None:
         assert any(each.status_code not in (404, 405) for each in found), path
 
 
-async def test_metrics(http: httpx.AsyncClient) -> None:
+async def test_metrics_named_on_the_page_exist(http: httpx.AsyncClient) -> None:
     declared = re.findall(r"^# TYPE (\S+)", (await http.get("/metrics")).text, re.M)
     named = set(re.findall(r"imbrex_\w+", TEXT))
     assert len(named) > 15

@@ -64,7 +64,7 @@ def mixed(coordinator: InPlace) -> InPlace:
     return coordinator
 
 
-def test_status() -> None:
+def test_status_shows_the_engine_of_each_device() -> None:
     out = io.StringIO()
     Console(file=out, width=200).print(devices_table([asdict(each) for each in DEVICES]))
     heading, *rows = out.getvalue().splitlines()
@@ -78,7 +78,9 @@ def test_status() -> None:
     assert engine_of({}) == ""
 
 
-async def test_metrics(http: httpx.AsyncClient, mixed: InPlace) -> None:
+async def test_metrics_have_engines_speedups_and_programs(
+    http: httpx.AsyncClient, mixed: InPlace
+) -> None:
     found = read((await http.get("/metrics")).text)
     name = "imbrex_device_engine_speedup"
     speedups = {
@@ -102,7 +104,7 @@ async def test_metrics(http: httpx.AsyncClient, mixed: InPlace) -> None:
     assert programs == {"ncnn": 7, "openvino": 1, "onnxruntime": 2}
 
 
-async def test_what_the_page_is_told(app: FastAPI, mixed: InPlace) -> None:
+async def test_page_is_told_engines_and_speedups(app: FastAPI, mixed: InPlace) -> None:
     found = app.state.page.state()["devices"]
     assert [(each["engine"], each["speedup"]) for each in found] == [
         ("openvino", 1.86),

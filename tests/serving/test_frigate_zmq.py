@@ -131,7 +131,7 @@ def test_a_model_takes_frigates_picture_in_any_layout(layout: str) -> None:
         _feeds(graph, crop.astype(np.float32))
 
 
-def test_two_detectors_and_a_worker_that_is_killed(
+def test_detectors_are_answered_though_a_worker_is_killed(
     service: Service, endpoints: list[str], model: Path
 ) -> None:
     found = expected(model, crops(1)[0])
@@ -177,7 +177,7 @@ def test_two_detectors_and_a_worker_that_is_killed(
         (b"{}", b"", b"", b""),
     ],
 )
-def test_what_is_no_message_gets_zeros_and_the_service_goes_on(
+def test_malformed_message_gets_zeros_and_the_service_goes_on(
     detector: Detector, frames: tuple[bytes, ...]
 ) -> None:
     assert detector.raw(*frames) == messages.NOTHING
@@ -200,7 +200,7 @@ async def test_of_a_message_with_many_parts_a_few_are_kept() -> None:
         context.destroy(linger=0)
 
 
-async def test_what_a_detector_no_longer_waits_for_is_cancelled() -> None:
+async def test_request_that_its_detector_gave_up_is_cancelled() -> None:
     context: zmq.asyncio.Context = zmq.asyncio.Context()
     router = context.socket(zmq.ROUTER)
     address = f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}"
@@ -237,7 +237,7 @@ async def test_what_a_detector_no_longer_waits_for_is_cancelled() -> None:
         context.destroy(linger=0)
 
 
-def test_many_parts_get_zeros_and_the_service_goes_on(detector: Detector) -> None:
+def test_message_of_many_parts_gets_zeros_and_the_service_goes_on(detector: Detector) -> None:
     assert detector.raw(*[b"{}"] * 100_000) == messages.NOTHING
     assert detector.initialise()
 
@@ -304,7 +304,7 @@ def test_rows_are_made_of_what_is_selected_alone(kind, shape, axis) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ssd", "yolonas", "rfdetr", "dfine"])
-def test_other_kinds_are_read_whole(kind) -> None:
+def test_outputs_of_other_kinds_are_read_whole(kind) -> None:
     assert not selections_of(kind, {"output": (1, 84, 2100)})
 
 

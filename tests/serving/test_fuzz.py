@@ -164,10 +164,10 @@ async def bad_input_changes_nothing(
 
 @pytest.mark.needs_room("coordinator/serving/oip")
 @pytest.mark.needs_room("coordinator/serving/deepstack")
-async def test_two_hundred(service: Service) -> None:
+async def test_service_survives_two_hundred_bad_requests(service: Service) -> None:
     await bad_input_changes_nothing(service, 200, 80, UNSETTLED_BYTES)
 
 
 @pytest.mark.slow
-async def test_ten_thousand(service: Service) -> None:
+async def test_service_survives_ten_thousand_bad_requests(service: Service) -> None:
     await bad_input_changes_nothing(service, 10_000, SETTLING, SETTLED_BYTES)

@@ -107,7 +107,9 @@ async def test_files_cannot_be_named_over_the_network(http: httpx.AsyncClient, n
     await refused(http, f"/v1/models/{name}/infer", picture(), PNG, 404)
 
 
-async def test_no_worker_at_all(http: httpx.AsyncClient, coordinator: InPlace) -> None:
+async def test_coordinator_without_workers_is_unavailable(
+    http: httpx.AsyncClient, coordinator: InPlace
+) -> None:
     coordinator.no_workers = True
     response = await http.post(URL, content=picture(), headers=PNG)
     assert (response.status_code, response.headers["Retry-After"]) == (503, "1")
@@ -219,7 +221,7 @@ async def test_faults_of_ours_do_not_leak(http: httpx.AsyncClient, coordinator: 
         (ImbrexError, HTTPStatus.INTERNAL_SERVER_ERROR),
     ],
 )
-async def test_the_table(
+async def test_errors_have_the_status_of_the_table(
     http: httpx.AsyncClient, coordinator: InPlace, kind: type[ImbrexError], status: HTTPStatus
 ) -> None:
     coordinator.fails_with = kind(cause="this happened", cure="Do that")

@@ -91,7 +91,9 @@ async def test_several_pictures_of_one_call_are_answered_in_their_order(
 
 
 @pytest.mark.parametrize("model", ["bare", "tiny"])
-async def test_tensors_in(http: httpx.AsyncClient, coordinator: InPlace, model: str) -> None:
+async def test_tensors_are_answered_like_the_whole_model(
+    http: httpx.AsyncClient, coordinator: InPlace, model: str
+) -> None:
     feeds = {"image": np.random.default_rng(2).standard_normal((1, 3, 16, 16), np.float32)}
     response = await http.post(
         f"/v1/models/{model}/infer",
@@ -136,7 +138,7 @@ async def test_the_best_liked_type_is_given(http: httpx.AsyncClient) -> None:
         assert response.headers["Content-Type"] == given, accept
 
 
-async def test_the_other_documents(http: httpx.AsyncClient) -> None:
+async def test_devices_models_plans_and_reference_are_served(http: httpx.AsyncClient) -> None:
     devices = (await http.get("/v1/devices")).json()["devices"]
     assert (devices[0]["name"], devices[0]["state"], devices[0]["mbps"]) == ("pi-1", "ready", None)
     assert (await http.get("/v1/models")).json()["models"][0]["name"] == "tiny"

@@ -69,7 +69,7 @@ class Clock:
         return self.now
 
 
-async def test_one_caller_has_half_of_the_room() -> None:
+async def test_caller_has_at_most_half_of_the_room() -> None:
     memory = BodyMemory(100, 8, FLOOR, wait_s=0.0)
     for size in (30, 20):
         await memory.reserve("greedy", size)
@@ -87,7 +87,7 @@ async def test_one_caller_has_half_of_the_room() -> None:
         await small.reserve("greedy", 1)
 
 
-async def test_who_finds_no_room_waits_for_it() -> None:
+async def test_body_without_room_waits_for_it() -> None:
     memory = BodyMemory(100, 8, FLOOR, wait_s=30.0)
     first = await memory.reserve("a", 50)
     await memory.reserve("b", 50)
@@ -217,7 +217,7 @@ async def test_a_guest_sends_little_and_takes_no_members_place(
 
 @pytest.mark.needs_room("coordinator/serving/deepstack")
 @pytest.mark.needs_room("coordinator/serving/oip")
-async def test_without_a_key_no_body_is_read_and_nobody_else_waits(tmp_path) -> None:
+async def test_bodies_without_a_key_are_not_read_and_delay_nobody(tmp_path) -> None:
     """Four hold what DeepStack's clients may, with no key: who has one is answered meanwhile."""
     plain = InPlace()
     settings = plain.settings.model_copy(

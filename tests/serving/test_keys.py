@@ -48,13 +48,13 @@ async def http(keys, tmp_path):
         yield client
 
 
-async def test_without_keys_everybody_may_ask(http):
+async def test_service_without_keys_answers_everybody(http):
     assert (await http.get("/v1/devices")).is_success
 
 
 @pytest.mark.needs_room("coordinator/serving/oip")
 @pytest.mark.parametrize("path", ["/v1/devices", "/v1/models", "/metrics", "/v2", "/v1/plans/tiny"])
-async def test_with_a_key_nobody_may_ask_without(http, keys, path):
+async def test_caller_without_a_key_is_refused_once_there_is_one(http, keys, path):
     keys.add("me", Role.ADMIN)
     with capture_logs() as logs:
         refused = await http.get(path)

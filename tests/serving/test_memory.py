@@ -38,7 +38,7 @@ def peak_bytes(pid: int) -> int:
 
 
 @pytest.mark.slow
-def test_two_hundred_uploads_at_once(tmp_path) -> None:
+def test_memory_stays_bounded_under_two_hundred_uploads(tmp_path) -> None:
     body = photograph()
 
     async def all_at_once(url: str) -> list[httpx.Response]:

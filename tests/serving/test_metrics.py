@@ -137,7 +137,7 @@ async def test_the_log_names_request_plan_and_devices(
     assert (bad["event"], bad["code"], bad["cause"]) == ("request failed", "unavailable", "full")
 
 
-async def test_another_address_of_a_device_and_sizes_of_a_model_add_no_series(
+async def test_further_addresses_and_sizes_add_no_series(
     http: httpx.AsyncClient, coordinator: InPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (device,), (model,) = coordinator.device_statuses(), coordinator.statuses()

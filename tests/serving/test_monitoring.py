@@ -99,6 +99,6 @@ def test_prometheus_takes_what_the_dashboard_asks(tmp_path: Path) -> None:
         "histogram_quantile(sum by (le) (rate(imbrex_request_seconds_bucket[1m])))",
     ],
 )
-def test_what_prometheus_does_not_take_is_noticed(wrong: str, tmp_path: Path) -> None:
+def test_query_that_prometheus_refuses_is_noticed(wrong: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="parse"):
         promtool("check", "rules", recorded([*asked(), wrong], tmp_path / "asked.yml"))

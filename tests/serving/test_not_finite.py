@@ -115,7 +115,7 @@ def tensor() -> bytes:
 
 @pytest.mark.parametrize("model", ["nan", "infinite", "boxes"])
 @pytest.mark.parametrize("accept", ["application/json", "image/png"])
-def test_pictures(service: Service, model: str, accept: str) -> None:
+def test_picture_is_answered_with_the_error(service: Service, model: str, accept: str) -> None:
     before, good = counted(service, model), counted(service, model, "ok")
     url, headers = f"{service.url}/v1/models/{model}/infer", {"Accept": accept}
     answer = httpx.post(url, content=picture(), headers=headers, timeout=60)
@@ -124,7 +124,7 @@ def test_pictures(service: Service, model: str, accept: str) -> None:
     assert counted(service, model, "ok") == good
 
 
-def test_several_pictures(service: Service) -> None:
+def test_several_pictures_are_answered_with_the_error(service: Service) -> None:
     before = counted(service, "nan")
     files = [("image", picture()), ("image", picture())]
     answer = httpx.post(f"{service.url}/v1/models/nan/infer", files=files, timeout=60)
@@ -147,7 +147,7 @@ def test_the_page_and_the_statistics(service: Service) -> None:
     assert "the model's answer has NaN" in told
 
 
-def test_what_a_head_understands_is_answered(service: Service) -> None:
+def test_infinities_that_a_head_understands_are_answered(service: Service) -> None:
     url = f"{service.url}/v1/models/minus/infer"
     answer = httpx.post(url, content=picture(), timeout=60).json()
     assert {each["label"] for each in answer["predictions"][:2]} == {"bee", "cat"}
@@ -166,7 +166,7 @@ def test_tensors_are_said_in_json_and_sent_as_they_are_otherwise(service: Servic
 
 
 @pytest.mark.needs_room("coordinator/serving/deepstack")
-def test_deepstack(service: Service) -> None:
+def test_deepstack_says_that_the_answer_has_nan(service: Service) -> None:
     before = counted(service, "boxes")
     for path in ("detection", "custom/boxes"):
         url = f"{service.url}/v1/vision/{path}"
@@ -189,7 +189,7 @@ def test_open_inference_protocol(service: Service) -> None:
     assert np.isnan(np.frombuffer(answer.content[-12:], np.float32)).all()
 
 
-def test_grpc(service: Service) -> None:
+def test_grpc_says_that_the_answer_has_nan(service: Service) -> None:
     message = pb.ModelInferRequest(model_name="nan")
     message.inputs.add(name="image", datatype="FP32", shape=SHAPE)
     message.raw_input_contents.append(np.ones(SHAPE, np.float32).tobytes())
@@ -206,7 +206,9 @@ def test_grpc(service: Service) -> None:
     assert counted(service, "nan") == before + 1
 
 
-def test_frigate(service: Service, endpoint: str, folder: Path) -> None:
+def test_frigate_gets_no_boxes_and_the_log_says_why(
+    service: Service, endpoint: str, folder: Path
+) -> None:
     before = counted(service, "boxes")
     detector = Detector(endpoint, folder / "boxes.onnx")
     try:
@@ -220,7 +222,7 @@ def test_frigate(service: Service, endpoint: str, folder: Path) -> None:
     assert counted(service, "boxes") == before + 1
 
 
-def test_the_doctor_says_it(service: Service) -> None:
+def test_doctor_says_that_answers_are_not_finite(service: Service) -> None:
     assert of_heads([ModelStatus("yard", True, "ready", "detection", True, 1)]) == []
     findings = service.get("/v1/doctor")["findings"]
     (finding,) = [

@@ -85,7 +85,9 @@ def test_answers_equal_the_whole_model(
 
 @pytest.mark.parametrize("sent", [None, "gzip", "deflate"])
 @pytest.mark.parametrize("back", [None, "gzip", "deflate"])
-def test_compressed(client: Any, sent: str | None, back: str | None) -> None:
+def test_compressed_requests_and_answers_are_equal(
+    client: Any, sent: str | None, back: str | None
+) -> None:
     image = random((1, 3, 16, 16))
     result = client.infer(
         "stored",
@@ -130,7 +132,7 @@ def test_the_model_repository(client: Any) -> None:
         client.load_model("stored", config="{}")
 
 
-def test_classification(client: Any) -> None:
+def test_classification_is_answered_by_triton_clients(client: Any) -> None:
     image = random((1, 3, 16, 16))
     (scores,) = WholeModel(tiny_model(), threads=1).run({"image": image}).values()
     for binary in (True, False):

@@ -74,7 +74,7 @@ async def test_raw_and_typed_contents_give_the_same_answer(stub) -> None:
     assert answered(typed)["fc"].tobytes() == answered(raw)["fc"].tobytes()
 
 
-async def test_classification(stub) -> None:
+async def test_classification_is_answered_as_bytes(stub) -> None:
     message = request()
     wanted = message.outputs.add(name="fc")
     wanted.parameters["classification"].int64_param = 1
@@ -135,7 +135,7 @@ def _no_model(message: pb.ModelInferRequest) -> None:
         (_no_model, grpc.StatusCode.NOT_FOUND, "there is no model 'none'"),
     ],
 )
-async def test_bad_requests(stub, spoil, code, text) -> None:
+async def test_bad_request_is_refused_with_its_code(stub, spoil, code, text) -> None:
     message = request()
     spoil(message)
     with pytest.raises(grpc.aio.AioRpcError) as caught:

@@ -139,7 +139,7 @@ def test_the_reference_shows_every_route(cluster: Service) -> None:
 
 
 @needs_browser
-def test_another_strategy_changes_the_prediction(cluster: Service) -> None:
+def test_choice_of_a_strategy_changes_the_prediction(cluster: Service) -> None:
     with browser() as driver:
         driver.get(cluster.url)
         wait(lambda: text(driver, "plan").startswith("lw"))
@@ -212,7 +212,7 @@ def test_a_page_that_opens_shows_what_was_measured_before(tmp_path) -> None:
     ("width", "dark"),
     [(360, False), pytest.param(768, True, marks=pytest.mark.slow), (1280, True)],
 )
-def test_it_fits_every_screen(cluster: Service, width: int, dark: bool) -> None:
+def test_page_fits_every_screen(cluster: Service, width: int, dark: bool) -> None:
     with browser(width, 800, dark=dark) as driver:
         driver.get(cluster.url)
         wait(lambda: count(driver, "#devices li") == 2)
@@ -234,7 +234,7 @@ return [...document.querySelectorAll("a, button, input, select, meter, [role=img
 
 
 @needs_browser
-def test_it_can_be_used_without_a_mouse_or_eyes(cluster: Service) -> None:
+def test_page_can_be_used_without_a_mouse_or_eyes(cluster: Service) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.keys import Keys
 
@@ -277,7 +277,7 @@ def test_a_worker_that_is_killed_is_seen(tmp_path) -> None:
 
 
 @needs_browser
-def test_without_devices_it_says_what_to_do(tmp_path) -> None:
+def test_page_without_devices_says_what_to_do(tmp_path) -> None:
     arguments = ["coordinator", "--no-mdns", "--no-host-computes", "--model", "digits"]
     arguments += ["--port", "0", "--state-dir", str(tmp_path)]
     alone = forked.start("coordinator", arguments, tmp_path, tmp_path / "ready.json")
@@ -309,7 +309,7 @@ def test_the_pictures_of_the_readme_can_be_made(tmp_path) -> None:
 # ---------------------------------------------------------------- without a browser
 
 
-async def test_nothing_comes_from_elsewhere(http: httpx.AsyncClient) -> None:
+async def test_page_loads_nothing_from_elsewhere(http: httpx.AsyncClient) -> None:
     page = await http.get("/")
     assert page.headers["Content-Type"].startswith("text/html")
     for name in FILES:
@@ -356,7 +356,7 @@ async def test_events_tell_state_and_requests(
     assert (await http.post("/page/plans/nothing")).status_code == 404
 
 
-async def test_what_one_device_took_is_told_to_every_page(
+async def test_baseline_of_one_device_is_told_to_every_page(
     http: httpx.AsyncClient, coordinator: InPlace, app: FastAPI
 ) -> None:
     await http.post("/v1/models/tiny/baseline")

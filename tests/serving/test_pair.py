@@ -75,7 +75,7 @@ def test_the_client_asks_again_when_its_coordinator_is_gone(made: Pair) -> None:
 
 
 @pytest.mark.needs_room("coordinator/serving/oip")
-def test_what_one_is_told_is_true_of_the_other(made: Pair) -> None:
+def test_drain_at_one_coordinator_holds_at_the_other(made: Pair) -> None:
     one, two = (httpx.Client(base_url=each.url, timeout=60) for each in made.members)
     with one, two:
         assert one.post("/v1/devices/worker-1/drain").is_success

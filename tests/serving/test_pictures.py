@@ -64,7 +64,7 @@ async def test_pixels_and_tensors_get_the_same_answer(real: Real, model: Path) -
     assert values.traffic.gather == pixels.traffic.gather
 
 
-async def test_both_at_once_are_not_mixed_up(real: Real, model: Path) -> None:
+async def test_pictures_and_tensors_at_once_are_not_mixed_up(real: Real, model: Path) -> None:
     expected = (await ask(real, model, PIXELS)).outputs
     other = (await ask(real, model, np.zeros_like(PIXELS))).outputs
     answers = await asyncio.gather(
@@ -97,7 +97,7 @@ async def test_tensors_of_pixels_travel_as_pixels_without_a_sidecar(
             assert plan.traffic.scatter == share * answer.traffic.scatter
 
 
-async def test_other_types_are_refused(real: Real, model: Path) -> None:
+async def test_tensors_of_other_types_are_refused(real: Real, model: Path) -> None:
     with pytest.raises(BadRequest, match="float64"):
         await ask(real, model, VALUES.astype(np.float64))
     body = write_tensors({"image": PIXELS.astype(np.int8)})

@@ -70,14 +70,14 @@ def test_zero_is_no_limit() -> None:
     assert taken(RateLimiter(0.0), "camera", 10_000, now=0.0) == 10_000
 
 
-def test_who_has_many_addresses_is_one_caller() -> None:
+def test_addresses_of_one_network_are_one_caller() -> None:
     assert neighbourhood("2001:db8::1") == neighbourhood("2001:db8::ffff") == "2001:db8::/64"
     assert neighbourhood("2001:db8:0:1::1") != neighbourhood("2001:db8::1")
     assert neighbourhood("::ffff:192.168.1.7") == neighbourhood("192.168.1.7") == "192.168.1.7"
     assert neighbourhood("fe80::1%eth0") == "fe80::/64"
 
 
-def test_who_guesses_keys_is_slowed_down_and_the_holder_is_not(tmp_path) -> None:
+def test_guesser_of_keys_is_slowed_down_and_the_holder_is_not(tmp_path) -> None:
     keys = Keys(ClusterState(tmp_path))
     good = keys.add("camera", Role.INFER)
     access = Access(keys, PER_S, clock=lambda: 0.0)
@@ -105,7 +105,7 @@ async def http(tmp_path):
 @pytest.mark.needs_room("coordinator/serving/deepstack")
 @pytest.mark.needs_room("coordinator/serving/oip")
 @pytest.mark.needs_room("coordinator/serving/page")
-async def test_every_surface_says_it_in_its_shape(http) -> None:
+async def test_refusal_by_rate_has_the_shape_of_its_surface(http) -> None:
     assert (await http.get("/v1/models")).is_success
     with capture_logs() as logs:
         for path, told in (

@@ -75,7 +75,7 @@ def asked(client: httpx.AsyncClient, key: str = KEY, **changes: Any) -> Any:
     return client.post(given.pop("url", URL), **given)
 
 
-async def test_what_is_computed_is_joined_and_what_was_is_kept(
+async def test_repeated_request_joins_the_first_or_gets_its_kept_answer(
     client: httpx.AsyncClient, coordinator: Counting
 ) -> None:
     coordinator.go.clear()
@@ -123,7 +123,7 @@ async def test_the_inference_protocol_has_it_too(
         {"headers": {"Content-Type": "image/jpeg"}},
     ],
 )
-async def test_something_else_with_the_same_id_is_refused(
+async def test_different_request_with_the_same_id_is_refused(
     client: httpx.AsyncClient, coordinator: Counting, change: dict[str, Any]
 ) -> None:
     assert (await asked(client)).status_code == 200
@@ -138,7 +138,7 @@ async def test_something_else_with_the_same_id_is_refused(
 @pytest.mark.parametrize(
     "key", ["", "short", "x" * 65, "with a space", "semi;colon", '"quoted-id"', "nul\tnul\tnul"]
 )
-async def test_what_is_no_id_is_refused(
+async def test_malformed_id_is_refused(
     client: httpx.AsyncClient, coordinator: Counting, key: str
 ) -> None:
     refused = await asked(client, key=key)
@@ -146,7 +146,7 @@ async def test_what_is_no_id_is_refused(
     assert coordinator.computed == 0
 
 
-async def test_another_callers_answer_is_not_given(
+async def test_answer_is_not_given_to_another_caller(
     client: httpx.AsyncClient, coordinator: Counting
 ) -> None:
     keys = Keys(ClusterState(coordinator.settings.state_dir))
@@ -174,7 +174,7 @@ async def test_an_error_is_told_to_all_who_wait_and_then_forgotten(
     assert coordinator.computed == 2
 
 
-async def test_whoever_is_gone_may_come_back_for_the_answer(
+async def test_lost_client_may_come_back_for_the_answer(
     client: httpx.AsyncClient, coordinator: Counting
 ) -> None:
     coordinator.go.clear()
@@ -189,7 +189,7 @@ async def test_whoever_is_gone_may_come_back_for_the_answer(
     assert (coordinator.computed, coordinator.cancelled) == (1, 0)
 
 
-async def test_only_so_many_are_computed_for_nobody(
+async def test_requests_of_lost_clients_are_limited(
     client: httpx.AsyncClient, coordinator: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST_ALONE", 1)

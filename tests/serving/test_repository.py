@@ -48,7 +48,9 @@ def make(folder: Path, config: str | None, *versions: int, file: str = "model.on
         ("version_policy: { specific: { versions: [1, 2, 7] } }", ["1", "2"]),
     ],
 )
-def test_versions(tmp_path: Path, config: str | None, served: list[str]) -> None:
+def test_versions_follow_the_models_policy(
+    tmp_path: Path, config: str | None, served: list[str]
+) -> None:
     stored = read_repository(make(tmp_path, config, 1, 10, 2))["net"]
     assert (list(stored.versions), stored.problem) == (served, "")
     assert stored.latest == tmp_path / "net" / served[-1] / "model.onnx"
@@ -76,7 +78,7 @@ def test_labels_and_the_file_that_is_named(tmp_path: Path) -> None:
         ("#" * (1 << 21), "longer than"),
     ],
 )
-def test_one_bad_model_hides_no_other(tmp_path: Path, config: str, problem: str) -> None:
+def test_bad_model_hides_no_other(tmp_path: Path, config: str, problem: str) -> None:
     (make(tmp_path, config, 1) / "good" / "1").mkdir(parents=True)
     (tmp_path / "good" / "1" / "model.onnx").write_bytes(b"onnx")
     names = Names((), tmp_path)
@@ -98,7 +100,7 @@ def test_names_are_no_paths(tmp_path: Path) -> None:
             names.source(name, version)
 
 
-def test_no_such_folder(tmp_path: Path) -> None:
+def test_missing_repository_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadConfiguration, match="cannot be read"):
         read_repository(tmp_path / "nowhere")
 

@@ -106,7 +106,7 @@ def looking_paths() -> list[str]:
     )
 
 
-async def test_nothing_changes_by_get() -> None:
+async def test_get_changes_nothing() -> None:
     watched = Watched(InPlace())
     app = create_app(watched)  # type: ignore[arg-type]
     paths = looking_paths()

@@ -47,7 +47,7 @@ def mapped(workers: list[children.Child]) -> int:
     )
 
 
-async def test_what_sessions_held_is_freed_and_made_again(
+async def test_sessions_of_an_unloaded_model_are_freed_and_made_again(
     real: Real, workers: list[children.Child], model: Path
 ) -> None:
     coordinator, name = real.coordinator, str(model)

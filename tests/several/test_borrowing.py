@@ -77,7 +77,7 @@ async def test_an_empty_file_comes_too(lent, trust, tmp_path):
         await fetch(source, another(trust, tmp_path), wanted, tmp_path / "part")
 
 
-async def test_what_it_does_not_have_it_says(lent, trust, tmp_path):
+async def test_lender_says_which_file_it_does_not_have(lent, trust, tmp_path):
     _, source, _ = lent
     with pytest.raises(NotFound, match="does not have the file"):
         await fetch(source, another(trust, tmp_path), ListedFile("0" * 64, 5), tmp_path / "part")
@@ -100,7 +100,7 @@ async def test_a_file_that_was_changed_is_not_taken(lent, trust, tmp_path):
         await fetch(source, another(trust, tmp_path), WANTED, tmp_path / "part")
 
 
-async def test_nobody_but_the_clusters_coordinators_gets_a_file(lent, trust, tmp_path):
+async def test_lender_gives_files_to_coordinators_of_its_cluster_only(lent, trust, tmp_path):
     lender, source, _ = lent
     part = tmp_path / "part"
     for us, why in (
@@ -124,7 +124,7 @@ async def test_only_the_coordinator_that_is_meant_is_asked(lent, trust, tmp_path
         await fetch(meant, another(trust, tmp_path), WANTED, tmp_path / "part")
 
 
-async def test_nobody_there_is_said(trust, tmp_path):
+async def test_absent_lender_is_named(trust, tmp_path):
     source = LendingCoordinator(own_id(trust), "pi-1", "127.0.0.1:9")
     with pytest.raises(Unavailable, match="no answer from"):
         await fetch(source, another(trust, tmp_path), WANTED, tmp_path / "part")
@@ -238,7 +238,7 @@ async def test_a_hostile_answer_never_becomes_a_file(trust, tmp_path, how):
     assert not part.exists() or part.stat().st_size < len(CONTENT)
 
 
-async def test_one_that_is_silent_is_given_up(trust, tmp_path, monkeypatch):
+async def test_silent_lender_is_given_up(trust, tmp_path, monkeypatch):
     monkeypatch.setattr(borrowing, "SILENCE_S", 0.2)
 
     class Silent(LibraryServicer):
@@ -258,7 +258,7 @@ async def test_one_that_is_silent_is_given_up(trust, tmp_path, monkeypatch):
         await server.stop(0)
 
 
-async def test_one_that_is_slow_is_given_up(lent, trust, tmp_path, monkeypatch):
+async def test_slow_lender_is_given_up(lent, trust, tmp_path, monkeypatch):
     monkeypatch.setattr(borrowing, "LEAST_S", 0.0)
     monkeypatch.setattr(borrowing, "SLOWEST_BYTES_PER_S", 1e12)
     _, source, _ = lent

@@ -96,7 +96,7 @@ def start(member: Member, made: Pair) -> None:
     wait(lambda: member.is_ready(len(made.workers)))
 
 
-def test_what_is_done_at_one_is_true_of_the_other(whole: Pair, tmp_path: Path) -> None:
+def test_models_added_and_removed_at_one_are_so_at_the_other(whole: Pair, tmp_path: Path) -> None:
     one, two = whole.members
     camera = save_camera(tmp_path)
     assert models(one, "add", camera, "--default").json()["version"] == 1
@@ -117,7 +117,7 @@ def test_what_is_done_at_one_is_true_of_the_other(whole: Pair, tmp_path: Path) -
     assert models(two, "add", camera).json()["version"] == 3
 
 
-def test_what_a_hand_puts_there_is_shared_and_keeps_apart_from_what_others_put(
+def test_models_copied_by_hand_are_shared_as_versions_of_their_own(
     whole: Pair, tmp_path: Path
 ) -> None:
     one, two = whole.members
@@ -149,7 +149,7 @@ def by_hand(member: Member, file: Path, name: str, extra: str = "") -> None:
         (folder / "note.txt").write_text(extra)
 
 
-def test_one_that_was_off_follows(whole: Pair, tmp_path: Path) -> None:
+def test_coordinator_that_was_off_follows(whole: Pair, tmp_path: Path) -> None:
     one, two = whole.members
     camera = save_camera(tmp_path)
     for name in ("old", "kept"):
@@ -163,7 +163,7 @@ def test_one_that_was_off_follows(whole: Pair, tmp_path: Path) -> None:
     wait(lambda: [bool(versions(two, each)) for each in names] == [False, True, True])
 
 
-def test_without_a_quorum_nothing_is_installed_or_removed(whole: Pair, tmp_path: Path) -> None:
+def test_models_are_not_installed_or_removed_without_a_quorum(whole: Pair, tmp_path: Path) -> None:
     one, two = whole.members
     camera = save_camera(tmp_path)
     models(one, "add", camera, "--name", "before")
@@ -182,9 +182,7 @@ def test_without_a_quorum_nothing_is_installed_or_removed(whole: Pair, tmp_path:
     wait(lambda: versions(two, "later"))
 
 
-def test_what_is_missing_is_said_and_comes_when_whoever_has_it_does(
-    whole: Pair, tmp_path: Path
-) -> None:
+def test_missing_model_is_named_and_comes_with_its_lender(whole: Pair, tmp_path: Path) -> None:
     one, two = whole.members
     stop(two)
     models(one, "add", save_camera(tmp_path), "--name", "lost")

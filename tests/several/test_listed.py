@@ -18,7 +18,7 @@ def entry(files, number="1", newest=1):
     return {"newest": newest, "versions": {number: files}}
 
 
-def test_what_was_added_is_read():
+def test_added_models_are_read():
     entries = {}
     assert [add(entries, "yard", 1, MODEL), add(entries, "yard", 2, OTHER)] == [1, 2]
     models, problems = read(entries)
@@ -26,7 +26,7 @@ def test_what_was_added_is_read():
     assert (models["yard"].newest, models["yard"].versions) == (2, {1: MODEL, 2: OTHER})
 
 
-def test_whoever_lists_the_same_files_first_they_are_one_version():
+def test_same_files_are_one_version_whoever_lists_them():
     entries = {}
     assert add(entries, "yard", 1, MODEL) == add(entries, "yard", 1, MODEL) == 1
     assert add(entries, "yard", 1, OTHER) == 2
@@ -46,7 +46,7 @@ def test_a_number_is_never_given_again():
 
 
 @pytest.mark.parametrize(("name", "version"), [("none", None), ("yard", 3), ("gone", None)])
-def test_what_is_not_installed_is_not_removed(name, version):
+def test_missing_model_is_not_removed(name, version):
     entries = {}
     for each in ("yard", "gone"):
         add(entries, each, 1, MODEL)
@@ -93,7 +93,7 @@ def test_of_removed_names_so_many_are_remembered():
         ("yard", {"newest": 1, "versions": []}),
     ],
 )
-def test_what_is_no_model_is_named_and_nothing_else_is_lost(name, found):
+def test_malformed_model_is_named_and_no_other_is_lost(name, found):
     entries = {}
     add(entries, "hall", 1, MODEL)
     models, problems = read({**entries, name: found})

@@ -66,7 +66,7 @@ def drain(state, device):
 
 
 @needs_server
-def test_it_moves_there_and_back(tmp_path, state_dir, opened):
+def test_state_moves_to_the_store_and_back(tmp_path, state_dir, opened):
     before = {name: ClusterState(state_dir).entries(name) for name in (DEVICES, KEYS)}
     with stored(tmp_path) as store:
         move(state_dir, store.url, replace=False)
@@ -178,7 +178,7 @@ def _shared(state_dir, epoch):
 
 
 @needs_server
-def test_what_would_be_too_large_is_refused(tmp_path, state_dir, opened):
+def test_state_that_would_be_too_large_is_refused(tmp_path, state_dir, opened):
     with stored(tmp_path) as store:
         move(state_dir, store.url, replace=False)
         state = opened(state_dir)
@@ -188,7 +188,7 @@ def test_what_would_be_too_large_is_refused(tmp_path, state_dir, opened):
 
 
 @needs_server
-def test_so_many_changes_a_minute_and_no_more(tmp_path, state_dir, opened):
+def test_changes_per_minute_are_limited(tmp_path, state_dir, opened):
     with stored(tmp_path) as store:
         move(state_dir, store.url, replace=False)
         state = opened(state_dir)
@@ -215,7 +215,7 @@ def test_only_changes_that_are_written_count(tmp_path, state_dir, opened, monkey
 
 @needs_server
 @pytest.mark.parametrize("credentials", ["", "stranger:stranger@", "coordinator:wrong@"])
-def test_wrong_credentials_are_said(tmp_path, state_dir, credentials):
+def test_wrong_credentials_are_refused_without_being_shown(tmp_path, state_dir, credentials):
     with stored(tmp_path, extra=alone(["coordinator"]), credentials=credentials) as store:
         with pytest.raises(Unavailable, match=r"(?i)authorization") as caught:
             move(state_dir, store.url, replace=False)
@@ -225,7 +225,7 @@ def test_wrong_credentials_are_said(tmp_path, state_dir, credentials):
         move(state_dir, store.url, replace=False)
 
 
-def test_nobody_there_is_said(state_dir):
+def test_move_to_an_absent_store_is_refused(state_dir):
     with pytest.raises(Unavailable, match="cannot be changed"):
         move(state_dir, "nats://127.0.0.1:9", replace=False)
     assert address_of(state_dir) is None
@@ -236,7 +236,7 @@ def test_nobody_there_is_said(state_dir):
 
 @needs_server
 @pytest.mark.parametrize("which", ["leader", pytest.param("each", marks=pytest.mark.slow)])
-def test_one_of_three_servers_may_go(tmp_path, state_dir, opened, which):
+def test_store_survives_the_loss_of_one_server_of_three(tmp_path, state_dir, opened, which):
     with stored(tmp_path, 3) as store:
         move(state_dir, store.url, replace=False)
         states = [opened(state_dir), opened(copied(state_dir, tmp_path / "second", store.url))]
@@ -266,9 +266,7 @@ def test_a_state_moves_there_while_a_server_is_restarted(tmp_path, state_dir, nu
 
 @needs_server
 @pytest.mark.parametrize("harm", [pytest.param("kill", marks=pytest.mark.slow), "pause"])
-def test_without_a_quorum_changes_are_refused_and_the_copy_is_read(
-    tmp_path, state_dir, opened, harm
-):
+def test_state_without_a_quorum_is_read_and_refuses_changes(tmp_path, state_dir, opened, harm):
     with stored(tmp_path, 3) as store:
         move(state_dir, store.url, replace=False)
         state = opened(state_dir)
@@ -298,7 +296,7 @@ def _drains(state, device):
 
 
 @needs_server
-def test_one_that_starts_without_the_store_has_its_copy_and_says_how_old_it_is(tmp_path, state_dir):
+def test_coordinator_started_without_the_store_says_how_old_its_copy_is(tmp_path, state_dir):
     with stored(tmp_path) as store:
         move(state_dir, store.url, replace=False)
     state = open_state(state_dir)
@@ -316,7 +314,7 @@ def test_one_that_starts_without_the_store_has_its_copy_and_says_how_old_it_is(t
 
 
 @needs_server
-def test_only_coordinators_of_the_cluster_get_in(tmp_path, state_dir, opened):
+def test_store_admits_coordinators_of_the_cluster_only(tmp_path, state_dir, opened):
     trust = Trust.load(state_dir)
     with stored(tmp_path, 1, authority=trust.certified.authority) as store:
         move(state_dir, store.url, replace=False)

@@ -47,7 +47,7 @@ def listed(state):
     return {name: sorted(each.versions) for name, each in models.items() if each.versions}
 
 
-def test_what_is_added_and_removed_is_so_in_the_cluster(shared, state):
+def test_added_and_removed_models_are_so_in_the_cluster(shared, state):
     assert [shared.put("yard", writing(each)) for each in (b"1", b"2")] == [1, 2]
     shared.choose("detection", "yard")
     assert listed(state) == {"yard": [1, 2]}
@@ -63,7 +63,7 @@ def test_what_is_added_and_removed_is_so_in_the_cluster(shared, state):
         shared.remove("none")
 
 
-def test_what_cannot_be_written_is_not_listed(shared, state, monkeypatch):
+def test_unwritable_model_is_not_listed(shared, state, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -73,7 +73,7 @@ def test_what_cannot_be_written_is_not_listed(shared, state, monkeypatch):
     assert (listed(state), shared.installed()) == ({}, {})
 
 
-def test_what_the_cluster_refuses_is_not_here_either(shared, monkeypatch):
+def test_change_that_the_cluster_refuses_is_not_made_here(shared, monkeypatch):
     shared.put("kept", writing(b"1"))
 
     def refuse(*_):
@@ -99,7 +99,7 @@ def test_a_version_that_is_unlisted_here_only_is_removed_here(shared):
 
 
 @pytest.mark.parametrize("odd", ["a folder", "many", "a name"])
-def test_what_cannot_be_shared_is_named(shared, odd):
+def test_model_that_cannot_be_shared_is_named(shared, odd):
     def write(folder):
         writing(b"1")(folder)
         match odd:
@@ -140,7 +140,7 @@ def test_an_older_state_of_the_cluster_removes_nothing(shared, state):
     assert (found.removed, list(found.unlisted)) == ([], [("yard", 1)])
 
 
-def test_another_clusters_models_are_new(shared, state):
+def test_models_of_another_cluster_are_new(shared, state):
 
     shared.put("yard", writing(b"1"))
     theirs = SharedStore(state, THEIRS, "b" * 12, shared.root)
@@ -187,7 +187,7 @@ def test_files_are_known_by_their_content(tmp_path):
 # ---------------------------------------------------------------- whose folder it is
 
 
-def test_without_a_shared_state_nothing_changes(tmp_path):
+def test_store_without_a_shared_state_is_the_plain_one(tmp_path):
     for told in (None, str(tmp_path / "gone"), str(tmp_path / "alone"), "\0"):
         root = tmp_path / "models"
         root.mkdir(exist_ok=True)
@@ -267,7 +267,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path, state):
         ("nats://127.0.0.1:4222,127.0.0.1:4223", "0.0.0.0", "127.0.0.1:8463"),
     ],
 )
-def test_it_says_where_it_gives_files(url, host, expected):
+def test_address_of_a_lender_follows_its_hosts_route(url, host, expected):
     assert own_address(url, host, 8463) == expected
 
 
@@ -296,7 +296,7 @@ def test_only_hosts_and_ports_of_others_are_asked(tmp_path, state, other, addres
     assert sources(state.entries(COORDINATORS), "a" * 12) == []
 
 
-def test_whoever_says_where_is_asked():
+def test_coordinators_with_an_address_are_asked():
     told = {"c" * 12: {"name": "pi-3", "address": "[fe80::1]:8463"}}
     (found,) = sources(told, "a" * 12)
     assert (found.name, found.address) == ("pi-3", "[fe80::1]:8463")

@@ -32,7 +32,7 @@ async def test_workers_outlive_the_coordinator_and_obey_nobody_else(orphans):
             await client.prepare([])
 
 
-async def test_who_was_removed_meanwhile_is_refused_when_the_coordinator_is_back(orphans, tmp_path):
+async def test_device_removed_meanwhile_is_refused_by_the_coordinator(orphans, tmp_path):
     kitchen, hall, neighbour = orphans
     Trust.load(tmp_path / "coordinator").certified.roster.remove(HALL)
     back = Trust.load(tmp_path / "coordinator")

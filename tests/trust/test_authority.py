@@ -75,7 +75,7 @@ HARMS = [half, Path.unlink, lambda path: path.write_bytes(b"")]
 
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("file", ["authority.key.pem", "authority.pem"])
-def test_who_had_an_authority_never_goes_on_without(trust, tmp_path, file, harm):
+def test_lost_or_damaged_authority_is_refused_at_start(trust, tmp_path, file, harm):
     harm(tmp_path / FOLDER / file)
     with pytest.raises(BadConfiguration) as refused:
         Trust.load(tmp_path)
@@ -90,7 +90,7 @@ def test_nor_when_the_whole_folder_is_gone(trust, tmp_path):
         Trust.load(tmp_path)
 
 
-def test_what_one_from_before_left_is_enough(trust, tmp_path):
+def test_list_of_members_alone_proves_a_lost_authority(trust, tmp_path):
     """Only the list of members is left, and no mark outside of the folder."""
     admit(trust.certified, KITCHEN)
     (tmp_path / "cluster.authority").unlink()

@@ -78,7 +78,7 @@ async def test_a_certificate_that_has_expired_here_is_named_with_our_clock(trust
         assert f"the clock of this device says {now_utc():%Y-%m-%d}" in reason
 
 
-def test_what_is_no_clocks_fault_is_not_called_one(trust):
+def test_refusal_without_a_wrong_clock_is_not_called_one(trust):
     own = certificate_of(trust.certified.credentials.identity.certificate_pem)
     theirs = certificate_of(identity(trust.certified, KITCHEN).certificate_pem)
     assert judged("a:1", Shaken(theirs, False), own, now_utc()) is None

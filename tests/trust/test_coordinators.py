@@ -74,7 +74,7 @@ def test_the_authority_decides_which_coordinator_a_certificate_is_for(trust):
     assert coordinator_of(trust.certified.credentials.identity.names)
 
 
-def test_without_the_authoritys_key_nothing_is_signed(trust, tmp_path):
+def test_coordinator_without_the_authoritys_key_signs_nothing(trust, tmp_path):
     pem = trust.certified.authority.certificate_pem
     Authority.joined(tmp_path / "second", pem, {"signer": {"address": "127.0.0.1:1"}})
     joined = Authority.load(tmp_path / "second")
@@ -162,7 +162,7 @@ async def invited(first, port):
 
 @needs_server
 @pytest.mark.needs_room("coordinator/several")
-async def test_both_work_with_the_same_devices_and_one_is_removed(first, tmp_path, monkeypatch):
+async def test_coordinators_share_devices_until_one_is_removed(first, tmp_path, monkeypatch):
     monkeypatch.setattr(connection, "FACTS_INTERVAL_S", 0.2)
     quarantine, recorded = WithheldList.quarantine, []
     monkeypatch.setattr(
@@ -246,7 +246,7 @@ def _id(state_dir):
 
 @needs_server
 @pytest.mark.needs_room("coordinator/several")
-async def test_it_answers_without_the_store_and_refuses_changes(first, tmp_path):
+async def test_coordinator_without_the_store_answers_and_refuses_changes(first, tmp_path):
     feeds, whole = question(MODEL)
     with stored(tmp_path, 3) as store:
         await asyncio.to_thread(move, first, store.url, replace=False)
@@ -307,7 +307,7 @@ async def test_tokens_are_good_for_one_kind_and_once(first, tmp_path):
             certified.state.close()
 
 
-async def test_whoever_keeps_the_state_in_files_invites_no_coordinator(first):
+async def test_coordinator_with_state_in_files_invites_no_other(first):
     assert isinstance(open_state(first), ClusterState)
     certified = Trust.load(first).certified
     secret = certified.invite("", coordinator=True).secret

@@ -87,7 +87,7 @@ async def test_borders_go_past_grpc_under_tls(cluster):
     assert "grpc_messages" not in counters
 
 
-async def test_who_is_no_member_or_proves_nothing_is_not_let_in(cluster, tmp_path):
+async def test_strangers_and_liars_are_not_let_in(cluster, tmp_path):
     trust, kitchen, _ = cluster
     stranger = caller(trust.certified, OFFICE, tmp_path / "office")
     with pytest.raises(LostWorker, match=r"let us in|reset|closed"):
@@ -127,7 +127,7 @@ async def test_the_streams_of_a_revoked_device_end_at_once(cluster, tmp_path):
         await asyncio.to_thread(connect, at(kitchen), KITCHEN, own)
 
 
-async def test_what_the_socket_does_not_take_at_once_follows_under_tls(tmp_path):
+async def test_large_messages_follow_piece_by_piece_under_tls(tmp_path):
     trust = make_trust(tmp_path / "host")
     own, other = (caller(trust.certified, each, tmp_path / each) for each in (KITCHEN, HALL))
     heard = []

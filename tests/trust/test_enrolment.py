@@ -113,7 +113,7 @@ async def test_a_strange_device_id_is_refused(trust, address, device):
         await enrol(trust.certified.invite(address), device, "kitchen")
 
 
-async def test_another_protocol_is_named(trust, address, monkeypatch):
+async def test_enrolment_by_another_protocol_is_named(trust, address, monkeypatch):
     spoken = SimpleNamespace(SPOKEN=Spoken(99))
     monkeypatch.setattr("coordinator.trust.enrolment_server.versions", spoken)
     with pytest.raises(PeerViolation, match="this coordinator 98 and 99"):
@@ -125,7 +125,7 @@ async def test_a_name_with_control_characters_is_harmless(trust, address):
     assert trust.certified.roster.members()[KITCHEN].name == ("[2Jkitchen" + 99 * "n")[:60]
 
 
-async def test_nobody_there_is_told_with_the_address(trust):
+async def test_enrolment_at_an_empty_address_names_it(trust):
     with pytest.raises(Unavailable, match=r"nobody enrols devices at 127\.0\.0\.1:1 "):
         await enrol(trust.certified.invite("127.0.0.1:1"), KITCHEN, "kitchen")
 

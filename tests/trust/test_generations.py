@@ -110,7 +110,7 @@ def test_every_change_of_who_belongs_counts_and_a_renewal_does_not(original):
     assert (roster.generation, roster.confirm()) == (before + 8, False)
 
 
-async def test_what_tells_no_generation_is_taken_as_before(original, tmp_path):
+async def test_greeting_without_a_generation_is_taken_as_before(original, tmp_path):
     trust = Trust.load(original)
     async with in_process(tmp_path / "kitchen") as worker, host(trust, worker) as us:
         assert (await us.hello("1", members=[KITCHEN], generation=5)).generation == 5

@@ -70,7 +70,7 @@ async def worker(trust, tmp_path):
         ("expired", "certificate has expired"),
     ],
 )
-def test_whoever_cannot_prove_itself_is_refused_with_a_log_line(trust, tmp_path, who, logged):
+def test_caller_without_proof_is_refused_with_a_log_line(trust, tmp_path, who, logged):
     strangers = make_trust(tmp_path / "strangers").certified
     give_identity(trust.certified, tmp_path / "kitchen", KITCHEN)
     ours = trust.certified
@@ -118,7 +118,7 @@ async def test_a_member_may_pass_tensors_and_nothing_else(trust, worker, tmp_pat
     ]
 
 
-async def test_who_was_never_a_member_is_refused(trust, worker, tmp_path):
+async def test_caller_that_was_never_a_member_is_refused(trust, worker, tmp_path):
     office = caller(trust.certified, OFFICE, tmp_path / "office")
     async with WorkerClient(worker.address, office, KITCHEN) as client:
         with capture_logs() as logs, pytest.raises(BadConfiguration, match="not a member"):
@@ -133,7 +133,7 @@ async def test_who_was_never_a_member_is_refused(trust, worker, tmp_path):
 
 
 @pytest.mark.parametrize("claimed", ["host", OFFICE])
-async def test_nobody_is_believed_to_be_somebody_else(trust, worker, tmp_path, claimed):
+async def test_claim_to_be_another_device_is_not_believed(trust, worker, tmp_path, claimed):
     hall = caller(trust.certified, HALL, tmp_path / "hall")
     liar = Caller(claimed, credentials=hall.credentials)
     async with WorkerClient(worker.address, liar, KITCHEN) as client:
@@ -168,7 +168,7 @@ async def test_a_removed_members_open_stream_ends_at_once(trust, worker, tmp_pat
         await us.hello("1")
 
 
-async def test_before_the_coordinator_has_spoken_there_are_no_members(trust, tmp_path):
+async def test_worker_has_no_members_before_the_coordinator_has_spoken(trust, tmp_path):
     async with (
         member(trust.certified, tmp_path / "kitchen", KITCHEN) as running,
         neighbour(trust, running, HALL, tmp_path) as client,
@@ -177,7 +177,7 @@ async def test_before_the_coordinator_has_spoken_there_are_no_members(trust, tmp
             await client.hello("1")
 
 
-async def test_another_device_at_the_address_is_not_taken_for_the_one_meant(trust, worker):
+async def test_device_at_the_address_of_another_is_not_taken_for_it(trust, worker):
     async with WorkerClient(worker.address, trust.caller, HALL) as client:
         with pytest.raises(BadConfiguration, match="another device answers"):
             await client.hello("1")

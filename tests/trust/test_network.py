@@ -60,7 +60,7 @@ async def test_the_network_sees_no_tensor(trust, tmp_path, with_tls):
     assert any(seen) != with_tls
 
 
-async def test_what_is_changed_on_the_way_is_not_taken(trust, tmp_path):
+async def test_message_changed_on_its_way_is_not_taken(trust, tmp_path):
     async with (
         member(trust.certified, tmp_path / "kitchen", KITCHEN) as running,
         relayed(running.address) as (address, relay),

@@ -189,7 +189,7 @@ def test_the_authoritys_follows_names_and_is_renewed_before_it_ends(
     assert tls._pair.key_pem not in on_disk
 
 
-def test_what_clients_see_proves_nothing_among_daemons(authority):
+def test_certificate_for_clients_proves_nothing_among_daemons(authority):
     _, certificate = authority.for_clients(("pi", "192.168.1.20"), now_utc())
     assert device_of(names_in(certificate)) == ""
     usage = x509.load_pem_x509_certificate(certificate).extensions.get_extension_for_class(

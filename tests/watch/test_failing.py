@@ -138,7 +138,7 @@ def test_a_full_disk_ends_it(service: Service, pictures: Path) -> None:
     assert "Traceback" not in ran.stderr
 
 
-def test_too_little_memory_for_a_moment_does_not_end_it(service: Service, pictures: Path) -> None:
+def test_watch_survives_too_little_memory_for_a_moment(service: Service, pictures: Path) -> None:
     picture = {"content": examples()[0].path.read_bytes(), "headers": {"Content-Type": "image/png"}}
     right = httpx.post(f"{service.url}/v1/models/digits/infer", **picture, timeout=LONG_S).json()
 
@@ -161,7 +161,7 @@ def test_too_little_memory_for_a_moment_does_not_end_it(service: Service, pictur
 
 
 @pytest.mark.parametrize(("status", "code"), [(401, "no_key"), (403, "not_allowed")])
-def test_without_a_key_that_may_it_ends(pictures: Path, status: int, code: str) -> None:
+def test_watch_ends_without_a_key_that_may_ask(pictures: Path, status: int, code: str) -> None:
     with coordinator(lambda _: (status, error(code))) as url:
         ran = imbrex_forked("watch", pictures, "--existing", "--url", url)
     assert ran.code == 1

@@ -109,7 +109,7 @@ def test_frames_come_in_order_and_a_stream_that_ends_is_opened_again(
     ("path", "error", "cause"),
     [("nothing", Unavailable, "404"), ("sound", BadRequest, "has no video")],
 )
-def test_what_gives_no_pictures_says_so(
+def test_stream_without_pictures_says_so(
     camera: str, path: str, error: type[Exception], cause: str
 ) -> None:
     with running(Stream(f"rtsp://{camera}/{path}")) as found:
@@ -119,7 +119,7 @@ def test_what_gives_no_pictures_says_so(
     assert got.cure
 
 
-def test_who_may_look_and_who_may_not(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_password_decides_who_may_look(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(folder, "me", "s:cret@") as (address, _):
         with running(Stream(f"rtsp://me:s%3Acret%40@{address}/h264")) as found:
             next_frame(found)

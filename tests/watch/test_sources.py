@@ -114,7 +114,7 @@ def test_a_folder_that_is_not_there_and_a_picture_that_went(tmp_path: Path) -> N
             gone.read()
 
 
-def test_what_is_neither_folder_nor_stream_is_refused(tmp_path: Path) -> None:
+def test_source_that_is_neither_folder_nor_stream_is_refused(tmp_path: Path) -> None:
     (tmp_path / "one.jpg").write_bytes(jpeg(1))
     with pytest.raises(BadRequest, match="is a file"):
         source_of(str(tmp_path / "one.jpg"), existing=False)
@@ -167,7 +167,7 @@ def test_a_stream_that_cannot_be_opened_says_so(path: str) -> None:
     assert error.cure
 
 
-def test_other_codecs_are_decoded(tmp_path: Path) -> None:
+def test_codecs_other_than_mjpeg_are_decoded(tmp_path: Path) -> None:
     """A file of MPEG-4 video takes the way of every codec that is not MJPEG."""
     av = pytest.importorskip("av")
     path = tmp_path / "film.mp4"

@@ -121,7 +121,7 @@ def test_ctrl_c_ends_it_with_what_was_done(service: Service, tmp_path: Path) -> 
         ((".", "--mqtt", "mqtt://127.0.0.1:1"), "no MQTT broker"),
     ],
 )
-def test_what_cannot_be_watched_fails_with_cause_and_cure(
+def test_unwatchable_source_fails_with_cause_and_cure(
     arguments: tuple[str, ...], code: str
 ) -> None:
     ran = imbrex_forked("watch", *arguments, "--url", "http://127.0.0.1:1")
@@ -130,7 +130,9 @@ def test_what_cannot_be_watched_fails_with_cause_and_cure(
     assert "cure:" in ran.err
 
 
-def test_without_a_coordinator_and_with_an_unknown_model(service: Service, tmp_path: Path) -> None:
+def test_watch_ends_without_a_coordinator_or_with_an_unknown_model(
+    service: Service, tmp_path: Path
+) -> None:
     shutil.copy(examples()[0].path, tmp_path / "one.png")
     ran = imbrex_forked("watch", tmp_path, "--existing", "--url", "http://127.0.0.1:1")
     assert (ran.code, "no coordinator answers" in ran.err) == (1, True)

@@ -179,7 +179,7 @@ async def test_honest_devices_are_never_accused(tmp_path: Path, wire: str, reque
             assert not any(each.wrong_tasks for each in told)
 
 
-async def test_who_lies_from_the_beginning_never_computes(liar: Liar, tmp_path: Path) -> None:
+async def test_liar_from_the_beginning_never_computes(liar: Liar, tmp_path: Path) -> None:
     model, feeds, whole = network(tmp_path)
     liar.spoil = noisy
     async with beside_an_honest_one(tmp_path, "ofl", at_least=1) as (host, good, bad):

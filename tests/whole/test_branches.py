@@ -12,7 +12,7 @@ from tests.whole.cluster import assert_right, coordinator, plan_devices, questio
 SLOW = {"PACE": "0.01"}
 
 
-async def test_two_towers_on_two_workers(tmp_path: Path) -> None:
+async def test_towers_are_computed_on_two_workers(tmp_path: Path) -> None:
     model = str(tmp_path / "towers.onnx")
     onnx.save(towers(2, width=96, depth=6), model)
     feeds, whole = question(model)

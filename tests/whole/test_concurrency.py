@@ -9,7 +9,7 @@ from tests.whole.cluster import assert_right, coordinator, question
 MODEL = "digits"
 
 
-async def test_two_at_once_answer_right(tmp_path) -> None:
+async def test_worker_with_two_tasks_at_once_answers_right(tmp_path) -> None:
     feeds, whole = question(MODEL)
     async with (
         worker_process(tmp_path / "two", CONCURRENCY="2", THREADS="1") as two,

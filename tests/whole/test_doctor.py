@@ -71,7 +71,7 @@ async def test_versions_and_identities(tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.slow
-async def test_another_protocol_is_told_as_a_version(tmp_path, monkeypatch) -> None:
+async def test_worker_of_another_protocol_is_a_version_skew(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(
         "worker.exchange.service.versions", SimpleNamespace(SPOKEN=Spoken(PROTOCOL + 3))
     )
@@ -82,7 +82,7 @@ async def test_another_protocol_is_told_as_a_version(tmp_path, monkeypatch) -> N
             assert (await codes(host))["version_skew"] == "error"
 
 
-async def test_who_does_not_answer(tmp_path) -> None:
+async def test_silent_address_is_unreachable(tmp_path) -> None:
     async with worker_process(tmp_path / "a") as good:
         nobody = "127.0.0.1:9"
         async with coordinator(tmp_path / "host", [good.address, nobody], at_least=1) as host:
@@ -113,7 +113,7 @@ async def test_announcements_are_heard(tmp_path) -> None:
     assert found["other_cluster"] == "note"
 
 
-async def test_who_asks_during_an_examination_gets_its_result(tmp_path) -> None:
+async def test_caller_during_an_examination_gets_its_result(tmp_path) -> None:
     async with (
         worker_process(tmp_path / "a") as a,
         coordinator(tmp_path / "host", [a.address]) as host,
@@ -125,7 +125,7 @@ async def test_who_asks_during_an_examination_gets_its_result(tmp_path) -> None:
         assert (await host.doctor.examine()) is not await first
 
 
-async def test_another_address_of_a_device_comes_last(tmp_path) -> None:
+async def test_further_address_of_a_device_comes_last(tmp_path) -> None:
     async with worker_process(tmp_path / "a", HOST="0.0.0.0", SECRET="s") as a:
         port = a.address.rpartition(":")[2]
         names = [f"127.0.0.{number}:{port}" for number in (1, 2)]

@@ -79,7 +79,7 @@ async def test_a_held_plan_goes_on_elsewhere(tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.slow
-async def test_one_that_is_away_can_be_resumed(tmp_path) -> None:
+async def test_drained_device_that_is_away_can_be_resumed(tmp_path) -> None:
     async with worker_process(tmp_path / "stays") as stays:
         async with (
             worker_process(tmp_path / "goes", NAME="goes") as goes,
@@ -94,7 +94,7 @@ async def test_one_that_is_away_can_be_resumed(tmp_path) -> None:
                 await host.resume("goes")
 
 
-async def test_nobody_is_left(tmp_path) -> None:
+async def test_drained_last_device_leaves_none(tmp_path) -> None:
     feeds, whole = question(MODEL)
     async with (
         worker_process(tmp_path / "only", **SLOW) as only,

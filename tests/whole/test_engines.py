@@ -93,7 +93,7 @@ async def test_an_engine_that_ends_the_worker_is_refused_when_it_starts_again(
             assert "has ended the worker several times" in facts["refused"]
 
 
-async def test_what_is_right_computes_and_what_is_not_compared_does_not(tmp_path, monkeypatch):
+async def test_sound_engine_computes_once_it_was_compared(tmp_path, monkeypatch):
     plant(tmp_path, monkeypatch, "Sound")
     feeds, whole = question(MODEL)
     async with (

@@ -28,7 +28,7 @@ async def test_every_fact_is_in_the_answer_about_devices(tmp_path: Path) -> None
         assert (told.facts["name"], told.facts["engine"]) == ("kitchen", "onnxruntime")
 
 
-def test_what_engines_compute_travels() -> None:
+def test_shares_of_engines_travel() -> None:
     texts = dict.fromkeys(("id", "name", "machine", "cpu", "runtime", "boot_id"), "a")
     numbers = dict.fromkeys(("cores", "pace", "mhz_now", "mhz_max", "memory_bytes", "threads"), 1)
     usual = texts | numbers

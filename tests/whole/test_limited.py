@@ -38,7 +38,7 @@ async def one_of_three(folder):
     [("single", "lw", "halo", "auto"), pytest.param(tuple(STRATEGIES), marks=pytest.mark.slow)],
     ids=["some", "all"],
 )
-async def test_every_strategy_is_right_and_none_gives_it_a_tile(tmp_path, strategies):
+async def test_limited_device_gets_no_tile_of_any_strategy(tmp_path, strategies):
     feeds, whole = question(MODEL)
     async with one_of_three(tmp_path) as (limited, addresses):
         for strategy in strategies:

@@ -64,14 +64,14 @@ async def assert_prepared(plan: Plan, network: Network, memory_mb: int, folder: 
 
 
 @pytest.mark.parametrize("beyond_mb", [0, 1, 40])
-async def test_what_one_device_holds_a_worker_takes(tmp_path: Path, beyond_mb: int) -> None:
+async def test_plan_for_one_device_fits_a_worker(tmp_path: Path, beyond_mb: int) -> None:
     network = dense()
     memory_mb = edge_mb(network, single(network, capped(0, 1))) + beyond_mb
     plan = single(network, capped(memory_mb, 1))
     await assert_prepared(plan, network, memory_mb, tmp_path)
 
 
-async def test_what_is_divided_for_want_of_memory_two_workers_take(tmp_path: Path) -> None:
+async def test_plan_divided_for_want_of_memory_fits_two_workers(tmp_path: Path) -> None:
     network = dense()
     alone_mb = edge_mb(network, single(network, capped(0, 1)))
     found: list[tuple[int, Plan]] = []
@@ -84,7 +84,7 @@ async def test_what_is_divided_for_want_of_memory_two_workers_take(tmp_path: Pat
     await assert_prepared(plan, network, memory_mb, tmp_path)
 
 
-def test_what_does_not_fit_is_said_by_name_and_number() -> None:
+def test_missing_memory_is_said_by_name_and_number() -> None:
     network = dense()
     plan = single(network, capped(0, 1))
     memory_mb = edge_mb(network, plan) - 1

@@ -97,7 +97,7 @@ async def test_a_request_that_ends_devices_fails_at_the_third(tmp_path, strategy
         assert not any(each.refused_results or each.wrong_tasks for each in host.device_statuses())
 
 
-async def test_what_is_not_as_it_was_announced_never_leaves(tmp_path, monkeypatch) -> None:
+async def test_tensor_unlike_its_announcement_never_leaves(tmp_path, monkeypatch) -> None:
     """A fault of imbrex: the feeds are of another type than the tasks say."""
     feeds, whole = question(MODEL)
     (name,) = feeds

@@ -25,7 +25,7 @@ from worker.trust.coordinators_seen import LATELY_S, Hosts
 MODEL = "digits"
 
 
-async def test_two_that_use_the_same_workers_see_each_other(
+async def test_coordinators_of_the_same_workers_see_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "FACTS_INTERVAL_S", 0.1)
@@ -57,7 +57,7 @@ async def test_two_that_use_the_same_workers_see_each_other(
         assert {tuple(each["coordinators"]) for each in warned} == {("hall",), ("attic",)}
 
 
-async def test_each_plans_with_what_the_other_leaves(
+async def test_coordinator_plans_with_what_the_other_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "FACTS_INTERVAL_S", 0.1)
@@ -110,7 +110,7 @@ async def test_alone_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 assert hall.device_statuses()[0].shared_with == ()
 
 
-def test_who_has_not_greeted_lately_is_gone() -> None:
+def test_coordinator_that_has_not_greeted_lately_is_gone() -> None:
     hosts = Hosts()
     assert hosts.greeted("a hall", "1", 0.0) == []
     assert hosts.greeted("b attic", "2", 1.0) == ["a hall"]

@@ -22,7 +22,7 @@ async def ask_until(host: Coordinator, happens: Callable[[Answer], bool]) -> Non
                 return
 
 
-async def test_one_device_is_measured_and_computes_everything_if_it_is_faster(tmp_path) -> None:
+async def test_single_device_is_measured_and_computes_all_if_faster(tmp_path) -> None:
     async with (
         worker_process(tmp_path / "one", PACE="0.1") as one,
         worker_process(tmp_path / "other", PACE="0.05") as other,

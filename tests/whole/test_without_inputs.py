@@ -23,7 +23,9 @@ def peers(network: Network, cluster: Cluster) -> Plan:
 
 
 @pytest.mark.parametrize("strategy", ["lw", f"{__name__}:peers"])
-async def test_they_start_though_nothing_is_sent_to_them(tmp_path: Path, strategy: str) -> None:
+async def test_tasks_without_inputs_start_though_nothing_is_sent(
+    tmp_path: Path, strategy: str
+) -> None:
     model = str(tmp_path / "prior.onnx")
     onnx.save(with_prior(64), model)
     feeds, whole = question(model)

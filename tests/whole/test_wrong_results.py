@@ -37,7 +37,7 @@ def spoilt(array: np.ndarray) -> np.ndarray:
     ("spoil", "strategy"),
     [(halved, "ofl"), pytest.param(spoilt, "ofl", marks=pytest.mark.slow), (spoilt, "halo")],
 )
-async def test_its_results_are_refused_and_at_last_it_is_left_out(
+async def test_worker_of_wrong_results_is_refused_and_at_last_left_out(
     monkeypatch, tmp_path, spoil, strategy
 ) -> None:
     feeds, whole = question(MODEL)

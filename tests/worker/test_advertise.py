@@ -73,7 +73,7 @@ def test_containers_vpns_and_dead_interfaces_are_not_advertised(machine, bind, c
     assert [each.address for each in interfaces(bind, chosen)] == expected
 
 
-def test_what_is_left_is_advertised_where_nothing_else_reaches(machine):
+def test_virtual_interfaces_are_advertised_where_no_other_is_up(machine):
     for name in ("enp3s0", "wlp2s0", "lan"):
         machine.down.add(name)
     assert [each.address for each in interfaces("0.0.0.0", ())] == [

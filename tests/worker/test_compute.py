@@ -119,7 +119,7 @@ async def test_an_errand_is_done_while_one_computes():
     compute.close()
 
 
-async def test_so_many_compute_at_once_and_no_more():
+async def test_tasks_at_once_are_limited_to_the_concurrency():
     compute = Compute(Throttle(1.0), concurrency=2)
     both, computing, most = threading.Barrier(2, timeout=10), [], []
 
@@ -182,7 +182,7 @@ def test_a_core_is_claimed_once_and_not_before_what_waits():
     assert [timed.value for timed in ended[:2]] == ["claimed", True]
 
 
-def test_what_is_no_longer_wanted_leaves_its_claimed_core_free():
+def test_unwanted_job_leaves_its_claimed_core_free():
     compute, ended = Compute(Throttle(1.0)), []
     job = ComputeJob(lambda: Ready(lambda: 1), ended.append, is_wanted=False)
     for _ in range(2):

@@ -51,7 +51,7 @@ def test_the_faster_way_is_taken(tmp_path, cores, timing, used):
     assert measuring.asked == [(cores, 5)]
 
 
-def test_what_was_measured_is_kept(tmp_path, cores):
+def test_measured_use_of_cores_is_kept(tmp_path, cores):
     settled(told(tmp_path), ENGINE, Measuring(APART))
     again = Measuring(TOGETHER)
     assert use(settled(told(tmp_path), ENGINE, again)) == (1, cores)
@@ -60,14 +60,14 @@ def test_what_was_measured_is_kept(tmp_path, cores):
     assert again.asked == [(2, 5)]
 
 
-def test_another_processor_or_engine_is_measured(tmp_path, cores):
+def test_use_of_cores_is_measured_for_another_engine(tmp_path, cores):
     settled(told(tmp_path), ENGINE, Measuring(APART))
     another = SimpleNamespace(traits=replace(ENGINE.traits, fingerprint="another"))
     assert use(settled(told(tmp_path), another, Measuring(TOGETHER))) == (cores, 1)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"{}", b'{"key": "another"}'])
-def test_what_cannot_be_read_is_measured_again(tmp_path, cores, content):
+def test_unreadable_file_is_measured_again(tmp_path, cores, content):
     (tmp_path / FILE).write_bytes(content)
     measuring = Measuring(APART)
     assert use(settled(told(tmp_path), ENGINE, measuring)) == (1, cores)
@@ -95,7 +95,7 @@ def test_a_busy_machine_decides_nothing(tmp_path, cores):
         ({"memory_mb": 1800}, (4, 1)),
     ],
 )
-def test_what_is_set_is_not_measured(tmp_path, cores, changes, used):
+def test_use_of_cores_that_is_set_is_not_measured(tmp_path, cores, changes, used):
     measuring = Measuring(APART)
     assert use(settled(told(tmp_path, **changes), ENGINE, measuring)) == used
     assert not measuring.asked

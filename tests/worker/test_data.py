@@ -147,7 +147,7 @@ def action(*pieces):
     return SendToPeer("b", "b:1", pieces, KEY)
 
 
-async def test_what_is_sent_arrives_once_and_in_order(heard):
+async def test_pieces_arrive_once_and_in_order(heard):
     listener, pieces = heard
     link = link_to(listener)
     arrays = [np.full((1, 3, n % 7 + 1, 9), n, np.float32) for n in range(500)]
@@ -159,7 +159,7 @@ async def test_what_is_sent_arrives_once_and_in_order(heard):
     link.close()
 
 
-async def test_what_follows_is_read_while_a_piece_is_computed():
+async def test_pieces_are_read_while_an_earlier_one_is_computed():
     pieces, goes_on = [], threading.Event()
 
     def deliver(piece):
@@ -177,7 +177,7 @@ async def test_what_follows_is_read_while_a_piece_is_computed():
     listener.close()
 
 
-async def test_what_the_socket_does_not_take_at_once_follows(heard):
+async def test_large_pieces_follow_when_the_socket_is_full(heard):
     listener, pieces = heard
     link = link_to(listener)
     arrays = [np.full((1, 1 << 20), n, np.float32) for n in range(24)]
@@ -208,7 +208,7 @@ async def test_a_stream_that_the_neighbour_closed_takes_nothing_more(heard):
     link.close()
 
 
-async def test_who_closes_a_stream_is_not_told_that_it_broke(heard):
+async def test_closed_stream_is_not_reported_as_broken(heard):
     listener, _ = heard
     broken = []
     for _ in range(20):
@@ -218,7 +218,7 @@ async def test_who_closes_a_stream_is_not_told_that_it_broke(heard):
 
 
 @pytest.mark.parametrize(("sender", "secret"), [("a", ""), ("a", "wrong"), ("", "S")])
-async def test_who_does_not_know_the_secret_is_not_let_in(heard, sender, secret):
+async def test_sender_without_the_secret_is_not_let_in(heard, sender, secret):
     listener, _ = heard
     with pytest.raises(LostWorker, match=r"let us in|reset"):
         link_to(listener, sender, secret)

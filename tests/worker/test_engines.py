@@ -64,7 +64,7 @@ async def test_an_engine_is_one_file_and_one_row(plugged):
             assert np.abs(joined(pieces, box) - whole(picture())).max() < 1e-5
 
 
-async def test_what_an_engine_cannot_compute_is_computed_by_onnxruntime_and_named(plugged):
+async def test_program_beyond_an_engine_runs_by_onnxruntime_and_is_named(plugged):
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [1, 4, 2, 2]) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", ends[:1], ends[1:])
     opset = [helper.make_opsetid("", 17)]

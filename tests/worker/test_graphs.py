@@ -37,7 +37,7 @@ def external(tensor):
     return tensor
 
 
-def test_not_onnx():
+def test_bytes_that_are_no_onnx_model_are_refused():
     assert "not an ONNX model" in refused(b"\x89PNG\r\n")
 
 
@@ -46,7 +46,7 @@ def test_an_unsupported_opset(opset):
     assert f"opset {opset}" in refused(conv_model(opset=opset)[0])
 
 
-def test_no_opset_at_all():
+def test_model_without_an_opset_is_refused():
     model, _ = conv_model()
     del model.opset_import[:]
     assert "which opset" in refused(model)

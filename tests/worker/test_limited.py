@@ -40,7 +40,7 @@ async def facts_of(state, **changes):
             return (await client.hello("test")).facts
 
 
-async def test_what_an_engine_declares_reaches_the_coordinator(tmp_path, monkeypatch):
+async def test_limits_of_an_engine_reach_the_coordinator(tmp_path, monkeypatch):
     plug(tmp_path, monkeypatch, compiled=f"{TOY}:Compiled")
     compiled = tmp_path / "state" / "optimised" / "compiled"
     compiled.mkdir(parents=True)

@@ -100,7 +100,7 @@ def test_a_kernel_of_debians_own_tells_of_the_voltage(tmp_path, alarm, flags) ->
     assert power_flags(tmp_path) == flags
 
 
-def test_where_nothing_says_anything(tmp_path) -> None:
+def test_condition_is_empty_where_no_file_says_anything(tmp_path) -> None:
     found = LocalMachine(tmp_path / "empty", Drivers()).condition(tmp_path, announced=False)
     assert found.memory_bytes == found.power_flags == 0
     assert not found.governor
@@ -120,7 +120,7 @@ def test_odd_files_are_not_believed(pi, tmp_path, damage) -> None:
     assert found.memory_available_bytes == 0
 
 
-def test_this_machine(tmp_path) -> None:
+def test_condition_of_this_machine_is_plausible(tmp_path) -> None:
     """Whatever it is: nothing fails, and the drivers' answers are plausible."""
     found = LocalMachine().condition(tmp_path, announced=False)
     assert found.clock_s > 1.7e9

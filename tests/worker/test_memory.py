@@ -95,7 +95,7 @@ async def test_memory_that_ends_while_a_task_is_set_up_is_told_as_such(tmp_path,
     assert "out of memory" in end.message
 
 
-def test_what_is_free_is_what_the_cap_leaves(monkeypatch):
+def test_free_memory_is_what_the_cap_leaves(monkeypatch):
     before = memory.free_bytes()
     assert before > 100 << 20
     limit = memory.allocated_bytes() + (50 << 20)
@@ -105,7 +105,7 @@ def test_what_is_free_is_what_the_cap_leaves(monkeypatch):
     assert memory.free_bytes() == 0
 
 
-async def test_nothing_is_mapped_at_an_offset_that_16_kib_pages_forbid(tmp_path, monkeypatch):
+async def test_maps_begin_at_offsets_that_16_kib_pages_allow(tmp_path, monkeypatch):
     """Raspberry Pi 5's kernel has pages of 16 KiB: a map begins at a multiple of that."""
     offsets = []
 

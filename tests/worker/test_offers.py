@@ -266,7 +266,7 @@ async def test_mangled_greetings_and_messages_harm_nobody(worker, client, exchan
     await computes(good, program, "last")
 
 
-async def test_where_the_port_cannot_be_reached_frames_go_over_the_call(worker, client, exchange):
+async def test_frames_go_over_the_call_where_the_port_cannot_be_reached(worker, client, exchange):
     program, blobs = conv_program()
     await install(client, program, blobs)
     call = exchange()

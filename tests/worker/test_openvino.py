@@ -62,7 +62,7 @@ def test_runs_that_are_set_up_at_the_same_time_do_not_disturb_each_other(tmp_pat
         assert np.abs(y - whole(xs[0])).max() > 1e-3 or x is xs[0]
 
 
-def test_its_precision_is_that_of_f32(tmp_path):
+def test_precision_of_openvino_is_f32(tmp_path):
     compiled, _ = _made(tmp_path)
     assert compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name() == "f32"
     assert compiled.get_property("NUM_STREAMS") == 1
@@ -128,7 +128,7 @@ def test_the_cache_has_a_cap(tmp_path, monkeypatch):
         assert sum(file.stat().st_size for file in cached(tmp_path)) <= 40_000
 
 
-def test_nothing_is_left_beside_the_cache(tmp_path):
+def test_openvino_leaves_nothing_beside_the_cache(tmp_path):
     made = engine(tmp_path)
     given(made, tmp_path)
     assert [path.name for path in Path(made._place.folder).glob(".*")] == []

@@ -90,7 +90,7 @@ def test_a_packed_weight_that_is_damaged_on_disk_is_packed_again(tmp_path):
 
 
 @pytest.mark.parametrize(("free_mb", "memory_mb"), [(20, 1000), (1000, 31)])
-def test_what_is_too_large_for_the_memory_is_not_packed(tmp_path, monkeypatch, free_mb, memory_mb):
+def test_matrix_too_large_for_the_memory_is_not_packed(tmp_path, monkeypatch, free_mb, memory_mb):
     monkeypatch.setattr("worker.engines.packed.free_bytes", lambda: free_mb * 1_000_000)
     program, blobs, _ = dense_program()
     room = Room(tmp_path, 20_000_000, 40_000_000, memory_bytes=memory_mb * 1_000_000)

@@ -106,7 +106,7 @@ async def test_a_neighbour_that_is_somebody_else_or_gone_is_told_to_the_host(two
         assert device in failed.message
 
 
-async def test_where_the_data_plane_cannot_be_reached_borders_go_by_grpc(two, monkeypatch):
+async def test_pieces_go_by_grpc_where_the_data_plane_cannot_be_reached(two, monkeypatch):
     a, b, to_a, to_b, first, second = two
     x = picture()
     last = {"tensor": "z", "box": IN, "yields": IN}
@@ -162,7 +162,7 @@ async def test_outputs_to_itself_feed_the_next_task(two):
 
 
 @pytest.mark.parametrize("any_values", [False, True])
-async def test_what_is_not_finite_goes_to_a_peer_only_where_it_may(two, any_values):
+async def test_values_that_are_not_finite_go_to_a_peer_only_where_they_may(two, any_values):
     _, b, to_a, to_b, first, second = two
     x = picture()
     x[0, 0, 3, 3] = np.inf
@@ -218,7 +218,7 @@ async def test_a_neighbour_that_takes_nothing_is_given_up(tmp_path, monkeypatch,
     assert "has not accepted" in failed[0][1].cause
 
 
-async def test_what_waits_for_a_neighbour_that_cannot_be_reached_is_told_at_once(monkeypatch):
+async def test_pieces_for_an_unreachable_neighbour_fail_at_once(monkeypatch):
     """Whatever the reason; and later messages try again."""
     failed = []
     peers = Neighbours(Caller("a", "s"), "1", lambda action, error: failed.append((action, error)))

@@ -159,7 +159,7 @@ async def test_all_that_are_faster_and_right_and_leave_room_are_picked(
 
 
 @pytest.mark.parametrize(("memory_mb", "tries"), [(240, True), (190, False)])
-async def test_without_the_memory_for_a_trial_nothing_is_tried(
+async def test_engines_are_tried_only_with_memory_for_a_trial(
     tmp_path, monkeypatch, memory_mb, tries
 ):
     offered = []
@@ -173,7 +173,7 @@ async def test_without_the_memory_for_a_trial_nothing_is_tried(
     assert bool(offered) is tries
 
 
-async def test_without_a_gain_it_stays_with_onnxruntime(tmp_path, monkeypatch, fastest):
+async def test_worker_stays_with_onnxruntime_without_a_gain(tmp_path, monkeypatch, fastest):
     found(monkeypatch, slow=replace(BETTER, speedup=1.04))
     engine = fastest(slow="1")
     engine.prepare(program(1))
@@ -203,7 +203,7 @@ async def test_only_an_engine_picked_for_its_speed_loses_what_it_computes_more_s
         engine.close()
 
 
-async def test_another_version_or_engine_is_tried_again(tmp_path, monkeypatch, fastest):
+async def test_new_version_or_engine_is_tried_again(tmp_path, monkeypatch, fastest):
     found(monkeypatch, good=BETTER)
     await picked(fastest(good="1"), tmp_path, 1)
     assert fastest(good="2").wants("") == AUTO

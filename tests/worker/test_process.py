@@ -132,7 +132,7 @@ def test_a_second_worker_on_one_state_directory_is_refused(tmp_path):
         ({"MDNS": "true", "MDNS_INTERFACES": "192.0.2.1"}, "no network interface has an address"),
     ],
 )
-def test_what_cannot_work_is_told_with_its_cure(tmp_path, changes, says):
+def test_unusable_settings_are_refused_with_a_cure(tmp_path, changes, says):
     assert says in refused(tmp_path, **changes)
 
 

@@ -53,7 +53,7 @@ def readers():
     assert "data reader" not in {each.name for each in threading.enumerate()}
 
 
-def test_another_thread_reads_on_while_one_works(readers):
+def test_stream_is_read_on_while_a_thread_works(readers):
     made, heard = readers
     stream, works, goes_on = Fed(), threading.Event(), threading.Event()
     made.begin(stream)
@@ -144,7 +144,7 @@ def test_a_stream_that_is_left_ends_with_its_readers(readers):
     made.close()
 
 
-def test_what_was_read_ahead_is_read_on_by_an_idle_thread():
+def test_packets_read_ahead_are_taken_by_an_idle_thread():
     """No more bytes come that would wake it."""
     far_end, own = socket.socketpair()
     stream = PeerStream(own, "peer", PacketReader(own, "peer"))

@@ -40,7 +40,7 @@ async def test_the_next_message_takes_along_what_is_held(sent):
     assert messages == [[1, 2, 3]]
 
 
-async def test_what_is_held_goes_by_itself_if_nothing_follows(sent, monkeypatch):
+async def test_held_end_of_a_task_goes_alone_if_nothing_follows(sent, monkeypatch):
     monkeypatch.setattr(exchange, "HOLD_S", 0.02)
     box, messages = sent
     for number in range(3):

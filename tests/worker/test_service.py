@@ -99,7 +99,7 @@ async def test_puts_that_make_no_sense(client, chunks, says):
         await put_raw(client, *chunks)
 
 
-async def test_one_bad_program_does_not_keep_the_others_from_being_prepared(client):
+async def test_bad_program_does_not_keep_the_others_from_being_prepared(client):
     program, blobs = conv_program()
     await install(client, program, blobs)
     bad = conv_model(opset=6)[0]

@@ -68,14 +68,14 @@ def test_the_threads_of_a_pool_have_cores_of_their_own(room):
     del trial
 
 
-def test_where_cores_are_left_over_the_system_places_threads(monkeypatch):
+def test_threads_are_placed_by_the_system_where_cores_are_left_over(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {5, 0, 2})
     assert cores_of_pool(3) == [2, 5]
     assert cores_of_pool(2) == cores_of_pool(1) == cores_of_pool(4) == []
 
 
 @pytest.mark.parametrize("as_on_arm", [True, False])
-def test_as_on_arm_no_graph_is_in_the_blocked_layout_and_answers_are_the_same(tmp_path, as_on_arm):
+def test_graphs_as_on_arm_avoid_the_blocked_layout_and_answer_the_same(tmp_path, as_on_arm):
     program, blobs = conv_program()
     room = Room(tmp_path, as_on_arm=as_on_arm)
     room.install(program, blobs)
@@ -88,7 +88,7 @@ def test_as_on_arm_no_graph_is_in_the_blocked_layout_and_answers_are_the_same(tm
     assert np.abs(y - whole(x)).max() <= 1e-5 * np.abs(y).max()
 
 
-def test_what_a_new_device_says_of_itself_follows_its_clock_and_cores(tmp_path, monkeypatch):
+def test_first_estimate_follows_clock_and_cores(tmp_path, monkeypatch):
     engine = Room(tmp_path).engine
     one = engine.gflops(1, 1000)
     assert engine.gflops(1, 1400) > one
@@ -131,7 +131,7 @@ def test_a_restart_uses_the_optimised_form_and_needs_no_weights(tmp_path, monkey
     assert np.allclose(run(again, program, x, 12, 10), whole(x), atol=1e-5)
 
 
-def test_another_processor_or_a_lost_blob_means_building_again(tmp_path, monkeypatch):
+def test_new_processor_or_lost_blob_means_building_again(tmp_path, monkeypatch):
     program, blobs = conv_program()
     room = Room(tmp_path)
     room.install(program, blobs)

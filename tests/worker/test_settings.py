@@ -86,7 +86,7 @@ def test_tasks_at_once_are_a_count(value):
         WorkerSettings.load(None, None, {"IMBREX_WORKER_CONCURRENCY": value})
 
 
-def test_at_a_pace_tasks_are_computed_one_at_a_time():
+def test_pace_below_one_allows_one_task_at_a_time():
     with pytest.raises(BadConfiguration, match=r"'concurrency' .* allows one task at a time"):
         WorkerSettings.load(None, {"concurrency": 2, "pace": 0.5}, {})
     assert WorkerSettings.load(None, {"concurrency": 1, "pace": 0.5}, {}).concurrency == 1
@@ -106,7 +106,7 @@ def test_an_engine_that_nobody_has_is_named_with_those_that_there_are():
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "::ffff:127.0.0.1", "127.1", "", "example.org"])
 @pytest.mark.parametrize("way", ["environment", "file"])
-async def test_however_it_is_said_nobody_else_reaches_a_worker_without_proof(tmp_path, host, way):
+async def test_worker_admits_no_others_without_proof_however_it_is_set(tmp_path, host, way):
     given = {"state_dir": tmp_path / "state", "mdns": False, "port": 0}
     file = tmp_path / "worker.toml"
     file.write_text(f"host = '{host}'\n" if way == "file" else "")

@@ -79,7 +79,7 @@ def test_only_hashes_reach_the_disk(store, name):
     assert name not in store
 
 
-def test_what_nothing_names_is_evicted_oldest_first(tmp_path):
+def test_unused_blobs_are_evicted_oldest_first(tmp_path):
     used = set()
     store = BlobStore(tmp_path, 1000)
     store.in_use = lambda: used

@@ -59,7 +59,7 @@ def test_empty_inputs_are_full(tasks):
         (TensorPiece(KEY, "x", IN, np.zeros((2, 3), F32)), "wrong_size"),
     ],
 )
-def test_what_does_not_fit_is_dropped_and_counted(tasks, bad, why):
+def test_piece_that_does_not_fit_is_dropped_and_counted(tasks, bad, why):
     tasks.add_task(task_order(), 0.0)
     assert tasks.add_piece(bad, 0.0) == []
     assert tasks.dropped == {why: 1}
@@ -89,7 +89,7 @@ def test_early_pieces_are_capped_and_expire():
     assert (tasks.early_bytes, tasks.dropped["early_expired"]) == (held_bytes // 2, 2)
 
 
-def test_however_small_pieces_are_only_so_many_are_held():
+def test_early_pieces_are_bounded_however_small():
     tasks = Tasks("me", cap_bytes=1000, early_cap_bytes=10 * PIECE_BYTES)
     empty = Box.of((0, 0), (4, 8))
     for number in range(100):
@@ -159,7 +159,7 @@ boxes = st.builds(
 
 
 @given(boxes, boxes)
-def test_what_is_left_of_a_box_and_what_was_taken_are_the_box(box, part):
+def test_rest_and_part_of_a_box_are_the_box(box, part):
     rest = minus(box, part)
     assert covers_exactly([*rest, box.intersect(part)], box)
 
@@ -191,7 +191,7 @@ def test_any_pieces_in_any_order_fill_the_input_once(parts, when, overtaken):
     assert (tasks.reserved_bytes, tasks.early_bytes, len(tasks)) == (0, 0, 0)
 
 
-def test_what_peers_sent_is_shown_until_the_request_is_released(tasks):
+def test_pieces_of_peers_are_shown_until_the_request_is_released(tasks):
     top, bottom = Box.of((0, 1), (4, 8)), Box.of((1, 2), (4, 8))
     tasks.add_task(task_order(), 0.0)
     tasks.add_piece(sent_by("left", top, 3.0), 1.0)

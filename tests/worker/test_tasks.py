@@ -33,7 +33,7 @@ def later(task, request="r"):
     return TaskKey(request, 1, task, 0)
 
 
-def test_while_the_first_runs_the_others_of_its_request_are_set_up(tasks):
+def test_tasks_of_a_request_are_set_up_while_the_first_runs(tasks):
     tasks.add_task(task_order(), 0.0)
     tasks.add_task(task_order(later(1)), 0.0)
     tasks.add_task(task_order(later(0, "another request")), 0.0)
@@ -49,7 +49,7 @@ def test_while_the_first_runs_the_others_of_its_request_are_set_up(tasks):
     assert run.inputs["x"] is not sent.array
 
 
-def test_what_came_before_its_task_was_set_up_is_in_it(tasks):
+def test_pieces_that_came_before_the_set_up_are_in_it(tasks):
     tasks.add_task(task_order(later(1)), 0.0)
     tasks.add_piece(piece(Box.of((0, 1), (4, 8)), 1.0, later(1)), 0.0)
     tasks.add_task(task_order(), 0.0)
@@ -60,7 +60,7 @@ def test_what_came_before_its_task_was_set_up_is_in_it(tasks):
     assert run.inputs["x"].tolist() == [[1] * 4, [2] * 4]
 
 
-def test_only_what_waits_is_set_up_and_once(tasks):
+def test_waiting_tasks_alone_are_set_up_and_once(tasks):
     for number in range(4):
         tasks.add_task(task_order(later(number)), 0.0)
     tasks.cancel("r", 3, 0)
@@ -71,7 +71,7 @@ def test_only_what_waits_is_set_up_and_once(tasks):
     assert [type(action) for action in tasks.add_piece(piece(IN), 1.0)] == [RunProgram]
 
 
-def test_what_is_assigned_while_another_computes_is_set_up_too(tasks):
+def test_task_assigned_while_another_computes_is_set_up_too(tasks):
     tasks.add_task(task_order(), 0.0)
     assert [type(action) for action in tasks.add_piece(piece(IN), 1.0)] == [RunProgram]
     assert tasks.add_task(task_order(later(1)), 2.0) == [SetUp("r")]
@@ -83,7 +83,7 @@ def test_what_is_assigned_while_another_computes_is_set_up_too(tasks):
     assert tasks.next_to_set_up("r") is None
 
 
-def test_one_action_per_destination_and_outputs_to_itself_stay_here(tasks):
+def test_outputs_leave_in_one_action_per_destination_and_own_ones_stay(tasks):
     half, rest = Box.of((0, 2)), Box.of((2, 4))
     next_key = TaskKey("r", 1, 5, 2)
     outputs = (
@@ -128,7 +128,7 @@ def test_the_end_of_a_task_can_travel_with_what_later_tasks_of_the_request_send(
     assert second[0] == "peer", "what it brings about comes after the end was noted"
 
 
-def test_another_plan_or_attempt_is_another_task(tasks):
+def test_task_of_another_plan_or_attempt_is_another_task(tasks):
     tasks.add_task(task_order(), 0.0)
     assert tasks.add_piece(piece(IN, key=TaskKey("r", 2, 0, 0)), 0.0) == []
     assert tasks.add_piece(piece(IN, key=TaskKey("r", 1, 0, 1)), 0.0) == []

@@ -58,9 +58,7 @@ def test_an_engine_is_refused_after_three_wrong_programs_and_more_than_right_one
 @pytest.mark.parametrize(
     ("name", "kind"), [("onnxruntime", Session), ("auto", Session), ("sound", VerifiedProgram)]
 )
-def test_nothing_stands_between_a_task_and_onnxruntime_unless_another_engine_does(
-    tmp_path, monkeypatch, name, kind
-):
+def test_onnxruntime_is_wrapped_only_beside_another_engine(tmp_path, monkeypatch, name, kind):
     plant(tmp_path, monkeypatch, "Sound")
     monkeypatch.setattr("worker.engines.pick.candidates", dict)
     engine = pick_engine(name, Place(tmp_path, BlobStore(tmp_path, 1 << 20), 1))
@@ -69,7 +67,7 @@ def test_nothing_stands_between_a_task_and_onnxruntime_unless_another_engine_doe
     assert type(engine.load(program.sha256)) is kind
 
 
-def test_where_engines_are_for_speed_one_that_crashes_is_not_measured(tmp_path, monkeypatch):
+def test_crashing_engine_is_not_measured_for_speed(tmp_path, monkeypatch):
     plant(tmp_path, monkeypatch, "DyingMeasured")
     place = Place(tmp_path, BlobStore(tmp_path, 1 << 20), 1)
     name = "dyingmeasured"
@@ -84,9 +82,7 @@ def test_where_engines_are_for_speed_one_that_crashes_is_not_measured(tmp_path, 
     verified.close()
 
 
-async def test_another_process_runs_each_program_once_and_not_again_when_a_plan_comes_back(
-    tmp_path, monkeypatch
-):
+async def test_child_process_runs_each_program_once_even_if_a_plan_returns(tmp_path, monkeypatch):
     plant(tmp_path, monkeypatch, "Noted")
     monkeypatch.setattr("worker.engines.verified._TICK_S", 0.01)
     monkeypatch.setattr("worker.engines.comparison.CLEARLY", 1000.0)

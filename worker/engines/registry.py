@@ -35,7 +35,7 @@ _INTEL = "0x8086"
 
 
 def engine_names() -> list[str]:
-    """The names that `maker_of` knows, and `auto`, without what may follow a colon."""
+    """The names that `factory_of` knows, and `auto`, without what may follow a colon."""
     return [AUTO, *_BUILT_IN, *sorted({*_installed()} - {*_BUILT_IN})]
 
 

@@ -1,4 +1,4 @@
-"""A second engine next to onnxruntime, which computes only what it has been seen to compute right.
+"""Runs a second engine beside onnxruntime, for programs only whose results have matched.
 
 onnxruntime makes a program's first run for each combination of input shapes. A thread then has the
 engine compute the same: it compares the results and times both. From then on the engine computes

@@ -75,12 +75,16 @@ class Destination:
 
 def destinations_of(outputs: Iterable[OutputSpec]) -> tuple[Destination, ...]:
     """Outputs by destination, in order; without those of which there is nothing to send."""
-    found: dict[tuple[str, str], list[tuple[OutputSpec, tuple[slice, ...] | EllipsisType]]] = {}
+    by_address: dict[
+        tuple[str, str], list[tuple[OutputSpec, tuple[slice, ...] | EllipsisType]]
+    ] = {}
     for entry in outputs:
         if not entry.box.is_empty:
             cut = ... if entry.dynamic else entry.box.slices(entry.yields)
-            found.setdefault((entry.to, entry.address), []).append((entry, cut))
-    return tuple(Destination(to, address, tuple(cuts)) for (to, address), cuts in found.items())
+            by_address.setdefault((entry.to, entry.address), []).append((entry, cut))
+    return tuple(
+        Destination(to, address, tuple(cuts)) for (to, address), cuts in by_address.items()
+    )
 
 
 @dataclass(frozen=True, eq=False)

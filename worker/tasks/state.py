@@ -373,11 +373,11 @@ class Tasks:
         to_peers: list[TaskAction] = []
         to_this_device: list[TaskAction] = []
         to_host: tuple[TensorPiece, ...] = ()
-        for each in destinations:
+        for destination in destinations:
             pieces = tuple(
                 TensorPiece(
                     key
-                    if each.to == HOST
+                    if destination.to == HOST
                     else TaskKey(key.request, key.plan_version, entry.to_task, entry.to_attempt),
                     entry.tensor,
                     entry.box,
@@ -385,20 +385,22 @@ class Tasks:
                     selection=entry.selection,
                     dynamic=entry.dynamic,
                 )
-                for entry, cut in each.outputs
+                for entry, cut in destination.outputs
             )
-            if each.to == HOST:
+            if destination.to == HOST:
                 to_host = pieces
-            elif each.to == self._own_id:
+            elif destination.to == self._own_id:
                 to_this_device += map(Keep, pieces)
             else:
-                to_peers.append(sending := SendToPeer(each.to, each.address, pieces, key))
+                to_peers.append(
+                    sending := SendToPeer(destination.to, destination.address, pieces, key)
+                )
                 if done is not None:
                     done.peer_bytes += sending.size_bytes
         if to_host or done is not None:
-            told = SendToHost(stream, to_host, done, bool(self._requests[key.request].open))
+            report = SendToHost(stream, to_host, done, bool(self._requests[key.request].open))
             # Without pieces it waits for the next message, which neighbours may soon trigger.
-            to_peers.insert(0 if told.more and not to_host else len(to_peers), told)
+            to_peers.insert(0 if report.more and not to_host else len(to_peers), report)
         # Last: neighbours need not wait for it.
         return to_peers + to_this_device
 

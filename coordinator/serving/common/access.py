@@ -118,13 +118,13 @@ def require_own_page(request: Request) -> None:
 def _site(url: str) -> tuple[str, str, int] | None:
     """Scheme, host and port of an origin; None if it has none, as `null`."""
     try:
-        told = urlsplit(url)
-        port = told.port
+        parts = urlsplit(url)
+        port = parts.port
     except ValueError:
         return None
-    if told.scheme not in _PORTS or not told.hostname:
+    if parts.scheme not in _PORTS or not parts.hostname:
         return None
-    return told.scheme, _plain(told.hostname), port or _PORTS[told.scheme]
+    return parts.scheme, _plain(parts.hostname), port or _PORTS[parts.scheme]
 
 
 def device_names() -> tuple[str, ...]:
@@ -143,8 +143,8 @@ def names_in(certificate: Path | None) -> tuple[str, ...]:
         loaded = x509.load_pem_x509_certificate(certificate.read_bytes()) if certificate else None
         if loaded is None:
             return ()
-        found = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-        return tuple(found.value.get_values_for_type(x509.DNSName))
+        names = loaded.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        return tuple(names.value.get_values_for_type(x509.DNSName))
     except (OSError, ValueError, x509.ExtensionNotFound):
         return ()
 

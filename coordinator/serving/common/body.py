@@ -122,8 +122,8 @@ class Intake:
                 if answering.done():
                     answering.result()
             finally:
-                for each in (answering, going):
-                    each.cancel()
+                for task in (answering, going):
+                    task.cancel()
                 await asyncio.gather(answering, going, return_exceptions=True)
         finally:
             body.free()

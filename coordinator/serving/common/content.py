@@ -38,9 +38,9 @@ def chosen_type(request: Request, offered: Sequence[str]) -> str:
     header = request.headers.get("accept", "") or "*/*"
     ranges = map(_with_quality, header.split(","))
     for wanted, quality in sorted(ranges, key=itemgetter(1), reverse=True):
-        for each in offered:
-            if quality > 0 and wanted in ("*/*", each, f"{each.partition('/')[0]}/*"):
-                return each
+        for kind in offered:
+            if quality > 0 and wanted in ("*/*", kind, f"{kind.partition('/')[0]}/*"):
+                return kind
     raise NotAcceptable(
         cause=f"this answer cannot be given as {header}",
         cure=f"Accept one of {', '.join(offered)}",
@@ -103,8 +103,8 @@ class Unpacker:
                         self._start = rest
                         return
                     self._member = self._begun(rest)
-                if made := self._member.decompress(rest, _PIECE_BYTES):
-                    yield made
+                if unpacked := self._member.decompress(rest, _PIECE_BYTES):
+                    yield unpacked
                 if self._member.eof:
                     rest, self._member = self._member.unused_data, None
                 else:

@@ -192,8 +192,8 @@ def _known(request: Request, error: ImbrexError) -> Fault:
 def _taken(request: Request) -> list[str]:
     """The methods of all routes at the request's path."""
     routes = request.app.state.routes
-    found = (route for route in routes if route.matches(request.scope)[0] != Match.NONE)
-    methods = {method for route in found for method in route.methods}
+    matching = (route for route in routes if route.matches(request.scope)[0] != Match.NONE)
+    methods = {method for route in matching for method in route.methods}
     return sorted(methods | ({"HEAD"} if "GET" in methods else set()))
 
 

@@ -133,14 +133,14 @@ class _Parts:
         self._name, self._value = bytearray(), bytearray()
 
     def _end_head(self) -> None:
-        _, told = parse_options_header(self._head.get(b"content-disposition", b""))
-        if b"name" not in told:
+        _, options = parse_options_header(self._head.get(b"content-disposition", b""))
+        if b"name" not in options:
             raise _unreadable("a part has no name")
-        self._part = told[b"name"].decode("utf-8", "replace")
+        self._part = options[b"name"].decode("utf-8", "replace")
         # Some clients give a picture no file name.
         kind = self._head.get(b"content-type", b"text/plain").lower()
         self._is_file = (
-            b"filename" in told or self._part == IMAGE_PART or not kind.startswith(b"text/plain")
+            b"filename" in options or self._part == IMAGE_PART or not kind.startswith(b"text/plain")
         )
         self._data = bytearray()
 
@@ -163,10 +163,10 @@ class _Parts:
 
 
 def _boundary(request: Request) -> bytes:
-    _, told = parse_options_header(request.headers.get("content-type", ""))
-    if not told.get(b"boundary"):
+    _, options = parse_options_header(request.headers.get("content-type", ""))
+    if not options.get(b"boundary"):
         raise _unreadable("it names no boundary")
-    return told[b"boundary"]
+    return options[b"boundary"]
 
 
 def _unreadable(reason: str) -> BadRequest:

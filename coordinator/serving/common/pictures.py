@@ -134,10 +134,10 @@ def found_by(served: ServedModel, asked: RequestInput, answer: Answer) -> list[V
     """
     if served.sidecar is None or asked.placement is None:
         return [RawOutput(name, output) for name, output in answer.outputs.items()]
-    found = predictions_of_checked(served.sidecar, answer.outputs, asked.placement)
+    predictions = predictions_of_checked(served.sidecar, answer.outputs, asked.placement)
     served.sightings.pictures += 1
-    served.sightings.empty += not found
-    return found
+    served.sightings.empty += not predictions
+    return predictions
 
 
 def drawn(picture: bytes, seen: list[VisionPrediction], kind: str) -> bytes:

@@ -95,7 +95,7 @@ class Repeats:
         if known is None:
             answer = asyncio.create_task(compute())
             known = self._known[key] = _Known(asked, answer, body.size_bytes)
-            answer.add_done_callback(lambda _, made=known: self._ended(key, made))  # type: ignore[misc]
+            answer.add_done_callback(lambda _, entry=known: self._ended(key, entry))  # type: ignore[misc]
         elif known.asked != asked:
             raise IdReused(
                 cause=f"another request with the {ID_HEADER} {id_} was sent a short time ago",
@@ -127,11 +127,11 @@ class Repeats:
             return
         known.kept_bytes = size
         self.held_bytes += size
-        for oldest, each in list(self._known.items()):
+        for oldest, entry in list(self._known.items()):
             if self.held_bytes <= self._most_bytes:
                 break
-            if each.answer.done():
-                self._forget(oldest, each)
+            if entry.answer.done():
+                self._forget(oldest, entry)
         asyncio.get_running_loop().call_later(self._kept_s, self._forget, key, known)
 
     def _forget(self, key: tuple[str, str], known: _Known) -> None:
@@ -153,5 +153,5 @@ def _about(request: Request) -> bytes:
     """What an answer depends on besides the body."""
     headers = ("accept", "accept-encoding", "content-type", "content-encoding")
     more = ("inference-header-content-length",)
-    told = [request.headers.get(each, "") for each in (*headers, *more)]
-    return "\n".join([request.url.path, request.url.query, *told]).encode()
+    values = [request.headers.get(each, "") for each in (*headers, *more)]
+    return "\n".join([request.url.path, request.url.query, *values]).encode()

@@ -105,11 +105,11 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[np.generic
     version = npy.read_magic(file)
     if version not in _LENGTH_BYTES:
         raise ValueError(f"a member is of the .npy version {version}")
-    told = file.read(_LENGTH_BYTES[version])
-    length = int.from_bytes(told, "little")
+    length_bytes = file.read(_LENGTH_BYTES[version])
+    length = int.from_bytes(length_bytes, "little")
     if length > LONGEST_HEADER_BYTES:
         raise ValueError(f"a member's header claims {length} bytes")
-    header = BytesIO(told + file.read(length))
+    header = BytesIO(length_bytes + file.read(length))
     if version == (1, 0):
         return npy.read_array_header_1_0(header)
     return npy.read_array_header_2_0(header)
@@ -135,10 +135,10 @@ def _require_small_directory(body: bytes) -> None:
 def _require_names(sent: set[str], graph: Graph) -> None:
     missing, unknown = set(graph.inputs) - sent, sent - set(graph.inputs)
     if missing or unknown:
-        told = [f"{name!r} is missing" for name in sorted(missing)]
-        told += [f"{name!r} is unknown" for name in sorted(unknown)]
+        problems = [f"{name!r} is missing" for name in sorted(missing)]
+        problems += [f"{name!r} is unknown" for name in sorted(unknown)]
         raise BadRequest(
-            cause=f"the archive's tensors are not the model's inputs: {', '.join(told[:8])}",
+            cause=f"the archive's tensors are not the model's inputs: {', '.join(problems[:8])}",
             cure=_wanted(graph),
         )
 

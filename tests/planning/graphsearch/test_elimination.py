@@ -110,7 +110,9 @@ def module(start: int) -> list[tuple[int, int]]:
         (4, [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], 4),
     ],
 )
-def test_what_is_left_of_well_known_shapes(layers: int, pairs: list, left: int) -> None:
+def test_reductions_of_well_known_graphs_leave_known_sizes(
+    layers: int, pairs: list, left: int
+) -> None:
     graph = random_graph(1, pairs, [3] * layers)
     final, removed = reduce_graph(graph)
     assert len(final.nodes) == left

@@ -53,24 +53,24 @@ def test_a_chain_stays_where_it_is() -> None:
     assert placement(faster_later, free) == [0, 1]
 
 
-def test_what_costs_more_to_send_than_to_compute_is_not_sent() -> None:
+def test_data_dearer_to_send_than_to_compute_is_not_sent() -> None:
     tasks = [task(1, 1), *(task(5, 5, reads={0: 6}) for _ in range(2))]
     assert len(set(placement(tasks, by_size))) == 1
 
 
-def test_what_comes_from_elsewhere_is_waited_for() -> None:
+def test_inputs_from_elsewhere_are_waited_for() -> None:
     near = HeftTask([3, 3], [0, 9], {})
     assert placement([near, near], free) == [0, 0]
 
 
-def test_nothing_needs_no_place() -> None:
+def test_empty_list_of_tasks_needs_no_place() -> None:
     assert placement([], free) == []
     assert longest_s([]) == 0.0
 
 
 @settings(max_examples=examples(60))
 @given(st.data())
-def test_never_better_than_the_best_of_all_placements(data: st.DataObject) -> None:
+def test_heft_is_never_better_than_the_best_of_all_placements(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 5))
     tasks = []
     for index in range(count):

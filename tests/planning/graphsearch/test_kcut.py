@@ -47,7 +47,7 @@ def moved(operations: list[Operation], tilings: tuple[int, ...]) -> float:
 
 @settings(max_examples=examples(150))
 @given(flows(), st.booleans())
-def test_one_cut_moves_the_fewest_bytes(flow, narrow) -> None:
+def test_single_cut_moves_the_fewest_bytes(flow, narrow) -> None:
     sizes, operations = flow
     with pytest.MonkeyPatch.context() as patch:
         if narrow:

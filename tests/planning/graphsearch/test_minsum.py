@@ -66,7 +66,7 @@ def test_descent_ends_where_no_single_change_helps(problem) -> None:
             assert total_of(mine, changed) >= here
 
 
-def test_what_is_too_wide_is_refused(monkeypatch) -> None:
+def test_elimination_that_is_too_wide_is_refused(monkeypatch) -> None:
     pair = np.zeros((3, 3))
     star = [Table((0, leaf), pair) for leaf in range(1, 5)]
     assert widest([3] * 5, star, [0, 1, 2, 3, 4]) == 3**5
