@@ -38,7 +38,7 @@ from benchmarks.report import command_line, emit
 from benchmarks.store import free_port
 from coordinator.doctor.frigate import TIMEOUT_S
 from coordinator.serving.frigate.outputs import rows_of
-from imbrex.demo.cluster import ClusterForm, DemoCluster
+from imbrex.demo.demo_cluster import ClusterForm, DemoCluster
 from imbrex.demo.likeness import likeness
 from imbrex.demo.measurement import wait_until_profiled
 from models.run.reference import WholeModel

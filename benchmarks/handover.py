@@ -38,7 +38,7 @@ from models.cut.program import Program
 from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
 from protos.rpc.channels import HOST, Caller
-from protos.rpc.client import ExchangeStream, WorkerClient
+from protos.rpc.worker_client import ExchangeStream, WorkerClient
 from protos.wire.convert import box_message
 from protos.wire.frames import decode, encode
 from worker.compute.sessions import Sessions

@@ -42,7 +42,7 @@ from coordinator.planning.plan_json import plan_json, save_plan
 from coordinator.planning.published import equal_cluster
 from coordinator.plans.named import strategy as planner_of
 from coordinator.tasks.plan import Plan
-from imbrex.demo.cluster import WORKER
+from imbrex.demo.demo_cluster import WORKER
 from models.catalogue import loading
 from models.catalogue.catalogue import load
 from models.cut.units import Network

@@ -17,7 +17,7 @@ from protos.trust.identity import (
     signing_request,
 )
 from protos.wire.facts import DeviceId
-from worker.machine.identity import device_id
+from worker.machine.device_identity import device_id
 from worker.trust.certificate import IDENTITY_FILE
 
 

@@ -38,8 +38,8 @@ from coordinator.trust.trust import Trust
 from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
 from protos.rpc.channels import CHANNEL_OPTIONS, HOST, Caller
-from protos.rpc.client import ExchangeStream, WorkerClient
 from protos.rpc.serving import EXCHANGE
+from protos.rpc.worker_client import ExchangeStream, WorkerClient
 from protos.trust.credentials import Credentials
 from protos.trust.identity import (
     certified,

@@ -17,7 +17,7 @@ import httpx
 from PIL import Image
 
 from coordinator.devices import children
-from imbrex.demo.cluster import ClusterForm, DemoCluster
+from imbrex.demo.demo_cluster import ClusterForm, DemoCluster
 from imbrex.demo.likeness import likeness
 from imbrex.demo.measurement import wait_until_profiled
 from models.digits.examples import examples

@@ -24,8 +24,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from models.tensors.memory import tensors_cap_bytes, weights_cap_bytes
 from protos.daemon.files import alone_in
 from protos.daemon.logs import log_to_stderr
-from protos.daemon.memory import cap_memory, keep_buffers
 from protos.daemon.ports import listen
+from protos.daemon.process_memory import cap_memory, keep_buffers
 from protos.daemon.supervision import ready_file, serving
 from protos.errors import BadConfiguration
 from protos.rpc.channels import Caller, make_gate, make_server, require_proof
@@ -41,9 +41,9 @@ from worker.engines.pick import pick_engine
 from worker.engines.registry import DEFAULT, factory_of
 from worker.engines.verified import Verified
 from worker.exchange.exchange import TaskExchange
-from worker.exchange.service import GrpcService, WorkerParts
+from worker.exchange.exchange_service import GrpcService, WorkerParts
 from worker.machine.advertise import Advertisement
-from worker.machine.identity import device_id
+from worker.machine.device_identity import device_id
 from worker.peers.listener import DataListener
 from worker.peers.offers import Offers
 from worker.programs.store import BlobStore

@@ -38,6 +38,7 @@ from benchmarks.house.names import (
     private_reads,
     protocols_of_one,
     statements,
+    stems_twice,
 )
 from benchmarks.house.traced import CALLED, SIGNALS
 from benchmarks.report import command_line, emit
@@ -81,6 +82,7 @@ def counted() -> tuple[dict[str, int], dict[str, Any]]:
     """What is counted in the sources, and what was counted."""
     lists: dict[str, Any] = {
         "defined_twice": defined_twice(),
+        "stems_twice": stems_twice(),
         "handed_over": callables_handed_over(),
         "protocols_of_one": protocols_of_one(),
         "file_circles": file_circles(),
@@ -94,6 +96,7 @@ def counted() -> tuple[dict[str, int], dict[str, Any]]:
         "core_lines": core_lines(),
         "statements": statements(),
         "names_defined_twice": len(lists["defined_twice"]),
+        "stems_in_two_places": len(lists["stems_twice"]),
         "callables_handed_over": len(lists["handed_over"]),
         "protocols_of_one_class": len(lists["protocols_of_one"]),
         **loose,

@@ -21,6 +21,13 @@ from benchmarks.house.counts import (
 )
 from benchmarks.report import ROOT
 
+# Each has one meaning: what answers look like, what speaks HTTP, the settings of a process, its
+# errors, what may happen to an event machine, a process that stays, what it does until it ends.
+_SHARED_STEMS = frozenset(
+    {"__init__", "__main__", "answers", "daemon", "errors", "events", "http", "run", "settings"}
+)
+# Files named after commands, routes and interfaces, each of which is what its user asks for.
+_AFTER_WHAT_IS_ASKED = ("imbrex/cli/", "coordinator/serving/")
 # What a clock or a source of chance returns.
 _NUMBERS = frozenset({"float", "int"})
 _TABLES = frozenset({"Mapping", "dict", "Sequence", "tuple", "list"})
@@ -42,6 +49,19 @@ def defined_twice() -> dict[str, list[str]]:
         for name in _definitions(parsed(file)):
             places[name].add(_path(file))
     return {name: sorted(files) for name, files in sorted(places.items()) if len(files) > 1}
+
+
+def stems_twice() -> dict[str, list[str]]:
+    """Names of files that lie in more than one place, and these places, without the words that
+    interfaces, daemons and event machines share, and without files that are named after a command
+    or a part of an interface.
+    """
+    places = defaultdict(set)
+    for file in product():
+        path = _path(file)
+        if file.stem not in _SHARED_STEMS and not path.startswith(_AFTER_WHAT_IS_ASKED):
+            places[file.stem].add(path)
+    return {stem: sorted(files) for stem, files in sorted(places.items()) if len(files) > 1}
 
 
 def _definitions(module: ast.Module) -> Iterator[str]:

@@ -28,7 +28,7 @@ from models.catalogue import catalogue
 from models.run.reference import WholeModel, random_inputs
 from models.vision.pixels import as_values
 from protos import imbrex_pb2 as pb
-from protos.rpc.client import WorkerClient
+from protos.rpc.worker_client import WorkerClient
 from protos.wire.facts import ONNXRUNTIME
 
 # What the coordinator had found out about each device when it planned.

@@ -27,7 +27,7 @@ from models.onnx_file.importer import load_graph
 from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
 from protos.rpc.channels import Caller
-from protos.rpc.client import WorkerClient
+from protos.rpc.worker_client import WorkerClient
 
 _DEVICE_RUNS = 5
 _PINGS, _LARGE_PINGS = 60, 3

@@ -24,7 +24,7 @@ from models.cut.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
 from protos.errors import BadConfiguration, ImbrexError, LostWorker, PeerViolation
 from protos.rpc.channels import is_loopback
-from protos.rpc.client import WorkerClient
+from protos.rpc.worker_client import WorkerClient
 from protos.wire import versions
 from protos.wire.facts import DeviceId, Facts
 from protos.wire.frames import Payload

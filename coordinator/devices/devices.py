@@ -119,15 +119,19 @@ class Devices:
 
     def plannable(self, now: float | None = None) -> dict[DeviceId, Connection]:
         """Devices that plans may use."""
-        apart = self._apart(now)
-        return {device: each for device, each in self.pool.ready().items() if device not in apart}
+        withheld = self._withheld(now)
+        return {
+            device: each for device, each in self.pool.ready().items() if device not in withheld
+        }
 
     def usable(self, now: float | None = None) -> list[DeviceId]:
         """Devices that may compute: those that plans may use, and those that are finishing."""
-        apart = self._apart(now)
-        return [device for device in self.pool.ready() if device not in apart or not apart[device]]
+        withheld = self._withheld(now)
+        return [
+            device for device in self.pool.ready() if device not in withheld or not withheld[device]
+        ]
 
-    def _apart(self, now: float | None) -> dict[DeviceId, bool]:
+    def _withheld(self, now: float | None) -> dict[DeviceId, bool]:
         """The connected devices that are set aside, and whether they may not even finish."""
         now = time.monotonic() if now is None else now
         reasons = (

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from coordinator.costs.links import Transfer
 from protos import imbrex_pb2 as pb
 from protos.errors import NoAnswer
-from protos.rpc.client import ExchangeStream
+from protos.rpc.worker_client import ExchangeStream
 
 # Old round trips are dropped: clocks of cheap devices drift by tens of microseconds per second.
 _CLOCK_SAMPLES = 16

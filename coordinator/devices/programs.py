@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from models.cut.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
 from protos.errors import Infeasible, PeerViolation
-from protos.rpc.client import CHUNK_BYTES, WorkerClient
+from protos.rpc.worker_client import CHUNK_BYTES, WorkerClient
 
 # Making a session of a large block takes seconds on a Pi; after this long the worker is stuck.
 PREPARE_TIMEOUT_S = 300.0

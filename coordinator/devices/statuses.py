@@ -45,12 +45,12 @@ def _here(
     devices: Devices, peer: Peer, connection: Connection, unprobed: Set[DeviceId], now: float
 ) -> DeviceStatus:
     facts = connection.facts
-    apart = devices.withheld.of(facts.id, now, facts)
+    withheld = devices.withheld.of(facts.id, now, facts)
     return replace(
         _known(devices, peer, facts),
-        state=apart.state if apart else str(peer.state),
-        withheld=apart.state if apart else "",
-        reason=_sentence(apart.reason, apart.cure) if apart else _note(connection),
+        state=withheld.state if withheld else str(peer.state),
+        withheld=withheld.state if withheld else "",
+        reason=_sentence(withheld.reason, withheld.cure) if withheld else _note(connection),
         profiled=bool(devices.profiles.of(facts)) and facts.id not in unprobed,
         last_seen_s=now - connection.last_seen_s,
         mhz=facts.mhz_now,
@@ -92,8 +92,8 @@ def _unreachable_names(devices: Devices, device: DeviceId) -> tuple[str, ...]:
 
 def _away(devices: Devices, peer: Peer, now: float) -> DeviceStatus:
     facts = devices.pool.last_facts(peer.device_id)
-    apart = devices.withheld.of(peer.device_id, now) if peer.device_id else None
-    is_shown = apart is not None and peer.state is not PeerState.ALIAS
+    withheld = devices.withheld.of(peer.device_id, now) if peer.device_id else None
+    is_shown = withheld is not None and peer.state is not PeerState.ALIAS
     silent_s = now - peer.alive_s
     reason = _sentence(peer.reason, peer.cure)
     if facts is None:
@@ -105,8 +105,8 @@ def _away(devices: Devices, peer: Peer, now: float) -> DeviceStatus:
             reason += f"; last seen {seconds_ago(silent_s)}"
     return replace(
         status,
-        reason=f"{reason} ({apart.state})" if apart and is_shown else reason,
-        withheld=apart.state if apart and is_shown else "",
+        reason=f"{reason} ({withheld.state})" if withheld and is_shown else reason,
+        withheld=withheld.state if withheld and is_shown else "",
         last_seen_s=silent_s,
     )
 

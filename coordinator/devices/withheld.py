@@ -118,7 +118,7 @@ class Quarantine:
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class WithheldReason:
     """Why a device gets no new work, and what brings it back."""
 
     state: WithheldState
@@ -145,19 +145,19 @@ class Withheld:
         self._finishing: dict[DeviceId, float] = {}
         self._back_s: dict[DeviceId, float] = {}
 
-    def of(self, device: DeviceId, now: float, facts: Facts | None = None) -> Apart | None:
+    def of(self, device: DeviceId, now: float, facts: Facts | None = None) -> WithheldReason | None:
         """Why a device is set aside, if it is. One that is connected is as its `facts` say."""
         if reason := self._quarantine.reason(device, now):
             cure = f"Check its memory, power and clock rates; `imbrex resume {device}` trusts it"
-            return Apart("quarantined", reason, cure)
+            return WithheldReason("quarantined", reason, cure)
         back = f"`imbrex resume {self._drained.get(device, device)}` uses it again"
         if device in self._drained and device not in self._finishing:
-            return Apart("drained", "it was drained, and gets no work", back)
+            return WithheldReason("drained", "it was drained, and gets no work", back)
         if facts is not None and not self.is_admitted(facts):
             reason = self._unexamined.get(device, "it is taking its entrance exam")
-            return Apart("checking", reason, "")
+            return WithheldReason("checking", reason, "")
         if device in self._finishing:
-            return Apart("draining", "it finishes what it was given", back)
+            return WithheldReason("draining", "it finishes what it was given", back)
         return None
 
     def is_admitted(self, facts: Facts) -> bool:

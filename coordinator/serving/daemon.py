@@ -35,8 +35,8 @@ from coordinator.serving.common.tls import WebTls
 from coordinator.settings import CoordinatorSettings
 from models.onnx_file.mapped import remove_leftovers
 from protos.daemon.files import alone_in
-from protos.daemon.memory import keep_buffers
 from protos.daemon.ports import cannot_listen
+from protos.daemon.process_memory import keep_buffers
 from protos.daemon.supervision import ready_file, serving
 
 READY_FILE = "ready.json"

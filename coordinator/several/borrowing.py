@@ -21,7 +21,7 @@ from models.tensors.memory import megabytes
 from protos import imbrex_pb2 as pb
 from protos.errors import ImbrexError, PeerViolation, Unavailable
 from protos.rpc.channels import Caller, make_channel
-from protos.rpc.client import CHUNK_BYTES
+from protos.rpc.worker_client import CHUNK_BYTES
 from protos.status import error_from
 from protos.trust.identity import coordinator_name
 from protos.wire import versions

@@ -14,9 +14,9 @@ from protos.daemon.ports import listen
 from protos.errors import ImbrexError, NotFound, Unavailable
 from protos.imbrex_pb2_grpc import LibraryServicer, add_LibraryServicer_to_server
 from protos.rpc.channels import SERVER_OPTIONS
-from protos.rpc.client import CHUNK_BYTES
 from protos.rpc.gates import CertificateGate
 from protos.rpc.serving import Context
+from protos.rpc.worker_client import CHUNK_BYTES
 from protos.status import fail
 from protos.trust.credentials import Credentials
 from protos.wire import versions

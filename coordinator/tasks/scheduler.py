@@ -403,7 +403,7 @@ def place(
     no room for the program while another one tries. `requests` are all in flight. A suspect gets
     one device that computes for nobody else, and others avoid it if they can.
     """
-    devices = _apart(run, devices, requests)
+    devices = _separated(run, devices, requests)
     planned = task.spec.device
     if not task.attempts and not task.failures and planned in devices:
         return planned
@@ -436,7 +436,7 @@ def place(
     return min(free, key=rank, default=None)
 
 
-def _apart(
+def _separated(
     run: RequestRun, devices: Collection[DeviceId], requests: Collection[RequestRun]
 ) -> Collection[DeviceId]:
     others = [each for each in requests if each is not run and (run.is_suspect or each.is_suspect)]

@@ -27,7 +27,7 @@ from coordinator.trust.roster import VALID_FOR, Member, Roster, admit, admit_sig
 from protos.daemon.files import write_atomically
 from protos.errors import BadConfiguration, BadRequest, ImbrexError, Infeasible, Unavailable
 from protos.rpc.channels import HOST, Caller
-from protos.rpc.client import WorkerClient
+from protos.rpc.worker_client import WorkerClient
 from protos.trust.credentials import Credentials
 from protos.trust.identity import RENEWED_BEFORE_END, certificate_end, coordinator_name, now_utc
 from protos.trust.invitation import Invitation

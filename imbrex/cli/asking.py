@@ -90,7 +90,7 @@ def infer(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     from coordinator.library.naming import public_name
     from imbrex.calls import media_type, plain, read_file
     from imbrex.client import Client
-    from imbrex.pictures import save_annotated
+    from imbrex.picture_files import save_annotated
 
     body, model, choice = (
         read_file(image),

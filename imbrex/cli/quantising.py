@@ -18,7 +18,7 @@ from rich.progress import Progress, TaskID
 from coordinator.library.sharing import open_store
 from imbrex import terminal
 from imbrex.client import Client
-from imbrex.pictures import SUFFIXES
+from imbrex.picture_files import SUFFIXES
 from models.catalogue import catalogue
 from models.catalogue.catalogue import LoadedModel
 from models.catalogue.installed import MODEL_FILE, require_name

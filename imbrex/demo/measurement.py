@@ -7,7 +7,7 @@ from typing import Any
 
 from coordinator.answers import IN_FORCE, Choice
 from imbrex.calls import plain
-from imbrex.demo.cluster import ClusterForm, DemoCluster
+from imbrex.demo.demo_cluster import ClusterForm, DemoCluster
 from imbrex.demo.progress import Progress
 from imbrex.demo.question import Question
 from models.check.agreement import Judgement

@@ -17,18 +17,18 @@ from coordinator.serving.common import names
 from coordinator.settings import HTTP_PORT
 from imbrex import terminal
 from imbrex.calls import plain, read_file
-from imbrex.demo.cluster import WORKER, ClusterForm, DemoCluster
+from imbrex.demo.demo_cluster import WORKER, ClusterForm, DemoCluster
 from imbrex.demo.duration import Length
 from imbrex.demo.emulation.whole_maps import write_maps
 from imbrex.demo.likeness import Likeness, own_core, suited, told, turns_in
 from imbrex.demo.measurement import curve, measure, wait_until_profiled
+from imbrex.demo.outcome import DemoResult, show
 from imbrex.demo.progress import Progress, shown_progress
 from imbrex.demo.question import Question, prepare
-from imbrex.demo.report import DemoResult, show
 from imbrex.described import find_planners_here, network_of
 from imbrex.kinds.clusters import cluster_of
 from imbrex.kinds.presets import KINDS, load_kind
-from imbrex.pictures import save_annotated
+from imbrex.picture_files import save_annotated
 from protos.daemon.files import own_folder
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from imbrex.pictures import SUFFIXES
+from imbrex.picture_files import SUFFIXES
 from imbrex.watch.video_frames import Frame
 from protos.errors import BadRequest, NotFound
 

@@ -28,7 +28,7 @@ from imbrex.calls import plain
 from imbrex.client import Client, NoCoordinator
 from imbrex.watch.folder import Folder
 from imbrex.watch.video_frames import Frame, FrameSource, Waiting
-from protos.daemon.memory import cap_memory
+from protos.daemon.process_memory import cap_memory
 from protos.daemon.urls import HIDDEN, shown
 from protos.errors import BadConfiguration, BadRequest, TooLittleMemory, Unavailable
 

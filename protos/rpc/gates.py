@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from protos.daemon.memory import Rest
+from protos.daemon.process_memory import Rest
 from protos.rpc.serving import EXCHANGE, SERVICE, Context
 from protos.trust.identity import COORDINATOR_NAME, coordinator_of, device_of
 

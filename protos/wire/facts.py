@@ -1,5 +1,5 @@
 """What a worker reports about itself. A fact is declared here and on the wire (`DeviceFacts`, under
-the same name), and determined in `worker/machine/identity.py`; nothing else needs to know it.
+the same name), and determined in `worker/machine/device_identity.py`; nothing else has to know.
 """
 
 from __future__ import annotations

@@ -58,6 +58,14 @@ def test_names_with_two_meanings_are_found(house: Path) -> None:
     assert names.defined_twice() == {"Own": ["models/a.py", "protos/c.py"]}
 
 
+def test_files_of_one_name_in_two_places_are_found(house: Path) -> None:
+    assert names.stems_twice() == {}
+    for path in ("models/b.py", "protos/errors.py", "worker/errors.py", "imbrex/cli/a.py"):
+        (house / path).parent.mkdir(exist_ok=True)
+        (house / path).write_text("")
+    assert names.stems_twice() == {"b": ["models/b.py", "worker/b.py"]}
+
+
 def test_callables_are_found_behind_aliases_and_without_clocks_and_tables(house: Path) -> None:
     (house / "models/a.py").write_text(
         "Heard = Callable[[str], None]\n"

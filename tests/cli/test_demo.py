@@ -22,7 +22,7 @@ import pytest
 
 from coordinator.serving.common import names
 from coordinator.serving.common.tensors import load_tensors, write_tensors
-from imbrex.demo.cluster import ClusterForm, DemoCluster
+from imbrex.demo.demo_cluster import ClusterForm, DemoCluster
 from models.digits.examples import examples
 from models.onnx_file.builder import NetworkBuilder, square
 from models.run.reference import WholeModel, compare

@@ -17,7 +17,7 @@ from PIL import Image
 
 from imbrex.cli.adding import Said, add
 from imbrex.cli.models import default
-from imbrex.pictures import prediction
+from imbrex.picture_files import prediction
 from models.catalogue.installed import Store
 from models.graph.sizes import Size
 from models.onnx_file.builder import NetworkBuilder, NetworkTensor, square

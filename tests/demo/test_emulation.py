@@ -19,7 +19,7 @@ from imbrex.demo.emulation.whole_maps import works_of
 from models.tensors.boxes import Box
 from protos.errors import BadConfiguration
 from protos.rpc.channels import Caller
-from protos.rpc.client import WorkerClient
+from protos.rpc.worker_client import WorkerClient
 from tests.worker.clock import FakeClock
 from tests.worker.support import (
     conv_program,

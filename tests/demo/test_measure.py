@@ -2,7 +2,7 @@
 
 import pytest
 
-from imbrex.demo.cluster import ClusterForm
+from imbrex.demo.demo_cluster import ClusterForm
 from imbrex.demo.measurement import is_for_all
 
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from imbrex.demo.emulation.rate import Core
 from imbrex.demo.likeness import told
 from imbrex.demo.measurement import PlanRun
+from imbrex.demo.outcome import DemoResult, show
 from imbrex.demo.question import Question
-from imbrex.demo.report import DemoResult, show
 from imbrex.demo.run import kept
 from imbrex.kinds.presets import KINDS, load_kind
 from models.check.agreement import Judgement, Reference

@@ -17,8 +17,8 @@ from imbrex.demo.emulation.settings import command
 from protos import imbrex_pb2 as pb
 from protos.errors import BadConfiguration, LostWorker, PeerViolation
 from protos.rpc.channels import Caller
-from protos.rpc.client import WorkerClient
 from protos.rpc.direct import offer
+from protos.rpc.worker_client import WorkerClient
 from protos.wire.versions import PROTOCOL, Spoken
 from tests.devices.support import advertised, unique_cluster, watched_pool, worker_process
 from tests.waiting import until
@@ -192,7 +192,9 @@ async def test_pings_at_the_same_time_do_not_disturb_each_other(tmp_path):
 
 
 async def test_worker_of_another_protocol_is_refused_with_both_versions(tmp_path, monkeypatch):
-    monkeypatch.setattr("worker.exchange.service.versions", SimpleNamespace(SPOKEN=Spoken(99)))
+    monkeypatch.setattr(
+        "worker.exchange.exchange_service.versions", SimpleNamespace(SPOKEN=Spoken(99))
+    )
     async with in_process(tmp_path) as running, watched_pool(running.address) as watched:
         await until(lambda: watched.peer(running.address).state is PeerState.REFUSED)
         peer = watched.peer(running.address)
@@ -218,7 +220,7 @@ async def test_a_copied_identity_is_named_and_the_first_kept(tmp_path, monkeypat
         await watched.joined(first)
         (tmp_path / "b").mkdir()
         (tmp_path / "b" / "id").write_text(f"{first.id}\n")
-        monkeypatch.setattr("worker.machine.identity._boot_id", lambda: "another machine")
+        monkeypatch.setattr("worker.machine.device_identity._boot_id", lambda: "another machine")
         async with in_process(tmp_path / "b") as second:
             assert second.id == first.id
             watched.pool.sighted(second.address, "static")
@@ -243,7 +245,7 @@ async def test_a_malformed_frame_ends_the_connection_and_is_counted(tmp_path, mo
     async def garbage(_service, _outbox, _context, stream):
         await (await stream).write([b"\xff\xff\xff\xffnot a frame"])
 
-    monkeypatch.setattr("worker.exchange.service.GrpcService._write", garbage)
+    monkeypatch.setattr("worker.exchange.exchange_service.GrpcService._write", garbage)
     async with in_process(tmp_path) as running, watched_pool(running.address) as watched:
         await until(lambda: watched.pool.losses["peer_violation"])
         assert "truncated frame" in watched.peer(running.address).reason
@@ -257,7 +259,9 @@ async def test_frames_go_past_grpc_or_over_it_where_the_port_cannot_be_reached(
         assert watched.connection(running)._stream.is_direct
     with socket.create_server(("127.0.0.1", 0)) as server:
         nowhere = server.getsockname()[1]
-    monkeypatch.setattr("worker.exchange.service.offer", lambda _port, token: offer(nowhere, token))
+    monkeypatch.setattr(
+        "worker.exchange.exchange_service.offer", lambda _port, token: offer(nowhere, token)
+    )
     async with in_process(tmp_path / "a") as running, watched_pool(running.address) as watched:
         await watched.joined(running)
         assert not watched.connection(running)._stream.is_direct

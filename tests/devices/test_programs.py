@@ -11,7 +11,7 @@ from models.cut.program import BlobSource, Program
 from protos import imbrex_pb2 as pb
 from protos.errors import BadRequest, ImbrexError, Infeasible, LostWorker
 from protos.rpc.channels import HOST, Caller
-from protos.rpc.client import CHUNK_BYTES, WorkerClient
+from protos.rpc.worker_client import CHUNK_BYTES, WorkerClient
 from tests.devices.support import connected, watched_pool, worker_process
 from tests.waiting import until
 from tests.worker.support import conv_program, in_process, message_of

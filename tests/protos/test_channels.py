@@ -4,8 +4,8 @@ from protos import imbrex_pb2 as pb
 from protos.errors import BadConfiguration, Infeasible, LostWorker, PeerViolation, WorkerStopped
 from protos.rpc import channels
 from protos.rpc.channels import Caller, make_gate, make_server, require_proof
-from protos.rpc.client import WorkerClient
 from protos.rpc.serving import register
+from protos.rpc.worker_client import WorkerClient
 from protos.status import abort
 from protos.wire.versions import PROTOCOL
 

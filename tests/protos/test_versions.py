@@ -14,7 +14,7 @@ from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
 from protos.errors import PeerViolation
 from protos.rpc.channels import Caller
-from protos.rpc.client import WorkerClient
+from protos.rpc.worker_client import WorkerClient
 from protos.wire import versions
 from protos.wire.frames import decode, encode
 from protos.wire.versions import PROTOCOL, Spoken

@@ -17,7 +17,7 @@ import zmq.asyncio
 from onnx import TensorProto
 
 from benchmarks.store import free_port
-from coordinator.serving.frigate import messages
+from coordinator.serving.frigate import detector_messages
 from coordinator.serving.frigate.model_folder import MOST_MODELS, ModelFolder
 from coordinator.serving.frigate.outputs import rows_of, selections_of
 from coordinator.serving.frigate.server import MOST_PARTS, DetectorConnections, _feeds, _received
@@ -180,7 +180,7 @@ def test_detectors_are_answered_though_a_worker_is_killed(
 def test_malformed_message_gets_zeros_and_the_service_goes_on(
     detector: Detector, frames: tuple[bytes, ...]
 ) -> None:
-    assert detector.raw(*frames) == messages.NOTHING
+    assert detector.raw(*frames) == detector_messages.NOTHING
     assert detector.initialise()
 
 
@@ -238,7 +238,7 @@ async def test_request_that_its_detector_gave_up_is_cancelled() -> None:
 
 
 def test_message_of_many_parts_gets_zeros_and_the_service_goes_on(detector: Detector) -> None:
-    assert detector.raw(*[b"{}"] * 100_000) == messages.NOTHING
+    assert detector.raw(*[b"{}"] * 100_000) == detector_messages.NOTHING
     assert detector.initialise()
 
 

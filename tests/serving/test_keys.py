@@ -20,8 +20,8 @@ from coordinator.serving.app import create_app
 from coordinator.serving.common.access import Access, asks, orders, rule_of
 from coordinator.serving.common.keys import MAX_KEYS, Keys, Role
 from coordinator.serving.oip import rpc
+from coordinator.serving.oip.inference_service import InferenceService
 from coordinator.serving.oip.rpc import RpcServer
-from coordinator.serving.oip.service import InferenceService
 from coordinator.settings import CoordinatorSettings
 from coordinator.trust import cluster_state as ledger
 from coordinator.trust.cluster_state import ClusterState

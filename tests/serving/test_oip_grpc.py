@@ -17,8 +17,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from coordinator.serving.common.access import Access
 from coordinator.serving.common.keys import Keys, Role
 from coordinator.serving.oip import reading
+from coordinator.serving.oip.inference_service import InferenceService as Serving
 from coordinator.serving.oip.rpc import RpcServer
-from coordinator.serving.oip.service import InferenceService as Serving
 from coordinator.settings import CoordinatorSettings
 from coordinator.trust.cluster_state import ClusterState
 from models.run.reference import WholeModel, compare

@@ -21,8 +21,8 @@ from coordinator.serving.common.keys import (
     TooManyRequests,
     neighbourhood,
 )
+from coordinator.serving.oip.inference_service import InferenceService
 from coordinator.serving.oip.rpc import RpcServer
-from coordinator.serving.oip.service import InferenceService
 from coordinator.settings import CoordinatorSettings
 from coordinator.trust.cluster_state import ClusterState
 from protos import inference_pb2 as pb

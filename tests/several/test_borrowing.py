@@ -18,8 +18,8 @@ from protos import imbrex_pb2 as pb
 from protos.errors import BadConfiguration, ImbrexError, NotFound, PeerViolation, Unavailable
 from protos.imbrex_pb2_grpc import LibraryServicer, add_LibraryServicer_to_server
 from protos.rpc.channels import Caller
-from protos.rpc.client import CHUNK_BYTES
 from protos.rpc.gates import CertificateGate
+from protos.rpc.worker_client import CHUNK_BYTES
 from protos.trust.credentials import Credentials
 from protos.trust.identity import coordinator_of, keep_identity, now_utc
 from tests.trust.support import KITCHEN, caller, make_trust

@@ -11,7 +11,7 @@ from coordinator.trust.roster import Member
 from coordinator.trust.trust import Certified, Trust
 from models.tensors.boxes import Box
 from protos.rpc.channels import Caller
-from protos.rpc.client import WorkerClient
+from protos.rpc.worker_client import WorkerClient
 from protos.trust.credentials import Credentials
 from protos.trust.identity import (
     certified,

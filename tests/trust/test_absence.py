@@ -4,7 +4,7 @@ import pytest
 
 from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration
-from protos.rpc.client import WorkerClient
+from protos.rpc.worker_client import WorkerClient
 from tests.devices.support import watched_pool
 from tests.trust.support import HALL, KITCHEN, caller, make_trust, member
 from tests.waiting import until

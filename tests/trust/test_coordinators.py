@@ -17,8 +17,8 @@ from coordinator.trust.open_state import open_state
 from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration, BadRequest, Infeasible, LostWorker, Unavailable
 from protos.rpc.channels import Caller
-from protos.rpc.client import WorkerClient
 from protos.rpc.enrolment import enrol
+from protos.rpc.worker_client import WorkerClient
 from protos.trust.credentials import Credentials
 from protos.trust.identity import (
     COORDINATOR_NAME,

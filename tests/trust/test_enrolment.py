@@ -16,8 +16,8 @@ from coordinator.trust.enrolment_server import Enrolment
 from coordinator.trust.trust import Trust
 from protos.errors import BadConfiguration, BadRequest, PeerViolation, Unavailable
 from protos.rpc.channels import Caller
-from protos.rpc.client import WorkerClient
 from protos.rpc.enrolment import enrol
+from protos.rpc.worker_client import WorkerClient
 from protos.trust.identity import device_name, fingerprint, now_utc
 from protos.trust.invitation import Invitation
 from protos.wire.versions import Spoken

@@ -12,8 +12,8 @@ from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
 from protos.errors import BadConfiguration, ImbrexError, LostWorker
 from protos.rpc.channels import Caller, make_channel, pinned_channel
-from protos.rpc.client import WorkerClient
 from protos.rpc.serving import SERVICE
+from protos.rpc.worker_client import WorkerClient
 from protos.trust.credentials import on_change
 from protos.trust.identity import device_name, read_identity
 from tests.devices.support import watched_pool

@@ -7,7 +7,7 @@ import pytest
 
 from protos.errors import LostWorker
 from protos.rpc.channels import Caller
-from protos.rpc.client import WorkerClient
+from protos.rpc.worker_client import WorkerClient
 from tests.trust.support import KITCHEN, member
 from tests.worker.support import in_process
 from tests.worker.tile import computes

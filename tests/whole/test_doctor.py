@@ -59,7 +59,7 @@ async def test_versions_and_identities(tmp_path, monkeypatch) -> None:
     async with worker_process(tmp_path / "a") as first:
         (tmp_path / "b").mkdir()
         (tmp_path / "b" / "id").write_text(f"{first.id}\n")
-        monkeypatch.setattr("worker.machine.identity._boot_id", lambda: "another machine")
+        monkeypatch.setattr("worker.machine.device_identity._boot_id", lambda: "another machine")
         monkeypatch.setattr("worker.daemon.installed_version", lambda _: "0.0.1")
         async with in_process(tmp_path / "b") as copy, in_process(tmp_path / "c") as old:
             addresses = [first.address, copy.address, old.address]
@@ -73,7 +73,7 @@ async def test_versions_and_identities(tmp_path, monkeypatch) -> None:
 @pytest.mark.slow
 async def test_worker_of_another_protocol_is_a_version_skew(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(
-        "worker.exchange.service.versions", SimpleNamespace(SPOKEN=Spoken(PROTOCOL + 3))
+        "worker.exchange.exchange_service.versions", SimpleNamespace(SPOKEN=Spoken(PROTOCOL + 3))
     )
     async with worker_process(tmp_path / "a") as good, in_process(tmp_path / "b") as other:
         addresses = [good.address, other.address]

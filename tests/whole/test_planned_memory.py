@@ -23,7 +23,7 @@ from models.onnx_file.importer import load_graph
 from models.tensors.memory import megabytes
 from protos.errors import Infeasible
 from protos.rpc.channels import Caller
-from protos.rpc.client import WorkerClient
+from protos.rpc.worker_client import WorkerClient
 from tests.planning.support import device
 from tests.worker.support import install, process
 

@@ -1,7 +1,7 @@
 import pytest
 
 from protos.rpc.channels import Caller
-from protos.rpc.client import WorkerClient
+from protos.rpc.worker_client import WorkerClient
 from tests.worker.support import in_process
 from worker.tasks.state import Tasks
 

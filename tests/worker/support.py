@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 from models.cut.program import BlobSource, Program, WeightRef
 from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
-from protos.rpc.client import CHUNK_BYTES
+from protos.rpc.worker_client import CHUNK_BYTES
 from protos.wire.convert import box_message, data_type_of
 from tests.forked import Forked
 from worker.daemon import READY_FILE, run

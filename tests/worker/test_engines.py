@@ -13,7 +13,7 @@ from models.cut.program import BlobSource, Program
 from models.tensors.boxes import Box
 from protos.errors import BadConfiguration
 from protos.rpc.channels import Caller
-from protos.rpc.client import WorkerClient
+from protos.rpc.worker_client import WorkerClient
 from tests.worker.plugged import plug
 from tests.worker.support import (
     conv_program,

@@ -14,7 +14,7 @@ from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
 from protos.errors import BadConfiguration, PeerViolation
 from protos.rpc.channels import Caller
-from protos.rpc.client import WorkerClient
+from protos.rpc.worker_client import WorkerClient
 from protos.wire.facts import Facts
 from protos.wire.limits import Limits
 from tests.planning.support import small_model

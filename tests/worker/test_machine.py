@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from protos.rpc.channels import Caller
-from protos.rpc.client import WorkerClient
+from protos.rpc.worker_client import WorkerClient
 from tests.worker.support import in_process
 from worker.machine.machine import Cards, LocalMachine, power_flags, throttled
 

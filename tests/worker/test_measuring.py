@@ -6,7 +6,7 @@ from models.cut.program import Program, WeightRef
 from protos import imbrex_pb2 as pb
 from protos.errors import BadRequest
 from protos.rpc.channels import Caller
-from protos.rpc.client import WorkerClient
+from protos.rpc.worker_client import WorkerClient
 from tests.worker.plugged import plant
 from tests.worker.support import (
     conv_program,

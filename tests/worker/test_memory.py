@@ -8,9 +8,9 @@ from onnx import TensorProto, helper
 
 from models.cut.program import Program
 from models.tensors.boxes import Box
-from protos.daemon import memory
+from protos.daemon import process_memory
 from protos.rpc.channels import Caller
-from protos.rpc.client import WorkerClient
+from protos.rpc.worker_client import WorkerClient
 from tests.worker.support import (
     CHANNELS,
     conv_program,
@@ -96,13 +96,13 @@ async def test_memory_that_ends_while_a_task_is_set_up_is_told_as_such(tmp_path,
 
 
 def test_free_memory_is_what_the_cap_leaves(monkeypatch):
-    before = memory.free_bytes()
+    before = process_memory.free_bytes()
     assert before > 100 << 20
-    limit = memory.allocated_bytes() + (50 << 20)
+    limit = process_memory.allocated_bytes() + (50 << 20)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
-    assert 0 < memory.free_bytes() <= 50 << 20
+    assert 0 < process_memory.free_bytes() <= 50 << 20
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1, 1))
-    assert memory.free_bytes() == 0
+    assert process_memory.free_bytes() == 0
 
 
 async def test_maps_begin_at_offsets_that_16_kib_pages_allow(tmp_path, monkeypatch):

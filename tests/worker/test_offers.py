@@ -14,9 +14,9 @@ from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
 from protos.errors import LostWorker, WorkerStopped
 from protos.rpc.channels import HOST, Caller, make_channel
-from protos.rpc.client import ExchangeStream, WorkerClient
 from protos.rpc.direct import OFFER_KEY, PREFACE, TOKEN_BYTES, accept_offer, offer
 from protos.rpc.serving import EXCHANGE
+from protos.rpc.worker_client import ExchangeStream, WorkerClient
 from tests.worker.support import (
     conv_program,
     in_process,

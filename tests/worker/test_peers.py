@@ -9,7 +9,7 @@ from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
 from protos.errors import ImbrexError, LostWorker
 from protos.rpc.channels import Caller
-from protos.rpc.client import WorkerClient
+from protos.rpc.worker_client import WorkerClient
 from tests.waiting import until
 from tests.worker.support import (
     conv_program,
@@ -23,7 +23,7 @@ from tests.worker.support import (
     whole,
 )
 from tests.worker.test_service import same
-from worker.exchange.service import GrpcService
+from worker.exchange.exchange_service import GrpcService
 from worker.peers.listener import DataListener
 from worker.peers.neighbours import Neighbours
 from worker.tasks import state

@@ -13,7 +13,7 @@ import pytest
 
 from protos.errors import Unavailable, WorkerStopped
 from protos.rpc.channels import Caller
-from protos.rpc.client import CHUNK_BYTES, WorkerClient
+from protos.rpc.worker_client import CHUNK_BYTES, WorkerClient
 from tests.worker.support import (
     ROOT,
     conv_program,

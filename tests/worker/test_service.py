@@ -10,8 +10,8 @@ from models.tensors.boxes import Box
 from protos import imbrex_pb2 as pb
 from protos.errors import BadRequest, ImbrexError, LostWorker, PeerViolation, WorkerStopped
 from protos.rpc.channels import Caller, make_channel
-from protos.rpc.client import WorkerClient
 from protos.rpc.serving import EXCHANGE, SERVICE
+from protos.rpc.worker_client import WorkerClient
 from protos.wire.convert import box_message
 from tests.worker.support import (
     conv_model,

@@ -22,7 +22,7 @@ from onnx import TensorProto, helper
 from models.cut.program import Program
 from models.cut.tiles import even_spans
 from protos.daemon.files import write_atomically
-from protos.daemon.memory import give_back_memory
+from protos.daemon.process_memory import give_back_memory
 from worker.engines.base import Engine, Runnable
 from worker.engines.processor import settle_thread
 from worker.settings import WorkerSettings

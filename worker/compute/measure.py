@@ -10,7 +10,7 @@ import numpy as np
 
 from models.cut.program import Program, WeightRef
 from models.tensors.memory import PEAK_OVER_WEIGHTS, megabytes
-from protos.daemon.memory import free_bytes, give_back_memory, resident_bytes
+from protos.daemon.process_memory import free_bytes, give_back_memory, resident_bytes
 from protos.errors import BadRequest, ImbrexError
 from protos.failures import OutOfMemory
 from protos.wire.convert import MAX_DIMS, dtype_of

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from models.cut.program import Program
 from models.tensors.memory import megabytes
-from protos.daemon.memory import give_back_memory
+from protos.daemon.process_memory import give_back_memory
 from protos.failures import NoProgram, OutOfMemory
 from worker.engines.base import Engine, Runnable
 from worker.programs.store import BlobStore

@@ -26,7 +26,7 @@ from models.tensors.arrays import Arrays
 from models.tensors.memory import PEAK_OVER_WEIGHTS, megabytes
 from protos.daemon.extras import line_to_install
 from protos.daemon.files import write_atomically
-from protos.daemon.memory import free_bytes, give_back_memory
+from protos.daemon.process_memory import free_bytes, give_back_memory
 from protos.errors import BadConfiguration, BadRequest
 from protos.failures import OutOfMemory, RunError
 from protos.wire.convert import dtype_of

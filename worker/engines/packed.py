@@ -12,7 +12,7 @@ from pathlib import Path
 
 from onnx import ModelProto, TensorProto, helper
 
-from protos.daemon.memory import free_bytes
+from protos.daemon.process_memory import free_bytes
 from worker.engines.ort_session import make_session, options
 from worker.programs.graphs import EMBED_BELOW_BYTES, external_weights, length_of
 from worker.programs.store import BlobStore, hash_file

@@ -20,8 +20,8 @@ import numpy as np
 
 from models.cut.program import Program
 from models.tensors.arrays import Arrays
-from protos.daemon.memory import cap_memory, resident_bytes
 from protos.daemon.parent import PARENT_VARIABLE, follow_parent
+from protos.daemon.process_memory import cap_memory, resident_bytes
 from protos.errors import BadConfiguration
 from protos.failures import BadInput
 from protos.wire.convert import dtype_of

@@ -31,7 +31,7 @@ import structlog
 from models.cut.program import Program, weight_bytes, whole_network
 from models.tensors.arrays import Arrays
 from models.tensors.memory import PROCESS_BYTES, engine_cap_bytes, megabytes
-from protos.daemon.memory import resident_bytes
+from protos.daemon.process_memory import resident_bytes
 from protos.errors import ImbrexError
 from protos.failures import BadInput, RunError
 from protos.wire.facts import EngineShare, KeptPrograms

@@ -21,7 +21,7 @@ import numpy as np
 import structlog
 
 from protos import imbrex_pb2 as pb
-from protos.daemon.memory import Rest
+from protos.daemon.process_memory import Rest
 from protos.errors import ImbrexError, PeerViolation
 from protos.failures import OutOfMemory, RunError, SendFailed
 from protos.rpc.channels import Caller

@@ -14,7 +14,7 @@ import structlog
 from protos.errors import ImbrexError, LostWorker, PeerViolation
 from protos.failures import SendFailed
 from protos.rpc.channels import Caller
-from protos.rpc.client import ExchangeStream, WorkerClient
+from protos.rpc.worker_client import ExchangeStream, WorkerClient
 from protos.wire.endpoint import Endpoint
 from worker.peers.data_stream import (
     MAX_WAITING,

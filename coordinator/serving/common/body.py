@@ -25,7 +25,7 @@ from coordinator.serving.common.content import PLAIN, Unpacker
 from coordinator.serving.common.errors import BodyTooLarge, SlowBody
 from coordinator.serving.common.keys import NoKey, neighbourhood
 from coordinator.serving.common.names import ID_HEADER
-from protos.daemon.memory import Rest
+from protos.daemon.process_memory import Rest
 from protos.errors import ImbrexError, Unavailable
 
 # Longest pause within a body: Wi-Fi in a far room pauses for seconds, but not for ten.

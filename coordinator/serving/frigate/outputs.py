@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from coordinator.serving.frigate.messages import COLUMNS, ROWS, ModelType
+from coordinator.serving.frigate.detector_messages import COLUMNS, ROWS, ModelType
 from models.tensors.boxes import Span
 from models.tensors.selection import NO_SELECTION, Selection, Selections
 from models.vision.box_lists import YoloX

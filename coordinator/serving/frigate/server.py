@@ -17,8 +17,8 @@ from zmq.utils.monitor import parse_monitor_message
 from coordinator.answers import ServedModel
 from coordinator.doctor.frigate import InTime
 from coordinator.serving.common.interface import OptionalInterface
-from coordinator.serving.frigate import messages
-from coordinator.serving.frigate.messages import DetectionRequest, ModelSent, ModelWanted
+from coordinator.serving.frigate import detector_messages
+from coordinator.serving.frigate.detector_messages import DetectionRequest, ModelSent, ModelWanted
 from coordinator.serving.frigate.model_folder import ModelFolder
 from coordinator.serving.frigate.outputs import rows_of, selections_of
 from models.graph.graph import Graph
@@ -154,18 +154,18 @@ class FrigateServer(OptionalInterface):
 
     async def _answered(self, frames: list[bytes]) -> list[bytes]:
         try:
-            message = messages.read(frames)
+            message = detector_messages.read(frames)
             match message:
                 case ModelWanted(name):
                     path = await asyncio.to_thread(self._kept.find, name)
                     loaded = path is not None and await self._loaded(path)
-                    return messages.availability(available=path is not None, loaded=loaded)
+                    return detector_messages.availability(available=path is not None, loaded=loaded)
                 case ModelSent(name, data):
                     loaded = await self._loaded(await asyncio.to_thread(self._kept.add, name, data))
                     log.info("frigate sent a model", model=name, bytes=len(data), loaded=loaded)
-                    return messages.receipt(saved=True, loaded=loaded)
+                    return detector_messages.receipt(saved=True, loaded=loaded)
                 case DetectionRequest():
-                    return messages.detections(await self._detected(message))
+                    return detector_messages.detections(await self._detected(message))
         except ImbrexError as error:
             # At most once a second: cameras ask many times.
             now = time.monotonic()
@@ -174,7 +174,7 @@ class FrigateServer(OptionalInterface):
                 log.warning("frigate gets no answer", cause=error.cause, cure=error.cure)
         except Exception:
             log.exception("a message of frigate cannot be answered")
-        return messages.NOTHING
+        return detector_messages.NOTHING
 
     async def _loaded(self, path: Path) -> bool:
         """Whether the model is ready in time. Loading goes on if not; a model that cannot be used

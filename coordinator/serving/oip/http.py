@@ -26,8 +26,8 @@ from coordinator.serving.oip.answers import (
     RepositoryEntry,
     Server,
 )
+from coordinator.serving.oip.inference_service import InferenceService
 from coordinator.serving.oip.json_form import read_json, read_request, split, write_answer
-from coordinator.serving.oip.service import InferenceService
 from protos.errors import Unsupported
 
 PREFIX = "/v2"

@@ -7,8 +7,8 @@ from fastapi import FastAPI
 
 from coordinator.serving.common.interface import OptionalInterface
 from coordinator.serving.oip import http
+from coordinator.serving.oip.inference_service import InferenceService
 from coordinator.serving.oip.rpc import RpcServer
-from coordinator.serving.oip.service import InferenceService
 from coordinator.settings import GRPC_PORT, CoordinatorSettings
 
 if TYPE_CHECKING:

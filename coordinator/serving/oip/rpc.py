@@ -18,6 +18,7 @@ from starlette.datastructures import Headers
 
 from coordinator.serving.common.access import Access, asks, open_to_all, orders, shown_key
 from coordinator.serving.common.keys import neighbourhood
+from coordinator.serving.oip.inference_service import InferenceService
 from coordinator.serving.oip.reading import SERVICE, Reading, host_of
 from coordinator.serving.oip.request import (
     LONGEST_ID,
@@ -29,7 +30,6 @@ from coordinator.serving.oip.request import (
     require_inputs,
     require_outputs,
 )
-from coordinator.serving.oip.service import InferenceService
 from coordinator.serving.oip.tensors import (
     datatype_of,
     from_bytes,

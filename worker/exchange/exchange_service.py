@@ -17,7 +17,7 @@ import structlog
 from models.cut.program import Program
 from models.tensors.memory import megabytes
 from protos import imbrex_pb2 as pb
-from protos.daemon.memory import resident_bytes
+from protos.daemon.process_memory import resident_bytes
 from protos.errors import BadRequest, ImbrexError, LostWorker, PeerViolation
 from protos.rpc.channels import COORDINATOR_KEY, HOST, SENDER_KEY
 from protos.rpc.direct import Direct, offer
@@ -32,7 +32,7 @@ from worker.engines.base import Engine
 from worker.engines.processor import settle_thread
 from worker.exchange.exchange import ResultQueue, TaskExchange
 from worker.machine.advertise import Advertisement
-from worker.machine.identity import facts
+from worker.machine.device_identity import facts
 from worker.machine.machine import LocalMachine
 from worker.peers.offers import Offers
 from worker.programs.graphs import checked_model, program_of
