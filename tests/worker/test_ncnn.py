@@ -421,7 +421,7 @@ def test_an_input_that_is_an_output_too_is_copied(tmp_path):
 
 def test_what_is_read_is_contiguous(tmp_path):
     wide = values(1, 8, 8, 16)
-    assert_same(*computed(tmp_path, [node("Relu", "x")], {"x": wide[..., ::2].copy()}))
+    assert_same(*computed(tmp_path, [node("Relu", "x")], {"x": wide[..., ::2]}))
     columns = [node("Slice", "x s e a", "z"), node("Relu", "z")]
     ends = {"s": integers(3), "e": integers(11), "a": integers(3)}
     assert_same(*computed(tmp_path, columns, {"x": wide}, **ends))
