@@ -4,6 +4,8 @@ Every kind is a preset of the lab: its numbers, and where they come from, are in
 `imbrex/kinds/presets`. Nothing here is measured on a Pi.
 
     python -m benchmarks.hardware   writes the result, and the example clusters of docs/clusters
+
+The first time, it makes an environment with PyTorch for exports.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any
 
 from benchmarks.anchors.real import Measured, legend, measured
 from benchmarks.compare import duration
+from benchmarks.exports.files import exported
 from benchmarks.lab.pictures import for_pictures
 from benchmarks.report import ROOT, provenance
 from coordinator.planning.planners.auto import auto
@@ -41,6 +44,8 @@ DETECTOR = "yolov8n"
 COUNTS = (1, 2, 3, 4, 6, 8)
 # Whose gain is compared with what software at no cost would allow, on so many devices.
 COSTLY, COSTLY_KINDS, COSTLY_COUNTS = ("resnet50", "yolov8n"), ("pi4-gbe", "pi5-gbe"), (4, 8)
+# Further ones, which `benchmarks.exports` makes.
+EXPORTED = ("yolo11n", "yolov9t")
 # Files of docs/clusters: how many of which presets, the host's first.
 EXAMPLES = {
     "four-pi3": {"pi3b-ort": 4},
@@ -74,7 +79,7 @@ def software() -> list[dict[str, Any]]:
     took time beyond the wire's and the kernels'.
     """
     rows = []
-    for model, network in _networks(COSTLY):
+    for model, network in _networks((*COSTLY, *EXPORTED)):
         for kind in COSTLY_KINDS:
             preset = load_kind(kind)
             free = preset.model_copy(update=dict.fromkeys(Software.model_fields, 0.0))
@@ -103,7 +108,8 @@ def software_table(rows: Sequence[Mapping[str, Any]]) -> str:
 def _networks(models: Iterable[str]) -> Iterator[tuple[str, Network]]:
     """Networks for pictures as a camera's, with their names."""
     for model in models:
-        loaded = load(model)
+        (name,) = map(str, exported([model])) if model in EXPORTED else (model,)
+        loaded = load(name)
         yield model, network_of(replace(loaded, sidecar=for_pictures(loaded)))
 
 
