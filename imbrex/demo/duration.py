@@ -9,6 +9,8 @@ MOST_S = 120.0
 _START_S = 30.0
 # One device is measured, with each of its engines: the others are alike.
 PROFILE_S = 30.0
+# Weights are handed out and loaded for the first plan, and programs made for the second.
+_WEIGHTS_PER_S = 30e6
 # The device alone: runs, and the seconds after which no further one begins
 # (`coordinator.measuring.baseline`).
 _ALONE_RUNS, _ALONE_S = 8, 30.0
@@ -41,7 +43,7 @@ def usual_s(alone_s: float, count: int) -> float:
 class Length:
     """What decides how long a demo takes, beside its scale: the seconds that one of the devices
     takes alone, and all of them together; their number; and whether they are measured, and every
-    number of them is timed.
+    number of them is timed; and the bytes of its weights.
     """
 
     alone_s: float
@@ -49,6 +51,7 @@ class Length:
     workers: int
     profile: bool
     curve: bool
+    weight_bytes: int = 0
 
     def expected_s(self, scale: float, requests: Requests) -> float:
         """Seconds that all takes here, if a second of the devices takes 1 / `scale`."""
@@ -58,6 +61,7 @@ class Length:
         return (
             _START_S
             + self.profile * PROFILE_S
+            + self.weight_bytes / _WEIGHTS_PER_S
             + (1 + requests.learning) * together_s
             + (requests.first + requests.warm) * plans_s
             + min(_ALONE_RUNS * alone_s, _ALONE_S + 2 * alone_s)

@@ -123,7 +123,8 @@ def length_of(
     if demo.plan is None and demo.strategy in STRATEGIES.keys() - {"auto"}:
         plan = propose(strategy(demo.strategy), network(), cluster)
         together_s = max(together_s, plan.predicted_latency_s)
-    return Length(alone_s, together_s, demo.workers, demo.profile, demo.curve)
+    weight_bytes = sum(work.weight_bytes for work in works)
+    return Length(alone_s, together_s, demo.workers, demo.profile, demo.curve, weight_bytes)
 
 
 def _outcome(

@@ -85,12 +85,16 @@ def test_a_demo_takes_two_minutes_at_most_or_says_so(name, workers, curve, gflop
 @pytest.mark.parametrize("curve", [False, True])
 @pytest.mark.parametrize("strategy", ["auto", "aofl"])
 @pytest.mark.parametrize("model", ["vgg16", "unet", "yolov2"])
-def test_the_largest_networks_take_two_minutes_at_most(model, strategy, curve):
+def test_the_largest_networks_take_two_minutes_at_most_or_say_so(model, strategy, curve):
     demo = Demo(None, model, 4, strategy, "", True, False, None, curve=curve)
     for kind in KINDS.values():
         preset = load_kind(kind.preset)
         wanted = expected(demo, preset)
-        assert wanted.expected_s(*suited(preset, 100.0, wanted)) <= MOST_S
+        chosen = suited(preset, 100.0, wanted)
+        is_short = wanted.expected_s(*chosen) <= MOST_S
+        assert is_short is ("fewer --workers" not in wanted.told(*chosen))
+        # With a curve, VGG-16's 553 MB of weights are too many.
+        assert is_short or (curve and model == "vgg16")
 
 
 def test_a_strategy_that_is_slower_than_one_device_takes_longer():
