@@ -4,6 +4,8 @@ Every kind is a preset of the lab: its numbers, and where they come from, are in
 `imbrex/kinds/presets`. Nothing here is measured on a Pi.
 
     python -m benchmarks.hardware   writes the result, and the example clusters of docs/clusters
+
+The first time, it makes an environment with PyTorch for exports.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.anchors.real import Measured, legend, measured
 from benchmarks.compare import duration
+from benchmarks.exports.files import exported
 from benchmarks.lab.pictures import for_pictures
 from benchmarks.report import ROOT, provenance
 from coordinator.planning.planners.auto import auto
@@ -40,6 +44,8 @@ DETECTOR = "yolov8n"
 COUNTS = (1, 2, 3, 4, 6, 8)
 # Whose gain is compared with what software at no cost would allow, on so many devices.
 COSTLY, COSTLY_KINDS, COSTLY_COUNTS = ("resnet50", "yolov8n"), ("pi4-gbe", "pi5-gbe"), (4, 8)
+# Further ones, which `benchmarks.exports` makes.
+EXPORTED = ("yolo11n", "yolov9t")
 # Files of docs/clusters: how many of which presets, the host's first.
 EXAMPLES = {
     "four-pi3": {"pi3b-ort": 4},
@@ -49,7 +55,6 @@ EXAMPLES = {
     "pi5-three-pi4": {"pi5-gbe": 1, "pi4-gbe": 3},
     "two-pi5-two-pi3bplus": {"pi5-gbe": 2, "pi3bplus": 2},
 }
-ANCHORS = ROOT / "benchmarks" / "anchors.json"
 RESULT = ROOT / "benchmarks" / "results" / "hardware.json"
 IMAGES = ROOT / "docs" / "images"
 CLUSTERS = ROOT / "docs" / "clusters"
@@ -74,7 +79,7 @@ def software() -> list[dict[str, Any]]:
     took time beyond the wire's and the kernels'.
     """
     rows = []
-    for model, network in _networks(COSTLY):
+    for model, network in _networks((*COSTLY, *EXPORTED)):
         for kind in COSTLY_KINDS:
             preset = load_kind(kind)
             free = preset.model_copy(update=dict.fromkeys(Software.model_fields, 0.0))
@@ -103,7 +108,8 @@ def software_table(rows: Sequence[Mapping[str, Any]]) -> str:
 def _networks(models: Iterable[str]) -> Iterator[tuple[str, Network]]:
     """Networks for pictures as a camera's, with their names."""
     for model in models:
-        loaded = load(model)
+        (name,) = map(str, exported([model])) if model in EXPORTED else (model,)
+        loaded = load(name)
         yield model, network_of(replace(loaded, sidecar=for_pictures(loaded)))
 
 
@@ -154,41 +160,28 @@ def _rate(seconds: float) -> str:
 
 def summary(rows: dict[str, Any]) -> str:
     """Markdown: for each kind and network one alone by its fastest engine, and by onnxruntime, each
-    with what a real one was measured to take; four together, and the gain.
+    with what a real one was measured to take; four together, and the gain. Last, the sources.
     """
     lines = [f"| network | {' | '.join(KINDS.values())} |", "|---" * (1 + len(KINDS)) + "|"]
     for model in MODELS:
-        cells = (_cell(rows[kind][model], published(kind, model)) for kind in KINDS)
+        cells = (_cell(rows[kind][model], measured(kind, model)) for kind in KINDS)
         lines.append(f"| `{model}` | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    shown = [(kind, model) for kind in KINDS for model in MODELS]
+    return "\n".join((*lines, "", f"{legend(shown)}."))
 
 
-def _cell(found: Mapping[str, float], real: Mapping[str, float]) -> str:
+def _cell(found: Mapping[str, float], real: Mapping[str, Measured]) -> str:
     alone, four, plain = found["1"], found["4"], found[ONNXRUNTIME]
     is_faster = alone < plain
-    times = [_alone(alone, real.get("ncnn") if is_faster else plain_s(real))]
+    real_plain = real.get(ONNXRUNTIME, real.get("opencv"))
+    times = [_alone(alone, real.get("ncnn") if is_faster else real_plain)]
     if is_faster:
-        times.append(_alone(plain, plain_s(real)))
+        times.append(_alone(plain, real_plain))
     return f"{' / '.join(times)}, {duration(four)}: {alone / four:.1f}x"
 
 
-def _alone(seconds: float, real_s: float | None) -> str:
-    return duration(seconds) + (f" ({duration(real_s)})" if real_s else "")
-
-
-def published(kind: str, model: str) -> dict[str, float]:
-    """Seconds that one real device of a preset was measured to take in 32 bits, by engine."""
-    device, rows = kind.partition("-")[0], json.loads(ANCHORS.read_text())["rows"]
-    return {
-        row["engine"]: row["ms"] / 1e3
-        for row in rows
-        if (row["device"], row["network"], row["precision"]) == (device, model, "f32")
-    }
-
-
-def plain_s(real: Mapping[str, float]) -> float | None:
-    """Those of onnxruntime or, failing that, OpenCV; None if nobody has published them."""
-    return real.get(ONNXRUNTIME, real.get("opencv"))
+def _alone(seconds: float, real: Measured | None) -> str:
+    return duration(seconds) + (f" ({real}, {real.source})" if real else "")
 
 
 def charts(rows: dict[str, Any]) -> dict[Path, str]:

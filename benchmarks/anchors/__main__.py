@@ -4,11 +4,11 @@
     python -m benchmarks.anchors --write    writes the rates of the presets pi4-gbe and pi5-gbe
     python -m benchmarks.anchors --count    writes work.json beside this file
 
-Times of onnxruntime in 32 bits are predicted, and on a Pi 4 those of ncnn and OpenCV, as the
-simulator predicts one device alone: by the preset, whose rates are fitted to a Pi 5's times of
-onnxruntime and a Pi 4's of ncnn, and by rates that were fitted without that network. Other engines'
-times are listed. A source that does not state the precision counts as 16 bits. `--count` exports
-networks: the first time, it makes an environment with PyTorch.
+Times of onnxruntime in 32 bits are predicted, on a Pi 4 those of ncnn and OpenCV, and on a Pi 3B+
+that of ncnn, as the simulator predicts one device alone: by the preset, whose rates are fitted to a
+Pi 5's times of onnxruntime and a Pi 4's of ncnn, and by rates that were fitted without that
+network. Other engines' times are listed. A source that does not state the precision counts as 16
+bits. `--count` exports networks: the first time, it makes an environment with PyTorch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.anchors.work import count, kept
 from benchmarks.report import ROOT, command_line, emit
 from coordinator.costs.rates import RateCosts
 from imbrex.kinds.clusters import cluster_of
-from imbrex.kinds.presets import FOLDER, KINDS, load_kind
+from imbrex.kinds.presets import FOLDER, load_kind
 from protos.wire.facts import ONNXRUNTIME
 
 FILE = ROOT / "benchmarks" / "anchors.json"
@@ -34,7 +34,9 @@ PREDICTED = (
     ("pi4", "onnxruntime"),
     ("pi4", "ncnn"),
     ("pi4", "opencv"),
+    ("pi3bplus", "ncnn"),
 )
+PRESETS = {"pi5": "pi5-gbe", "pi4": "pi4-gbe", "pi3bplus": "pi3bplus"}
 NCNN = "ncnn"
 # The form of the presets.
 FORM = "one rate"
@@ -44,8 +46,8 @@ _SKIPPED = "imbrex neither builds nor exports this network"
 
 
 def rows() -> list[Row]:
-    """The published times: device, network, side of its input, engine, precision, threads (None:
-    not stated), milliseconds and source; pictures per second where the source gives these.
+    """The published times: device, network, side of its input, engine, precision, threads (None of
+    either: not stated), milliseconds and source; pictures per second where the source gives these.
     """
     published: list[Row] = json.loads(FILE.read_text())["rows"]
     return published
@@ -70,7 +72,7 @@ def times(device: str, engine: str) -> list[Time]:
 
 def shipped(device: str, engine: str = ONNXRUNTIME) -> RateCosts:
     """The costs of an engine in a device's preset; onnxruntime's for an engine that it lacks."""
-    costs = cluster_of(load_kind(KINDS[device].preset), 1).devices[0].costs
+    costs = cluster_of(load_kind(PRESETS[device]), 1).devices[0].costs
     assert isinstance(costs, RateCosts)
     return next((other for other in costs.others if other.engine == engine), costs)
 
@@ -150,7 +152,7 @@ def preset_texts() -> dict[Path, str]:
     }
     texts: dict[Path, str] = {}
     for (device, engine), source in sources.items():
-        path = FOLDER / f"{KINDS[device].preset}.toml"
+        path = FOLDER / f"{PRESETS[device]}.toml"
         text = texts.get(path) or path.read_text()
         main, heading, others = text.partition(_OTHERS)
         told = f"{source.format(counts[device, engine])} [benchmarks.anchors]"
@@ -178,10 +180,10 @@ def _key(line: str) -> str:
 
 def _text(result: Mapping[str, Any]) -> str:
     lines = [
-        "device  network          engine       published         preset   without it",
+        "device        network          engine       published         preset   without it",
     ]
     for row in result["predicted"]:
-        start = f"{row['device']:7} {row['network']:16} {row['engine']:12} {_published(row)}"
+        start = f"{row['device']:13} {row['network']:16} {row['engine']:12} {_published(row)}"
         if "skipped" in row:
             lines.append(f"{start}  skipped: {row['skipped']}")
             continue
@@ -202,7 +204,7 @@ def _text(result: Mapping[str, Any]) -> str:
         ]
     lines += ["", "Others, which are not predicted:"]
     lines += [
-        f"{row['device']:7} {row['network']:20} {row['engine']:12} {row['precision']:8} "
+        f"{row['device']:13} {row['network']:20} {row['engine']:12} {row['precision']:8} "
         f"{_published(row)}" + (" 1 thread" if row["threads"] == 1 else "")
         for row in result["others"]
     ]

@@ -5,11 +5,13 @@ predicting takes no export.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import onnx
 
+from benchmarks.anchors.mobilenetv1 import mobilenetv1
 from benchmarks.anchors.yolox import FORMS, yolox
 from benchmarks.exports.files import exported
 from benchmarks.report import ROOT
@@ -18,10 +20,15 @@ from models.catalogue.catalogue import load
 from models.catalogue.loading import network_of
 from models.cut.units import Network, divide
 from models.onnx_file.importer import load_graph
+from models.onnx_file.stored import StoredModel
 from models.operators.work import NodeWork
 
 FILE = ROOT / "benchmarks" / "anchors" / "work.json"
 CATALOGUE = ("mobilenetv2", "resnet50", "yolov8n")
+BUILT: Mapping[str, Callable[[], StoredModel]] = {
+    "mobilenetv1": mobilenetv1,
+    **{name: partial(yolox, name) for name in FORMS},
+}
 EXPORTED = (
     *("rtdetr-resnet50", "yolo11n", "yolo11s", "yolov8s", "yolov9c", "yolov9m", "yolov9s"),
     "yolov9t",
@@ -80,11 +87,11 @@ def nodes_of(work: Work) -> list[NodeWork]:
     ]
 
 
-def networks(names: tuple[str, ...] = (*CATALOGUE, *FORMS, *EXPORTED)) -> Iterator[Network]:
+def networks(names: tuple[str, ...] = (*CATALOGUE, *BUILT, *EXPORTED)) -> Iterator[Network]:
     """Networks by their names in `work.json`, each as it is needed."""
     for name in names:
-        if name in FORMS:
-            yield divide(load_graph(yolox(name).complete(), name))
+        if name in BUILT:
+            yield divide(load_graph(BUILT[name]().complete(), name))
         elif name in EXPORTED:
             (file,) = exported([name])
             yield divide(load_graph(onnx.load(file), name))

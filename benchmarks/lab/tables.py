@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from benchmarks.anchors.real import told
 from benchmarks.compare import duration
+from imbrex.kinds.presets import FOLDER, load_kind
 from protos.wire.facts import ONNXRUNTIME
 
+RATES = "GFLOP/s per device, all at once"
+# An older preset has less than this share of today's rate.
+_SLOWER = 0.9
 # More than this share of the cores in use by others, and times are of this machine, not of a Pi.
 _BUSY_SHARE = 0.1
 # What docs/performance.md shows: clusters of equal devices, and networks by a strategy each.
@@ -39,6 +45,16 @@ def heading(found: Mapping[str, Any]) -> str:
     return f"{found['devices']} x {found['preset']}{unlike}, {found['medium']}"
 
 
+def older(found: Mapping[str, Any]) -> str:
+    """What a device computed then, if its preset is faster by now."""
+    files = (folder / f"{found['preset']}.toml" for folder in (FOLDER, Path(__file__).parent))
+    preset = next((str(file) for file in files if file.exists()), None)
+    if preset is None:
+        return ""
+    then = found["emulated"][RATES]["wanted"] / found["scale"]
+    return f"{then:g} GFLOP/s" if then < _SLOWER * load_kind(preset).gflops else ""
+
+
 def most(found: Mapping[str, Any]) -> float:
     """How many times as fast as the fastest device all are together, at best."""
     clocks = found["clocks"]
@@ -52,8 +68,9 @@ def _fastest(measured: Mapping[str, Any], result: Mapping[str, Any]) -> float:
 
 def summary(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What `auto` gains on equal devices, in their own time, and where a request's time goes."""
-    yield "| devices | network | one alone | together | gain | ideal | slower kernels | waiting |"
-    yield "|---" * 8 + "|"
+    head = ("devices", "network", "one alone", "a real one", "together", "gain")
+    yield f"| {' | '.join((*head, 'ideal', 'slower kernels', 'waiting'))} |"
+    yield "|---" * 9 + "|"
     for run in documents:
         unlike = len(set(run["clocks"])) > 1
         if unlike or (run["preset"], run["medium"]) not in _CLUSTERS:
@@ -68,14 +85,19 @@ def summary(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             )
             shares = (parts["ideal"], parts["redundant"] + parts["slower_kernels"], waiting_s)
             cells = (
-                f"{run['devices']} x {run['preset']}",
+                f"{run['devices']} x {run['preset']}{_at(older(run))}",
                 f"`{model.removesuffix('.script')}`",
                 _alone(measured["baseline"], run["scale"]),
+                told(run["preset"], model),
                 duration(auto["latency_s"] * run["scale"]),
                 f"{auto['speedup']:.2f}",
                 *(f"{share / total_s:.0%}" for share in shares),
             )
             yield f"| {' | '.join(cells)} |"
+
+
+def _at(rate: str) -> str:
+    return f" at {rate}" if rate else ""
 
 
 def _alone(baseline: Mapping[str, Any], scale: float) -> str:
@@ -92,8 +114,10 @@ def document(run: Mapping[str, Any]) -> str:
 
 
 def _document(found: Mapping[str, Any]) -> Iterator[str]:
+    then = older(found)
     yield (
-        _speed(found["scale"])
+        (f"An older preset: a device computed {then}. " if then else "")
+        + _speed(found["scale"])
         + (
             f"Off: {'; '.join(found['faults'])}. "
             if found["faults"]
@@ -102,7 +126,7 @@ def _document(found: Mapping[str, Any]) -> Iterator[str]:
         + _busy(found["machine_busy_before"])
     )
     for model, measured in found["models"].items():
-        yield from _model(model, measured, most(found))
+        yield from _model(model, measured, found)
     for model, crowd in found.get("crowd", {}).items():
         yield ""
         yield crowd_line(model, crowd)
@@ -144,15 +168,21 @@ def _busy(share: float) -> str:
     )
 
 
-def _model(model: str, measured: Mapping[str, Any], best: float) -> Iterator[str]:
-    alone_s = measured["baseline"]["latency_s"]
+def _model(model: str, measured: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+    alone = measured["baseline"]
+    engine = alone.get("engine", ONNXRUNTIME)
+    plain = f" ({alone['onnxruntime_s']:.2f} s by onnxruntime)" if engine != ONNXRUNTIME else ""
+    real = told(found["preset"], model) if max(found["clocks"]) == 1 else ""
+    own = duration(alone["latency_s"] * found["scale"])
     able = [each for each in measured["strategies"].values() if "reason" not in each]
     busy = max((each["machine_busy_share"] for each in able), default=0.0)
     dropped = max((n for each in able for n in each["packets_dropped"]), default=0)
     yield ""
     yield (
-        f"`{model}` takes {alone_s:.2f} s on one device alone; at best, all are {best:g} times as "
-        f"fast. Medians of {measured['repeat']}. At most, this machine's cores were busy for "
+        f"`{model}` takes {alone['latency_s']:.2f} s on one device alone by {engine}{plain}; at "
+        f"best, all are {most(found):g} times as fast. "
+        + (f"In its own time it takes {own}; a real one: {real}. " if real else "")
+        + f"Medians of {measured['repeat']}. At most, this machine's cores were busy for "
         f"{busy:.0%} of the time, and {dropped} packets of a request were dropped."
     )
     yield ""

@@ -1,4 +1,6 @@
-"""How long a demo takes: decided before it starts, two minutes at most."""
+"""How long a demo takes: decided before it starts, two minutes at most, unless even the fewest
+requests take longer, which it says.
+"""
 
 from dataclasses import dataclass
 
@@ -7,6 +9,8 @@ MOST_S = 120.0
 _START_S = 30.0
 # One device is measured, with each of its engines: the others are alike.
 PROFILE_S = 30.0
+# Weights are handed out and loaded for the first plan, and programs made for the second.
+_WEIGHTS_PER_S = 30e6
 # The device alone: runs, and the seconds after which no further one begins
 # (`coordinator.measuring.baseline`).
 _ALONE_RUNS, _ALONE_S = 8, 30.0
@@ -25,30 +29,48 @@ class Requests:
 
 # Estimates settle within ten requests.
 USUAL = Requests(6, 4, 7)
-FEWER = (USUAL, Requests(2, 2, 3), Requests(1, 1, 1))
+FEWER = (USUAL, Requests(2, 2, 3), Requests(1, 1, 1), Requests(0, 1, 1))
+
+
+def usual_s(alone_s: float, count: int) -> float:
+    """What so many devices take of which one takes `alone_s`. That two gain nothing is usual, and
+    that further ones are worth half of one each.
+    """
+    return alone_s * (0.5 + 0.5 / count)
 
 
 @dataclass(frozen=True, slots=True)
 class Length:
     """What decides how long a demo takes, beside its scale: the seconds that one of the devices
-    takes alone, their number, and whether they are measured, and every number of them is timed.
+    takes alone, and all of them together; their number; and whether they are measured, and every
+    number of them is timed; and the bytes of its weights.
     """
 
     alone_s: float
+    together_s: float
     workers: int
     profile: bool
     curve: bool
+    weight_bytes: int = 0
 
     def expected_s(self, scale: float, requests: Requests) -> float:
         """Seconds that all takes here, if a second of the devices takes 1 / `scale`."""
-        alone_s = self.alone_s / scale
-        # That two devices gain nothing is usual, and that further ones are worth half of one each.
-        together_s = alone_s * (0.5 + 0.5 / self.workers)
-        plans = self.workers if self.curve else 1
-        count = 1 + requests.learning + plans * (requests.first + requests.warm)
+        alone_s, together_s = self.alone_s / scale, self.together_s / scale
+        fewer = range(1, self.workers) if self.curve else ()
+        plans_s = together_s + sum(max(together_s, usual_s(alone_s, count)) for count in fewer)
         return (
             _START_S
             + self.profile * PROFILE_S
-            + count * together_s
+            + self.weight_bytes / _WEIGHTS_PER_S
+            + (1 + requests.learning) * together_s
+            + (requests.first + requests.warm) * plans_s
             + min(_ALONE_RUNS * alone_s, _ALONE_S + 2 * alone_s)
         )
+
+    def told(self, scale: float, requests: Requests) -> str:
+        """What the demo says of it before it starts."""
+        about_s = self.expected_s(scale, requests)
+        text = f"this takes about {about_s:.0f} s, at 1/{1 / scale:g} of the devices' speed"
+        if about_s > MOST_S:
+            text += "; fewer requests are not possible, but fewer --workers or no --curve are"
+        return text

@@ -3,13 +3,15 @@
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
 from coordinator.answers import IN_FORCE, Choice
+from coordinator.planning.planners.propose import propose
+from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.published import equal_cluster
 from coordinator.plans.named import strategy
 from coordinator.plans.sent_plan import adopt
@@ -18,7 +20,7 @@ from coordinator.settings import HTTP_PORT
 from imbrex import terminal
 from imbrex.calls import plain, read_file
 from imbrex.demo.demo_cluster import WORKER, ClusterForm, DemoCluster
-from imbrex.demo.duration import Length
+from imbrex.demo.duration import Length, usual_s
 from imbrex.demo.emulation.whole_maps import write_maps
 from imbrex.demo.likeness import Likeness, own_core, suited, told, turns_in
 from imbrex.demo.measurement import curve, measure, wait_until_profiled
@@ -27,9 +29,12 @@ from imbrex.demo.progress import Progress, shown_progress
 from imbrex.demo.question import Question, prepare
 from imbrex.described import find_planners_here, network_of
 from imbrex.kinds.clusters import cluster_of
-from imbrex.kinds.presets import KINDS, load_kind
+from imbrex.kinds.presets import KINDS, Preset, load_kind
 from imbrex.picture_files import save_annotated
+from models.cut.units import Network
+from models.operators.work import NodeWork
 from protos.daemon.files import own_folder
+from worker.engines.registry import candidates
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +103,28 @@ def _emulating(
 ) -> ClusterForm:
     """The form for emulated devices; says how long that takes."""
     progress("measuring this machine's cores")
-    core, preset = own_core(), load_kind(KINDS[demo.like].preset)
-    (device,) = cluster_of(preset, 1).devices
-    length = Length(device.costs.block_s(question.works), demo.workers, demo.profile, demo.curve)
+    core = own_core()
+    preset = load_kind(KINDS[demo.like].preset).with_engines(candidates())
+    length = length_of(demo, preset, question.works, lambda: network_of(demo.model))
     scale, requests = suited(preset, core.gflops, length)
-    about_s = length.expected_s(scale, requests)
-    progress(f"this takes about {about_s:.0f} s, at 1/{1 / scale:g} of the devices' speed\n")
+    progress(f"{length.told(scale, requests)}\n")
     like = told(demo.like, preset, scale, core)
     return replace(form, like=like, requests=requests)
+
+
+def length_of(
+    demo: Demo, preset: Preset, works: Sequence[NodeWork], network: Callable[[], Network]
+) -> Length:
+    """What decides how long it takes with such devices."""
+    cluster = cluster_of(preset, demo.workers)
+    alone_s = cluster.devices[0].costs.block_s(works)
+    together_s = usual_s(alone_s, demo.workers)
+    # `auto` is never slower than one device. Others may be, and plan within seconds.
+    if demo.plan is None and demo.strategy in STRATEGIES.keys() - {"auto"}:
+        plan = propose(strategy(demo.strategy), network(), cluster)
+        together_s = max(together_s, plan.predicted_latency_s)
+    weight_bytes = sum(work.weight_bytes for work in works)
+    return Length(alone_s, together_s, demo.workers, demo.profile, demo.curve, weight_bytes)
 
 
 def _outcome(

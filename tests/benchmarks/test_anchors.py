@@ -52,7 +52,9 @@ def test_rows_are_complete() -> None:
     assert {row["source"] for row in rows()} == set(sources)
 
 
-@pytest.mark.parametrize("name", ["mobilenetv2", "resnet50", "yolov8n", "yolox-nano", "yolox-s"])
+@pytest.mark.parametrize(
+    "name", ["mobilenetv1", "mobilenetv2", "resnet50", "yolov8n", "yolox-nano", "yolox-s"]
+)
 def test_kept_work_is_that_of_the_networks(name: str) -> None:
     (network,) = work.networks((name,))
     assert work.kept()[name] == work.work_of(network)
@@ -156,8 +158,13 @@ def test_the_page_on_hardware_says_what_is_found() -> None:
 
 
 def test_a_pi_4_is_a_slower_pi_5() -> None:
-    assert len(opencvs()) == 3
+    assert len(opencvs()) == 4
     assert max(map(abs, opencvs())) <= 0.3
+
+
+def test_a_pi_3b_plus_is_half_a_pi_4() -> None:
+    (row,) = (row for row in predictions() if row["device"] == "pi3bplus")
+    assert abs(row["preset"]) <= 0.1
 
 
 def test_the_command_says_what_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:

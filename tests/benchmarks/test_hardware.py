@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks.hardware import CLUSTERS, EXAMPLES, example, plain_s, published
+from benchmarks.anchors.real import legend, told
+from benchmarks.hardware import CLUSTERS, EXAMPLES, KINDS, MODELS, example, summary
 from coordinator.planning.planners.auto import auto
 from coordinator.planning.planners.single import single
 from coordinator.planning.simulate.simulator import simulate
@@ -13,6 +14,7 @@ from models.catalogue.loading import network_of
 
 MIXED = [stem for stem, counts in EXAMPLES.items() if len(counts) > 1]
 QUICK = ("digits", "mobilenetv2")
+COSTS = {"1": 0.1, "onnxruntime": 0.2, "4": 0.05}
 
 
 @pytest.mark.parametrize("stem", EXAMPLES)
@@ -27,20 +29,28 @@ def test_example_files_are_those_of_the_presets(stem):
 
 
 @pytest.mark.parametrize(
-    ("kind", "model", "seconds"),
+    ("kind", "model", "words"),
     [
-        ("pi4-gbe", "resnet50", 0.46393),  # OpenCV
-        ("pi4-gbe", "vgg16", None),
-        ("pi4-gbe", "yolov8n", 0.56004),
-        ("pi5-wifi", "yolov8n", 0.19869),
+        ("pi3bplus", "resnet50", "ncnn 587 ms (NCNN)"),
+        ("pi3-1ghz", "yolov2", "Darknet 18.80 s (AOFL)"),
+        ("pi3-1ghz", "resnet50", ""),
+        ("pi4-gbe", "mobilenetv2", "OpenCV 67 ms (OZ)"),
+        ("pi4-gbe", "resnet50", "ncnn 263 ms (NCNN), OpenCV 464 ms (OZ)"),
+        ("pi4-gbe", "vgg16", ""),
+        ("pi4-gbe", "yolov8n", "ncnn 415 ms, onnxruntime 560 ms (U82)"),
+        ("pi5-wifi", "yolov8n", "onnxruntime 199 ms (U82)"),
     ],
 )
-def test_seconds_of_real_devices_are_the_published_ones(kind, model, seconds):
-    assert plain_s(published(kind, model)) == pytest.approx(seconds)
+def test_what_real_devices_take_is_named_with_its_engine_and_source(kind, model, words):
+    assert told(kind, model) == words
 
 
-def test_ncnn_is_beside_what_it_takes_on_a_real_device():
-    assert published("pi4-gbe", "yolov8n")["ncnn"] == pytest.approx(0.41473)
+def test_a_time_stands_beside_that_of_its_engine_alone():
+    rows = {kind: {model: COSTS for model in MODELS} for kind in KINDS}
+    (line,) = (row for row in summary(rows).splitlines() if row.startswith("| `resnet50`"))
+    pi4 = "100 ms (ncnn 263 ms, NCNN) / 200 ms (OpenCV 464 ms, OZ), 50 ms: 2.0x"
+    assert line.split(" | ")[2] == pi4
+    assert legend([("pi4-gbe", "mobilenetv2")]).startswith("OZ: opencv/opencv_zoo")
 
 
 @pytest.mark.parametrize("stem", MIXED)

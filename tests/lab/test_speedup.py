@@ -176,9 +176,16 @@ def test_the_summary_is_in_the_devices_own_time(monkeypatch):
     found = document(latency_s=0.5, where_s=parts | {"ideal": 0.5}) | {"scale": 0.5}
     strategies = found["models"]["m"]["strategies"]
     strategies["auto"] = strategies.pop("halo")
-    row = "| 2 x p | `m` | 500 ms | 250 ms | 2.00 | 50% | 20% | 30% |"
+    row = "| 2 x p | `m` | 500 ms |  | 250 ms | 2.00 | 50% | 20% | 30% |"
     assert [*tables.summary([found])][2:] == [row]
     assert [*tables.summary([found | {"clocks": [1.0, 2.0]}])][2:] == []
+
+
+@pytest.mark.parametrize(("wanted", "rate"), [(0.925, ""), (0.5, "1 GFLOP/s")])
+def test_a_run_with_an_older_preset_says_its_rate(wanted, rate):
+    emulated = {tables.RATES: {"wanted": wanted}}
+    found = document() | {"preset": "pi3-1ghz", "scale": 0.5, "emulated": emulated}
+    assert tables.older(found) == rate
 
 
 @pytest.mark.parametrize(

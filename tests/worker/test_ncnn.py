@@ -5,6 +5,8 @@ confused; the rest is refused by name.
 import os
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import replace
 from itertools import product
 
@@ -23,6 +25,9 @@ from worker.engines.registry import factory_of
 from worker.programs.store import BlobStore
 
 Ncnn = pytest.importorskip("worker.engines.ncnn", reason="needs the extra ncnn").Ncnn
+# What hands weights over.
+READERS = pytest.importorskip("ncnn").DataReader.__subclasses__()
+(Weights,) = (each for each in READERS if each.__module__ == Ncnn.__module__)
 
 OPSET = 17
 CUBE = (1, 8, 8, 8)
@@ -366,6 +371,43 @@ def test_a_wide_convolution_is_loaded_in_parts_by_few_threads(tmp_path, monkeypa
     assert (len(parts) > 1) is (threads == 1)
 
 
+def turns_while_loading(folder, monkeypatch):
+    """How often another thread runs while a convolution of 1024 channels is loaded."""
+    read, ticks, turns, is_ended = Weights.read, [0], [], threading.Event()
+
+    def counted(own, buffer, size):
+        before = ticks[0]
+        result = read(own, buffer, size)
+        turns.append(ticks[0] > before)
+        return result
+
+    def tick():
+        while not is_ended.is_set():
+            ticks[0] += 1
+            time.sleep(0)
+
+    monkeypatch.setattr(Weights, "read", counted)
+    other = threading.Thread(target=tick)
+    other.start()
+    try:
+        nodes = [node("Conv", "x w", pads=[1, 1, 1, 1], **WINDOW)]
+        weights = np.full((1024, 1024, 3, 3), 1 / 9216, np.float32)
+        assert_same(*computed(folder, nodes, {"x": values(1, 1024, 8, 8)}, w=weights))
+    finally:
+        is_ended.set()
+        other.join()
+    monkeypatch.setattr(Weights, "read", read)
+    return sum(turns), len(turns)
+
+
+def test_other_threads_run_between_the_parts_of_a_wide_convolution(tmp_path, monkeypatch):
+    turns, reads = turns_while_loading(tmp_path, monkeypatch)
+    assert turns >= reads / 2, "ncnn holds Python's lock for longer than a part"
+    monkeypatch.setattr("worker.engines.ncnn_algorithms._MOST_LOADING_NS", 1e12)
+    whole, _ = turns_while_loading(tmp_path / "whole", monkeypatch)
+    assert turns > 2 * whole, "parts are off"
+
+
 @pytest.mark.parametrize("packs", [True, False])
 @pytest.mark.parametrize("name", sorted(WRITTEN))
 def test_what_is_written_with_fewer_layers_is_computed_as_by_onnxruntime(
@@ -421,7 +463,7 @@ def test_an_input_that_is_an_output_too_is_copied(tmp_path):
 
 def test_what_is_read_is_contiguous(tmp_path):
     wide = values(1, 8, 8, 16)
-    assert_same(*computed(tmp_path, [node("Relu", "x")], {"x": wide[..., ::2].copy()}))
+    assert_same(*computed(tmp_path, [node("Relu", "x")], {"x": wide[..., ::2]}))
     columns = [node("Slice", "x s e a", "z"), node("Relu", "z")]
     ends = {"s": integers(3), "e": integers(11), "a": integers(3)}
     assert_same(*computed(tmp_path, columns, {"x": wide}, **ends))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks.exports.files import FOLDER
 from models.catalogue.catalogue import load
 from models.catalogue.loading import network_of
 from models.check.check import fused
@@ -29,8 +30,9 @@ SLOW = (
     *("digits", "alexnet", "vgg16", "vgg16-conv", "googlenet", "inceptionv3", "resnet18"),
     *("resnet50", "densenet121", "squeezenet", "mobilenetv2", "mobilenetv3", "shufflenetv2"),
     *("efficientnet-lite0", "convnext-tiny", "unet", "deeplabv3", "yolov2", "yolov3-tiny"),
-    "yolov8n",
+    *("yolov8n", "lenet5"),
 )
+EXPORT = FOLDER / "yolo11n.onnx"
 # What ncnn leaves to onnxruntime, as workers do: of all other networks, nothing.
 REFUSED = {"alexnet": "matrix", "vgg16": "matrix", "deeplabv3": "Gather"}
 
@@ -92,3 +94,9 @@ def test_all_tiles_of_a_network_are_exact(runs, name):
 @pytest.mark.parametrize("name", SLOW)
 def test_all_tiles_of_a_large_network_are_exact(runs, name):
     assert_exact(name, range(10), runs)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not EXPORT.exists(), reason="`benchmarks.exports` has not exported it")
+def test_all_tiles_of_an_exported_network_are_exact(runs):
+    assert_exact(str(EXPORT), range(10), runs)
