@@ -153,8 +153,8 @@ class Library:
 
     def reload(self, model: str) -> None:
         """Has the next `get` load a model from its file as it is then."""
-        self._forget(model, stays=True)
         self._unloaded.discard(model)
+        self._forget(model, stays=True)
 
     def let_go(self, model: str, keep: Callable[[str], bool]) -> bool:
         """Unloads a model until the next request to it, unless it is configured or to be kept.
@@ -181,10 +181,11 @@ class Library:
     def _forget_replaced(self) -> None:
         """Forgets models whose files are others than when they were loaded."""
         self._compared = self.names.refreshed
-        for model in list(self._models):
-            if self._stamps[model] != self.names.stamp(model):
-                log.info("model replaced", model=model)
-                self._forget(model)
+        with self._announcements.held():
+            for model in list(self._models):
+                if self._stamps[model] != self.names.stamp(model):
+                    log.info("model replaced", model=model)
+                    self._forget(model)
 
     def _forget(self, model: str, *, stays: bool = False) -> None:
         self._models.pop(model, None)

@@ -308,24 +308,25 @@ class Plans:
     # ------------------------------------------------------------ steps and works
 
     def _enter(self, steps: Iterable[PlanStep]) -> None:
-        """Executes the steps that a change of the book led to, and wakes it when it is next due."""
-        self._do(steps)
-        due_s = self.book.due_s
-        if self._timer is not None and self._timer[0] != due_s:
-            self._timer[1].cancel()
-            self._timer = None
-        if self._timer is None and due_s < inf and not self._closed:
-            self._timer = due_s, asyncio.get_running_loop().call_at(due_s, self._tick)
-        self._changed.set()
-        self._changed.clear()
+        """Executes the steps that a change of the book led to, and wakes it when it is next due.
+        Nobody hears of plans that took over before all of that is done.
+        """
+        with self._announcements.held():
+            self._do(steps)
+            due_s = self.book.due_s
+            if self._timer is not None and self._timer[0] != due_s:
+                self._timer[1].cancel()
+                self._timer = None
+            if self._timer is None and due_s < inf and not self._closed:
+                self._timer = due_s, asyncio.get_running_loop().call_at(due_s, self._tick)
+            self._changed.set()
+            self._changed.clear()
 
     def _tick(self) -> None:
         self._timer = None
         self._enter(self.book.tick(time.monotonic()))
 
     def _do(self, steps: Iterable[PlanStep]) -> None:
-        """Executes steps; nobody hears of plans that took over before all of them are done."""
-        in_force: list[TookOver] = []
         for step in steps:
             match step:
                 case Start(ticket, graph) if not self._asked[ticket].done():
@@ -341,12 +342,10 @@ class Plans:
                 case Swap(model, choice, graph, causes):
                     _log_plan(step)
                     if choice == IN_FORCE:
-                        in_force.append(TookOver(model, causes, graph))
+                        self._announcements.announce(TookOver(model, causes, graph))
                 case Regroup(model, groups, outstanding):
                     outstanding = round(outstanding, 1)
                     log.info("groups", model=model, groups=groups, outstanding=outstanding)
-        for news in in_force:
-            self._announcements.announce(news)
 
     async def _make(self, asked: Propose | Divide | Prepare) -> None:
         outcome = await self._outcome(asked)

@@ -47,6 +47,17 @@ def mapped(workers: list[children.Child]) -> int:
     )
 
 
+def test_reloaded_models_are_not_refused_any_more_when_others_hear_of_it(tmp_path: Path) -> None:
+    announcements, refused = Announcements(), []
+    library = loaded.Library(Names(()), tmp_path, 10**9, announcements)
+    library.unload("digits")
+    announcements.on(
+        loaded.ModelForgotten, lambda news: refused.append(library.is_unloaded(news.model))
+    )
+    library.reload("digits")
+    assert refused == [False]
+
+
 async def test_sessions_of_an_unloaded_model_are_freed_and_made_again(
     real: Real, workers: list[children.Child], model: Path
 ) -> None:
