@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.local import local_cluster
 from benchmarks.report import command_line, emit
-from coordinator.answers import Choice
+from coordinator.answers import PlanChoice
 from coordinator.service import Coordinator
 from models.catalogue.catalogue import load
 from models.onnx_file.importer import load_graph
@@ -36,7 +36,7 @@ REQUESTS = 5
 async def case(coordinator: Coordinator, model: str) -> dict[str, Any]:
     """One model: alone, while a plan is prepared, and with nothing left to prepare."""
     feeds = random_inputs(load_graph(load(model).proto))
-    old, new = Choice(FROM), Choice(TO)
+    old, new = PlanChoice(FROM), PlanChoice(TO)
     await coordinator.infer(model, feeds, choice=old)
     alone = [await _request(coordinator, model, feeds, old) for _ in range(REQUESTS)]
     planned = asyncio.create_task(_seconds(coordinator, model, new))
@@ -56,14 +56,14 @@ async def case(coordinator: Coordinator, model: str) -> dict[str, Any]:
 
 
 async def _request(
-    coordinator: Coordinator, model: str, feeds: dict[str, np.ndarray], choice: Choice
+    coordinator: Coordinator, model: str, feeds: dict[str, np.ndarray], choice: PlanChoice
 ) -> float:
     began = time.monotonic()
     await coordinator.infer(model, feeds, choice=choice)
     return time.monotonic() - began
 
 
-async def _seconds(coordinator: Coordinator, model: str, choice: Choice) -> float:
+async def _seconds(coordinator: Coordinator, model: str, choice: PlanChoice) -> float:
     """Until a plan is made, and prepared on every device."""
     began = time.monotonic()
     await coordinator.plans.current(model, choice)

@@ -267,7 +267,7 @@ class Diagnosis:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PlanChoice:
     """Which plan a request wants: by default the one in force.
 
     `strategy` makes a plan with that strategy (empty: the coordinator's default), `devices` limits
@@ -281,7 +281,7 @@ class Choice:
     wire: Wire | Literal[""] = ""
 
     @classmethod
-    def of(cls, strategy: str | None, devices: int | None, wire: str = "") -> Choice:
+    def of(cls, strategy: str | None, devices: int | None, wire: str = "") -> PlanChoice:
         """From what a person typed; an unknown `wire` counts as empty."""
         from models.tensors.precision import WIRES
 
@@ -296,4 +296,4 @@ class Choice:
             )
 
 
-IN_FORCE = Choice()
+IN_FORCE = PlanChoice()

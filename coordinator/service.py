@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from coordinator.answers import IN_FORCE, Answer, Choice, DeviceStatus, ServedModel
+from coordinator.answers import IN_FORCE, Answer, DeviceStatus, PlanChoice, ServedModel
 from coordinator.audit.auditor import Auditor
 from coordinator.audit.collector import Collector
 from coordinator.audit.examiner import Examiner
@@ -39,11 +39,11 @@ from coordinator.measuring.unsplit import UnsplitTimes
 from coordinator.plans.named import strategy
 from coordinator.plans.plan_making import PlanMaker
 from coordinator.plans.plans import Plans, TookOver
-from coordinator.plans.served import Served
+from coordinator.plans.served_models import ServedModels
 from coordinator.requests.admission import Admission
 from coordinator.requests.driver import Accused, Driver
-from coordinator.requests.input_variants import Entrances, FeedReader, check_feeds
-from coordinator.requests.journal import Ended, Journal
+from coordinator.requests.input_variants import FeedReader, InputVariants, check_feeds
+from coordinator.requests.journal import Journal, RequestRecord
 from coordinator.requests.trace import chrome_trace
 from coordinator.settings import CoordinatorSettings
 from coordinator.trust.open_state import open_state
@@ -82,7 +82,7 @@ class Coordinator:
         self.library = Library(self.names, weights, settings.max_models_bytes, news)
         maker = PlanMaker(self.library, own, devices.pool, settings.objective, settings.wire)
         self.plans = Plans(settings, self.library, maker, devices, news)
-        self.served = Served(self.library, self.plans, devices)
+        self.served = ServedModels(self.library, self.plans, devices)
         self.requests = Driver(devices.pool, news, LiveExpectations(devices))
         self._collector = Collector(devices.pool, self.requests)
         self.examiner = Examiner(devices, self._collector, news)
@@ -110,7 +110,7 @@ class Coordinator:
         self.doctor = Doctor(
             settings, self.state, self.sharing, devices, self.examiner, self.plans, self.served
         )
-        self._entrances = Entrances()
+        self._input_variants = InputVariants()
         self._background: set[asyncio.Task[None]] = set()
         self._listen()
 
@@ -232,7 +232,7 @@ class Coordinator:
         model: str | ServedModel,
         feeds: Arrays | FeedReader,
         request_id: str | None = None,
-        choice: Choice = IN_FORCE,
+        choice: PlanChoice = IN_FORCE,
         *,
         selections: Selections = NO_SELECTION,
     ) -> Answer:
@@ -258,7 +258,7 @@ class Coordinator:
         model: str | ServedModel,
         feeds: Arrays | FeedReader,
         request_id: str | None = None,
-        choice: Choice = IN_FORCE,
+        choice: PlanChoice = IN_FORCE,
         *,
         selections: Selections = NO_SELECTION,
     ) -> AsyncIterator[Answer]:
@@ -278,7 +278,7 @@ class Coordinator:
                 check_feeds(served.network, given)
                 read_s = time.monotonic() - admitted_s
                 async with self.plans.turn(source, choice) as turn:
-                    graph, sent = await self._entrances.fitting(turn, served.network, given)
+                    graph, sent = await self._input_variants.fitting(turn, served.network, given)
                     started_s = time.monotonic()
                     computed = await self.requests.run(graph, sent, request, selections)
                     if not self.auditor.take(computed):
@@ -286,7 +286,9 @@ class Coordinator:
         except BadRequest:
             raise  # an error of the caller says nothing about the cluster
         except ImbrexError as error:
-            self.journal.add(Ended(request, source, arrived_s, time.monotonic(), None, (), error))
+            self.journal.add(
+                RequestRecord(request, source, arrived_s, time.monotonic(), None, (), error)
+            )
             raise
         ended_s = time.monotonic()
         queue_s = started_s - arrived_s - read_s
@@ -302,7 +304,7 @@ class Coordinator:
             raise
         finally:
             kept = replace(answer, outputs={})
-            ended = Ended(
+            ended = RequestRecord(
                 request,
                 source,
                 arrived_s,

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coordinator.answers import Choice
+    from coordinator.answers import PlanChoice as Choice
     from coordinator.costs.cluster import Cluster
     from coordinator.planning.plan_json import PlanFile as Plan
     from imbrex.client import AsyncClient, Client, NoCoordinator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AsyncClient": ("imbrex.client", "AsyncClient"),
     "CheckReport": ("models.check.check", "CheckReport"),
-    "Choice": ("coordinator.answers", "Choice"),
+    "Choice": ("coordinator.answers", "PlanChoice"),
     "Client": ("imbrex.client", "Client"),
     "Cluster": ("coordinator.costs.cluster", "Cluster"),
     "ImbrexError": ("protos.errors", "ImbrexError"),

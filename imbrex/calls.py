@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, TypeAdapter
 
-from coordinator.answers import IN_FORCE, Choice, DeviceStatus, Diagnosis, ModelStatus, PlanNow
+from coordinator.answers import IN_FORCE, DeviceStatus, Diagnosis, ModelStatus, PlanChoice, PlanNow
 from coordinator.serving.common import names
 from coordinator.serving.v1 import answers
 from protos.errors import BadRequest, NotFound
@@ -60,7 +60,7 @@ def infer(
     model: str,
     source: Source,
     media_type: str = "",
-    choice: Choice = IN_FORCE,
+    choice: PlanChoice = IN_FORCE,
     *,
     min_score: float | None = None,
 ) -> Call[answers.Inference]:
@@ -79,7 +79,7 @@ def outputs(
     model: str,
     source: Source,
     media_type: str = "",
-    choice: Choice = IN_FORCE,
+    choice: PlanChoice = IN_FORCE,
     *,
     sparse: bool = False,
 ) -> Call[Outputs]:
@@ -116,20 +116,22 @@ def baseline(model: str) -> Call[answers.Alone]:
     return Call("POST", f"/v1/models/{model}/baseline", _as(answers.Alone))
 
 
-def plan(model: str, choice: Choice = IN_FORCE) -> "Call[PlanFile]":
+def plan(model: str, choice: PlanChoice = IN_FORCE) -> "Call[PlanFile]":
     """The plan in force, or the chosen one; planned if necessary."""
     return Call("POST", f"/v1/models/{model}/plan{_query(choice)}", _as_plan)
 
 
-def plan_now(model: str, choice: Choice = IN_FORCE) -> Call[PlanNow]:
+def plan_now(model: str, choice: PlanChoice = IN_FORCE) -> Call[PlanNow]:
     """What an existing plan would be predicted to take if it were made now."""
     return Call("GET", f"/v1/plans/{model}/now{_query(choice)}", _as(PlanNow))
 
 
-def send_plan(model: str, plan: bytes) -> Call[Choice]:
+def send_plan(model: str, plan: bytes) -> Call[PlanChoice]:
     """Stores a plan (JSON) on the coordinator; returns how to choose it."""
     path = f"/v1/plans/{model}"
-    return Call("POST", path, lambda each: Choice(plan=each.json()["plan_id"]), plan, names.JSON)
+    return Call(
+        "POST", path, lambda each: PlanChoice(plan=each.json()["plan_id"]), plan, names.JSON
+    )
 
 
 def hold_plan(model: str, plan: bytes) -> "Call[PlanFile]":
@@ -254,7 +256,7 @@ def _device(device: str) -> str:
     return f"/v1/devices/{quote(device, safe='')}"
 
 
-def _query(choice: Choice, *, sparse: bool = False, min_score: float | None = None) -> str:
+def _query(choice: PlanChoice, *, sparse: bool = False, min_score: float | None = None) -> str:
     """A choice, and what is wanted of the answer, as a URL's query."""
     fields = {
         "strategy": choice.strategy,

@@ -48,7 +48,7 @@ from benchmarks.chaos.places import Place, here, in_the_lab, with_two
 from benchmarks.hostile.poison import tensors
 from benchmarks.report import command_line, emit
 from benchmarks.workers import Tensors, questions
-from coordinator.answers import Choice
+from coordinator.answers import PlanChoice
 from coordinator.serving.common import names
 from coordinator.serving.common.tensors import write_tensors
 from models.run.reference import compare
@@ -110,7 +110,7 @@ class Stream:
 
     async def _ask(self, feeds: Tensors, whole: Tensors, strategy: str) -> None:
         began = time.monotonic()
-        ask, body, choice = self._client.outputs, write_tensors(feeds), Choice(strategy)
+        ask, body, choice = self._client.outputs, write_tensors(feeds), PlanChoice(strategy)
         try:
             async with asyncio.timeout(PATIENCE_S):
                 found = await asyncio.to_thread(ask, self._model, body, names.NPZ, choice)

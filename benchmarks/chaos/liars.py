@@ -12,7 +12,7 @@ from benchmarks.chaos.harm import PACES
 from benchmarks.chaos.lying import LIES
 from benchmarks.chaos.places import Place, here
 from benchmarks.workers import WorkerProcess, questions
-from coordinator.answers import Choice, DeviceStatus
+from coordinator.answers import DeviceStatus, PlanChoice
 from coordinator.audit.sampling import MOST, YOUNG_CHECKS, YOUNG_SHARE
 from coordinator.serving.common import names
 from coordinator.serving.common.tensors import write_tensors
@@ -73,7 +73,7 @@ def lines(result: dict[str, Any]) -> list[str]:
 
 async def _try(kind: str, strategy: str, model: str, *, by_doctor: bool) -> dict[str, Any]:
     (feeds, whole), *_ = questions(model, 1)
-    body, choice = write_tensors(feeds), Choice(strategy)
+    body, choice = write_tensors(feeds), PlanChoice(strategy)
     with tempfile.TemporaryDirectory(prefix="imbrex-liars-") as name:
         folder = Path(name)
         lie = folder / "lie"

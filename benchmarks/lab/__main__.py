@@ -19,7 +19,7 @@ from benchmarks.lab.cluster import Lab
 from benchmarks.lab.measure import ask
 from benchmarks.lab.network import MOST_DEVICES, require_tools
 from benchmarks.report import command_line, emit
-from coordinator.answers import Choice
+from coordinator.answers import PlanChoice
 from imbrex.calls import plain
 from imbrex.cli.rounds import PlanSamples, Rounds
 from imbrex.kinds.presets import names
@@ -65,7 +65,7 @@ def _answered(running: Lab, model: str, strategy: str) -> dict[str, Any]:
     """A few requests, compared with the whole model."""
     question = ask(running, model)
     rounds = Rounds(running.client, model, question.body, question.expected)
-    case = PlanSamples(strategy, running.devices, Choice(strategy))
+    case = PlanSamples(strategy, running.devices, PlanChoice(strategy))
     rounds.warm_up([case], _say)
     if case.reason:
         return {"model": model, "strategy": strategy, "reason": case.reason}

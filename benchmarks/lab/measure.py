@@ -14,7 +14,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from benchmarks.lab.cluster import Lab, Say
 from benchmarks.lab.pictures import installed, short_name
 from benchmarks.lab.where import where
-from coordinator.answers import Choice
+from coordinator.answers import PlanChoice
 from coordinator.devices.programs import Programs, program_message
 from coordinator.library.loaded import Loaded
 from coordinator.library.loaded import load as load_whole
@@ -73,7 +73,7 @@ def ask(lab: Lab, model: str) -> Question:
     return Question(name, loaded, write_tensors(feeds), expected)
 
 
-def chosen(name: str) -> Choice:
+def chosen(name: str) -> PlanChoice:
     """A strategy by its name, with a wire or `boxes` after a plus: `halo+fp16`.
 
     Raises:
@@ -81,7 +81,7 @@ def chosen(name: str) -> Choice:
     """
     strategy_name, _, wire = name.partition("+")
     strategy(strategy_name)
-    return Choice.of(strategy_name, None, wire)
+    return PlanChoice.of(strategy_name, None, wire)
 
 
 def steps(strategies: Sequence[str], repeat: int) -> int:

@@ -11,7 +11,7 @@ from coordinator.doctor.findings import of_heads, of_models, of_no_exam, of_quar
 from coordinator.doctor.frigate import InTime, in_time
 from coordinator.library.sharing import Sharing
 from coordinator.plans.plans import Plans
-from coordinator.plans.served import Served
+from coordinator.plans.served_models import ServedModels
 from coordinator.settings import CoordinatorSettings
 from coordinator.trust.cluster_state import ClusterState
 
@@ -27,7 +27,7 @@ class Doctor:
         devices: Devices,
         examiner: Examiner,
         plans: Plans,
-        served: Served,
+        served: ServedModels,
     ) -> None:
         self._settings = settings
         self._state = state

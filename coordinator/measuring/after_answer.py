@@ -6,7 +6,7 @@ from coordinator.devices.devices import Devices
 from coordinator.measuring.measuring import Measuring
 from coordinator.measuring.unsplit import UnsplitTimes
 from coordinator.plans.plans import Plans
-from coordinator.requests.journal import Ended, Journal
+from coordinator.requests.journal import Journal, RequestRecord
 from coordinator.tasks.task_graph import TaskGraph
 
 # What is learnt from a request waits until its interface has sent the answer (`settle`). Interfaces
@@ -35,10 +35,10 @@ class AfterAnswer:
         self._journal = journal
         self._unsplit = unsplit
         self._replan = replan
-        self._unsettled: list[tuple[TaskGraph, Ended]] = []
+        self._unsettled: list[tuple[TaskGraph, RequestRecord]] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, graph: TaskGraph, ended: Ended) -> None:
+    def add(self, graph: TaskGraph, ended: RequestRecord) -> None:
         """A request was answered."""
         self._unsettled.append((graph, ended))
         if len(self._unsettled) > MOST_UNSETTLED:

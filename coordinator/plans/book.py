@@ -29,7 +29,7 @@ from functools import wraps
 from math import inf
 from typing import ParamSpec
 
-from coordinator.answers import IN_FORCE, Choice
+from coordinator.answers import IN_FORCE, PlanChoice
 from coordinator.costs.corrections import Observed
 from coordinator.plans.entries import CONSIDERED, DRIFT, PERIOD, Making, ModelPlan, are_alike
 from coordinator.plans.steps import (
@@ -86,18 +86,18 @@ class PlanBook:
         self._works = works
         self._period_s = period_s
         self._look_s = inf
-        self._entries: dict[tuple[str, Choice], ModelPlan] = {}
+        self._entries: dict[tuple[str, PlanChoice], ModelPlan] = {}
         self._devices: frozenset[DeviceId] = frozenset()
         self.switching = Switching()
 
     # ------------------------------------------------------------ what is known
 
-    def graph(self, model: str, choice: Choice = IN_FORCE) -> TaskGraph | None:
+    def graph(self, model: str, choice: PlanChoice = IN_FORCE) -> TaskGraph | None:
         """The plan in force or chosen, unless it has to be made again."""
         entry = self._entries.get((model, choice))
         return entry.graph if entry and not entry.stale else None
 
-    def made_for(self, model: str, choice: Choice = IN_FORCE) -> tuple[MadeFor, ...]:
+    def made_for(self, model: str, choice: PlanChoice = IN_FORCE) -> tuple[MadeFor, ...]:
         """The devices that this plan was made for, or last found good enough for."""
         entry = self._entries.get((model, choice))
         return entry.made_for if entry else ()
@@ -107,7 +107,7 @@ class PlanBook:
         entries = self._entries.values()
         return [each.graph for each in entries if each.choice == IN_FORCE and each.graph]
 
-    def knows(self, model: str, choice: Choice) -> bool:
+    def knows(self, model: str, choice: PlanChoice) -> bool:
         """Whether such a plan was requested before, or sent."""
         return (model, choice) in self._entries
 
@@ -151,7 +151,7 @@ class PlanBook:
     # ------------------------------------------------------------ what happens
 
     @completed
-    def ask(self, ticket: Ticket, model: str, choice: Choice, now: float) -> Iterator[PlanStep]:
+    def ask(self, ticket: Ticket, model: str, choice: PlanChoice, now: float) -> Iterator[PlanStep]:
         """Somebody wants a plan of a model.
 
         Raises:
@@ -226,7 +226,7 @@ class PlanBook:
         entry.held = False
         entry.want("released", now)
 
-    def keep(self, model: str, choice: Choice, graph: TaskGraph) -> None:
+    def keep(self, model: str, choice: PlanChoice, graph: TaskGraph) -> None:
         """Somebody sent a plan for requests to choose, which is prepared.
 
         Raises:
@@ -339,7 +339,7 @@ class PlanBook:
         lost = entry.graph is not None and not self._devices.issuperset(entry.graph.plan.devices)
         return not (lost and isinstance(error, TooLittleMemory))
 
-    def _require_devices(self, choice: Choice, plan: Plan) -> None:
+    def _require_devices(self, choice: PlanChoice, plan: Plan) -> None:
         gone = [device for device in plan.devices if device not in self._devices]
         if choice.plan and gone:
             raise Unavailable(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
 
-from coordinator.answers import IN_FORCE, Choice
+from coordinator.answers import IN_FORCE, PlanChoice
 from coordinator.plans.steps import PlanStep, Refuse, Start, Stop, Ticket, Work
 from coordinator.tasks.plan import MadeFor, Plan
 from coordinator.tasks.task_graph import TaskGraph
@@ -39,7 +39,7 @@ class ModelPlan:
     """A plan in force or chosen, and the work on its successor."""
 
     model: str
-    choice: Choice
+    choice: PlanChoice
     graph: TaskGraph | None = None
     error: ImbrexError | None = None
     # Causes of the next plan, whose making begins at `begins_s`.

@@ -17,7 +17,7 @@ from math import inf
 
 import structlog
 
-from coordinator.answers import IN_FORCE, Choice, PlanNow
+from coordinator.answers import IN_FORCE, PlanChoice, PlanNow
 from coordinator.costs.cluster import Cluster
 from coordinator.costs.corrections import Observed
 from coordinator.devices.announcements import Announcements
@@ -102,7 +102,7 @@ class Plans:
     # ------------------------------------------------------------ requests
 
     @asynccontextmanager
-    async def turn(self, model: str, choice: Choice = IN_FORCE) -> AsyncIterator[TaskGraph]:
+    async def turn(self, model: str, choice: PlanChoice = IN_FORCE) -> AsyncIterator[TaskGraph]:
         """Waits until the request may start, and gives the plan to execute.
 
         Raises:
@@ -120,7 +120,7 @@ class Plans:
             del self._asked[ticket]
             self._do(self.groups.leave(ticket, time.monotonic()))
 
-    async def prepared(self, model: str, choice: Choice = IN_FORCE) -> TaskGraph:
+    async def prepared(self, model: str, choice: PlanChoice = IN_FORCE) -> TaskGraph:
         """The plan in force, or the chosen one, with its programs; waits if there is none yet.
 
         Raises:
@@ -150,7 +150,7 @@ class Plans:
 
     # ------------------------------------------------------------ plans as clients see them
 
-    async def current(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
+    async def current(self, model: str, choice: PlanChoice = IN_FORCE) -> tuple[Plan, Network]:
         """The plan in force for a model, or the chosen one, made if necessary, with the predictions
         that it was made with.
 
@@ -162,7 +162,7 @@ class Plans:
         graph = await self.prepared(model, choice)
         return replace(graph.plan, made_for=self.book.made_for(model, choice)), network
 
-    async def made(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
+    async def made(self, model: str, choice: PlanChoice = IN_FORCE) -> tuple[Plan, Network]:
         """As `current`, but only if the plan exists: nothing is loaded, planned or sent.
 
         Raises:
@@ -171,7 +171,7 @@ class Plans:
         self._existing(model, choice)
         return await self.current(model, choice)
 
-    async def now(self, model: str, choice: Choice = IN_FORCE) -> PlanNow:
+    async def now(self, model: str, choice: PlanChoice = IN_FORCE) -> PlanNow:
         """What an existing plan would be predicted to take at the present speeds of devices and
         links, and as its own tasks ran.
 
@@ -192,7 +192,7 @@ class Plans:
         name = self._library.names.public(model)[0]
         return PlanNow(name, plan.version, plan.predicted_latency_s, simulation.latency_s)
 
-    def _existing(self, model: str, choice: Choice) -> TaskGraph:
+    def _existing(self, model: str, choice: PlanChoice) -> TaskGraph:
         graph = self.book.graph(model, choice)
         if graph is None or not self._library.is_loaded(model):
             name = self._library.names.public(model)[0]
@@ -228,7 +228,7 @@ class Plans:
 
     async def keep(self, model: str, plan: Plan) -> TaskGraph:
         """Prepares a checked plan for requests that choose it by its `plan_id`."""
-        choice = Choice(plan=plan_id(plan))
+        choice = PlanChoice(plan=plan_id(plan))
         graph = self.book.graph(model, choice) or await self._prepare(model, plan)
         self.book.keep(model, choice, graph)
         return graph

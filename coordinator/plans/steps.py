@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NewType
 
-from coordinator.answers import Choice
+from coordinator.answers import PlanChoice
 from coordinator.planning.groups import Grouping
 from coordinator.tasks.plan import Plan
 from coordinator.tasks.task_graph import TaskGraph
@@ -51,7 +51,7 @@ class Propose(Make):
     plan that stays unless the new one is much better; its latency is then predicted for now, too.
     """
 
-    choice: Choice
+    choice: PlanChoice
     causes: tuple[str, ...]
     without: Mapping[DeviceId, ImbrexError]
     old: Plan | None
@@ -86,7 +86,7 @@ class Swap:
     """A plan took over, in force or as a chosen one; to be logged and published."""
 
     model: str
-    choice: Choice
+    choice: PlanChoice
     graph: TaskGraph
     causes: tuple[str, ...]
 

@@ -51,7 +51,7 @@ def _cure(missing: set[str], unknown: set[str]) -> str:
     return "; ".join(orders) + ": tensors travel as .npz, or by the Open Inference Protocol"
 
 
-class Entrances:
+class InputVariants:
     """Variants of a plan's tasks for inputs that come in another form than the plan expects."""
 
     def __init__(self) -> None:

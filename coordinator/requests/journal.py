@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RequestRecord:
     """One request to a loaded model, from its arrival to its answer or error.
 
     `model` is the name or path in the configuration. `arrived_s` and `ended_s` are monotonic times,
@@ -71,7 +71,7 @@ class Ended:
         )
 
 
-JournalListener = Callable[["Ended | TookOver"], None]
+JournalListener = Callable[["RequestRecord | TookOver"], None]
 
 
 class Journal:
@@ -80,16 +80,16 @@ class Journal:
     """
 
     def __init__(self) -> None:
-        self._latest: deque[Ended] = deque(maxlen=LATEST)
+        self._latest: deque[RequestRecord] = deque(maxlen=LATEST)
         self._took_part: deque[tuple[float, str, tuple[str, ...]]] = deque(maxlen=MOST_DOUBTED)
         self._listeners: list[JournalListener] = []
 
     @property
-    def latest(self) -> tuple[Ended, ...]:
+    def latest(self) -> tuple[RequestRecord, ...]:
         """Oldest first."""
         return tuple(self._latest)
 
-    def find(self, request_id: str) -> Ended:
+    def find(self, request_id: str) -> RequestRecord:
         """The latest answered request of this id.
 
         Raises:
@@ -112,7 +112,7 @@ class Journal:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    def add(self, ended: Ended) -> None:
+    def add(self, ended: RequestRecord) -> None:
         """Records a request that has ended."""
         self._latest.append(ended)
         if ended.answer is not None:
@@ -145,7 +145,7 @@ class Journal:
                 "these answers may be wrong", device=device, requests=doubted, within_s=DOUBTED_S
             )
 
-    def tell(self, entry: Ended | TookOver) -> None:
+    def tell(self, entry: RequestRecord | TookOver) -> None:
         """A request has ended, or a plan took over: tells the listeners."""
         for listener in list(self._listeners):
             listener(entry)

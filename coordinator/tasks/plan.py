@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Literal, cast
 
 from models.cut.partial import partial_extent, partial_work
+from models.cut.tile_work import MOST_KEPT, TileWork, block_work
 from models.cut.units import Network
-from models.cut.worked import MOST_KEPT, Worked, block_worked
 from models.operators.geometry import Extent
 from models.operators.work import NodeWork
 from models.tensors.boxes import Box
@@ -124,17 +124,17 @@ class Plan:
 
 def tile_extent(network: Network, block: Block, tile: Tile) -> Extent:
     """What a tile of a block computes and reads."""
-    return _worked(network, block, tile).reach
+    return _tile_work(network, block, tile).reach
 
 
 def tile_works(network: Network, block: Block, tile: Tile) -> Sequence[NodeWork]:
     """The work of every node of a tile."""
-    return _worked(network, block, tile).works
+    return _tile_work(network, block, tile).works
 
 
-def _worked(network: Network, block: Block, tile: Tile) -> Worked:
+def _tile_work(network: Network, block: Block, tile: Tile) -> TileWork:
     """Both of the above, cached with the network: searches ask for the same tiles many times."""
-    memo = cast("dict[object, Worked]", network.memo)
+    memo = cast("dict[object, TileWork]", network.memo)
     key = ("tile", block.start, block.stop, tuple(tile.boxes.items()), tile.part)
     found = memo.get(key)
     if found is None:
@@ -145,9 +145,9 @@ def _worked(network: Network, block: Block, tile: Tile) -> Worked:
     return found
 
 
-def _fresh(network: Network, block: Block, tile: Tile) -> Worked:
+def _fresh(network: Network, block: Block, tile: Tile) -> TileWork:
     if tile.part is None:
-        return block_worked(network, block.start, block.stop, tile.boxes)
+        return block_work(network, block.start, block.stop, tile.boxes)
     graph, nodes = network.graph, network.nodes(block.start, block.stop)
     reach = partial_extent(graph, nodes, tile.part)
-    return Worked(reach, [partial_work(graph, nodes, tile.part)])
+    return TileWork(reach, [partial_work(graph, nodes, tile.part)])

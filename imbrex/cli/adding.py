@@ -32,7 +32,7 @@ from protos.daemon.documents import Problem
 from protos.daemon.files import read_text
 from protos.errors import BadRequest, NotFound
 
-Choice = TypeVar("Choice", bound=str)
+PlanChoice = TypeVar("PlanChoice", bound=str)
 
 # How somebody says what was assumed.
 _OPTIONS: Mapping[Assumable, str] = {
@@ -296,8 +296,8 @@ def _read_labels(text: str) -> tuple[str, ...]:
 
 
 def _choose(
-    question: str, choices: Sequence[Choice], option: str, missing: list[str]
-) -> Choice | None:
+    question: str, choices: Sequence[PlanChoice], option: str, missing: list[str]
+) -> PlanChoice | None:
     """One of the choices; as `_ask`."""
     told = f"{question} ({', '.join(choices)})"
     while (answer := _ask(told, option, missing)) is not None:

@@ -86,7 +86,7 @@ def infer(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
             "a plan has its own strategy, devices and wire", param_hint="--plan"
         )
     allowed = known_wire(wire)
-    from coordinator.answers import Choice
+    from coordinator.answers import PlanChoice
     from coordinator.library.naming import public_name
     from imbrex.calls import media_type, plain, read_file
     from imbrex.client import Client
@@ -95,7 +95,7 @@ def infer(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     body, model, choice = (
         read_file(image),
         public_name(model),
-        Choice.of(strategy, devices, allowed),
+        PlanChoice.of(strategy, devices, allowed),
     )
     with Client(url) as client, terminal.waiting(f"{image.name} through {model}"):
         if plan is not None:

@@ -7,7 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from coordinator.answers import Choice
+from coordinator.answers import PlanChoice
 from coordinator.library.naming import public_name
 from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.serving.common.tensors import write_tensors
@@ -130,7 +130,7 @@ def _cases(asked: MeasureOptions, there: int, client: Client, model: str) -> lis
             cure="Request fewer, or see in `imbrex status` why some are missing",
         )
     cases = [
-        PlanSamples(f"{name} {wire}".strip(), count, Choice.of(name, count, wire))
+        PlanSamples(f"{name} {wire}".strip(), count, PlanChoice.of(name, count, wire))
         for count in counts
         for name in chosen
         for wire in asked.wires

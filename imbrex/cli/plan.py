@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.answers import Choice
+from coordinator.answers import PlanChoice
 from coordinator.costs.cluster import Cluster, Link, Planner, fastest
 from coordinator.library.naming import public_name
 from coordinator.planning.cluster_file import parse_cluster
@@ -92,7 +92,7 @@ class PlanSource:
 
     cluster: Path | None
     url: str
-    choice: Choice
+    choice: PlanChoice
 
 
 @dataclass(frozen=True, slots=True)

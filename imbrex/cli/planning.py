@@ -68,10 +68,10 @@ def plan(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     if save is not None and save.suffix.lower() not in (".json", ".svg"):
         raise typer.BadParameter(f"{save} is neither .json nor .svg", param_hint="--save")
     allowed = known_wire(wire)
-    from coordinator.answers import Choice
+    from coordinator.answers import PlanChoice
     from imbrex.cli import plan as command
 
-    source = command.PlanSource(cluster, url, Choice.of(strategy, devices, allowed))
+    source = command.PlanSource(cluster, url, PlanChoice.of(strategy, devices, allowed))
     raise typer.Exit(
         command.plan(model, source, explain=explain, verbose=verbose, save=save, as_json=as_json)
     )
@@ -243,10 +243,10 @@ def check(
         raise typer.BadParameter(
             f"{grid!r} is not of the form ROWSxCOLUMNS, for example 2x4", param_hint="--grid"
         )
-    from coordinator.answers import Choice
+    from coordinator.answers import PlanChoice
     from imbrex.cli import check as command
 
-    loss = command.Loss(Choice.of(None, None, chosen).wire or "exact", in_half=bool(precision))
+    loss = command.Loss(PlanChoice.of(None, None, chosen).wire or "exact", in_half=bool(precision))
     tiles = (int(rows), int(cols))
     raise typer.Exit(command.check(model, tiles, loss, inputs, as_json=as_json))
 

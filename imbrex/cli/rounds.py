@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.answers import Choice
+from coordinator.answers import PlanChoice
 from coordinator.serving.common import names
 from imbrex.calls import Outputs, plain
 from imbrex.client import Client, NoCoordinator
@@ -43,7 +43,7 @@ class PlanSamples:
 
     label: str
     devices: int
-    choice: Choice
+    choice: PlanChoice
     plan: Mapping[str, Any] = field(default_factory=dict)
     samples: list[RoundSample] = field(default_factory=list)
     reason: str = ""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coordinator.answers import IN_FORCE, Choice
+from coordinator.answers import IN_FORCE, PlanChoice
 from imbrex.calls import plain
 from imbrex.demo.demo_cluster import ClusterForm, DemoCluster
 from imbrex.demo.progress import Progress
@@ -79,7 +79,7 @@ class PlanRun:
 
 
 def measure(
-    cluster: DemoCluster, question: Question, progress: Progress, chosen: Choice
+    cluster: DemoCluster, question: Question, progress: Progress, chosen: PlanChoice
 ) -> PlanRun:
     """Sends requests until there are enough warm answers from one plan; compares every raw answer.
 
@@ -135,7 +135,7 @@ def curve(
     found = []
     for count in range(1, cluster.form.workers):
         progress(f"{count} of {cluster.form.workers} devices")
-        chosen = Choice(cluster.form.strategy, devices=count)
+        chosen = PlanChoice(cluster.form.strategy, devices=count)
         answers = [
             plain(client.outputs(model, question.body, question.media_type, chosen).origin)
             for _ in range(requests.first + requests.warm)

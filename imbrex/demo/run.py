@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
-from coordinator.answers import IN_FORCE, Choice
+from coordinator.answers import IN_FORCE, PlanChoice
 from coordinator.planning.planners.propose import propose
 from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.published import equal_cluster
@@ -135,7 +135,7 @@ def _outcome(
         cluster.client.hold_plan(question.model, given)
         chosen = IN_FORCE
     else:
-        chosen = Choice(demo.strategy, devices=demo.workers)
+        chosen = PlanChoice(demo.strategy, devices=demo.workers)
     measured = measure(cluster, question, progress, chosen)
     points = curve(cluster, question, progress, measured) if demo.curve else []
     return DemoResult(

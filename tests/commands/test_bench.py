@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from coordinator.answers import Choice, PlanNow
+from coordinator.answers import PlanChoice, PlanNow
 from coordinator.planning.plan_json import PlanFile
 from coordinator.serving.v1.answers import Moved, Origin, TimingMs
 from imbrex.calls import Outputs, plain
@@ -23,7 +23,7 @@ NOWHERE = "http://127.0.0.1:9"
 
 def test_strategies_in_turns(live: Live, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps(plain(live.client.plan("tiny", Choice("lw")))))
+    plan.write_text(json.dumps(plain(live.client.plan("tiny", PlanChoice("lw")))))
     arguments = ("bench", live.file, "--strategies", "single,lw", "--devices", "1..2")
     ran = live.ask(*arguments, "--repeat", 3, "--plan", plan, "--json")
     assert ran.code == 0, ran.err
@@ -93,14 +93,14 @@ class Turns:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def plan(self, model: str, choice: Choice) -> PlanFile:
+    def plan(self, model: str, choice: PlanChoice) -> PlanFile:
         return PlanFile.model_construct(version=1, predicted_latency_s=0.1)
 
-    def plan_now(self, model: str, choice: Choice) -> PlanNow:
+    def plan_now(self, model: str, choice: PlanChoice) -> PlanNow:
         return PlanNow(model=model, plan_version=1, predicted_latency_s=0.1, predicted_now_s=0.2)
 
     def outputs(
-        self, model: str, body: bytes, kind: str, choice: Choice, *, sparse: bool
+        self, model: str, body: bytes, kind: str, choice: PlanChoice, *, sparse: bool
     ) -> Outputs:
         assert not sparse
         self.asked.append(choice.strategy)
@@ -122,7 +122,7 @@ class Turns:
 def test_rounds_are_interleaved_and_every_answer_is_compared() -> None:
     turns = Turns()
     rounds = Rounds(turns, "m", b"")  # type: ignore[arg-type]
-    cases = [PlanSamples(name, 1, Choice(name)) for name in "ab"]
+    cases = [PlanSamples(name, 1, PlanChoice(name)) for name in "ab"]
     rounds.warm_up(cases, lambda what: None)
     del turns.asked[:]
     assert [case.label for case in rounds.measure(cases, 1)] == ["a", "b"]
@@ -139,7 +139,7 @@ def test_an_answer_that_is_as_right_as_the_first_does_not_differ() -> None:
     turns = Turns()
     other = {"y": np.full(3, 1.5, np.float32)}
     rounds = Rounds(turns, "m", b"", others=[other])  # type: ignore[arg-type]
-    cases = [PlanSamples(name, 1, Choice(name)) for name in "ab"]
+    cases = [PlanSamples(name, 1, PlanChoice(name)) for name in "ab"]
     rounds.warm_up(cases, lambda what: None)
     turns.asked[:] = ["b"] * (WARM_UP + 1)
     list(rounds.measure(cases, 1))
@@ -168,7 +168,7 @@ def test_infer_by_a_choice(live: Live, tmp_path: Path) -> None:
     assert len(lw["devices"]) == 2
     assert lw["plan_version"] != usual["plan_version"]
     file = tmp_path / "lw.json"
-    file.write_text(json.dumps(plain(live.client.plan("tiny", Choice("lw", 1)))))
+    file.write_text(json.dumps(plain(live.client.plan("tiny", PlanChoice("lw", 1)))))
     by_plan = live.ask(*ask, "--plan", file).json()
     assert len(by_plan["devices"]) == 1
     assert live.client.plan("tiny").strategy == "ofl"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.answers import Choice
+from coordinator.answers import PlanChoice
 from imbrex.described import load_cluster
 from imbrex.kinds.presets import Preset, load_kind
 from protos.errors import BadRequest
@@ -75,7 +75,7 @@ def test_a_report_is_a_cluster_and_a_preset(reported: tuple[Live, Path, str]) ->
     assert [each.name for each in cluster.devices] == ["device-1", "device-2"]
     asked = ("--cluster", target, "--strategy", "single", "--json")
     simulated = imbrex("simulate", live.file, *asked).json()["strategies"]["single"]
-    live_plan = live.client.plan("tiny", Choice("single"))
+    live_plan = live.client.plan("tiny", PlanChoice("single"))
     assert 1 / 3 < simulated["latency_s"] / live_plan.predicted_latency_s < 3
     (used,) = imbrex("plan", live.file, *asked).json()["devices_used"]
     assert used in {"device-1", "device-2"}

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from coordinator.answers import Choice
+from coordinator.answers import PlanChoice
 from imbrex.calls import plain
 from tests.cli.run_cli import refused
 from tests.commands.conftest import Live
@@ -14,7 +14,7 @@ from tests.commands.conftest import Live
 
 def exchanging(live: Live, file: Path) -> Path:
     """A plan of two devices whose tiles go from peer to peer."""
-    plan = plain(live.client.plan("tiny", Choice("lw")))
+    plan = plain(live.client.plan("tiny", PlanChoice("lw")))
     for number, block in enumerate(plan["blocks"]):
         assert len({tile["device"] for tile in block["tiles"]}) == 2
         block["barrier"] = False

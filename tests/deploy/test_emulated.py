@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from benchmarks.workers import WorkerProcess, coordinated, running
-from coordinator.answers import Choice
+from coordinator.answers import PlanChoice
 from coordinator.planning.plan_json import plan_json, save_plan
 from models.catalogue.catalogue import load
 from models.catalogue.loading import network_of
@@ -94,12 +94,12 @@ async def test_arm_worker_computes_in_a_cluster_of_x86_workers(arm, tmp_path) ->
     feeds, whole = question("digits")
     async with running([pi, *others]), coordinated(tmp_path / "state", [pi, *others]) as cluster:
         for strategy in ("lw", "aofl", "halo"):
-            plan, network = await cluster.plans.current("digits", Choice(strategy))
+            plan, network = await cluster.plans.current("digits", PlanChoice(strategy))
             text = save_plan(plan_json(plan, network))
             if pi.id not in plan.devices:  # plans leave out whom they think too slow
                 text = text.replace(plan.devices[-1], pi.id)
             given, plan, _ = await cluster.plans.give("digits", text.encode(), hold=False)
-            answer = await cluster.infer("digits", feeds, choice=Choice(plan=given))
+            answer = await cluster.infer("digits", feeds, choice=PlanChoice(plan=given))
             assert_right(answer, whole)
             print(strategy, len(answer.devices), "devices")
             assert len(answer.devices) > 1

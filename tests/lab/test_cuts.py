@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.lab.cluster import Computer, Lab, lab
 from benchmarks.lab.cuts import cut, cut_one_way, cut_peers
-from coordinator.answers import Choice
+from coordinator.answers import PlanChoice
 from imbrex.kinds.presets import Preset
 from models.digits.examples import examples
 from tests.serving.processes import wait
@@ -33,7 +33,7 @@ HARMS = {
 def test_a_request_survives_it(harm: str, strategy: str):
     preset = Preset(gflops=1.0, mbps=200.0, message_ms=0.0, medium="switch")
     picture = examples()[0].path.read_bytes()
-    choice = Choice(strategy)
+    choice = PlanChoice(strategy)
     with lab(preset, [SLOW] * 3, print, models=["digits"], profile=False) as running:
 
         def ask() -> list[object]:
@@ -57,7 +57,7 @@ def test_a_request_survives_it(harm: str, strategy: str):
 def test_clients_that_are_kept_apart_are_found_out_and_planned_without():
     preset = Preset(gflops=1.0, mbps=200.0, message_ms=0.0, medium="switch")
     picture = examples()[0].path.read_bytes()
-    choice = Choice("halo")
+    choice = PlanChoice("halo")
     with lab(preset, [SLOW] * 3, print, models=["digits"], profile=False) as running:
 
         def exchanges() -> set[str]:

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from benchmarks.lab.cluster import Computer, Lab, lab
-from coordinator.answers import Choice
+from coordinator.answers import PlanChoice
 from imbrex.kinds.presets import Preset
 from models.digits.examples import examples
 from tests.serving.processes import wait
@@ -35,5 +35,5 @@ def test_links_are_found_and_requests_that_share_the_cable_change_nothing(medium
         wait(lambda: right(running))
         for strategy in ("halo", "ofl", "lw", "single"):
             for _ in range(6):
-                running.client.infer("digits", picture, "image/png", Choice(strategy))
+                running.client.infer("digits", picture, "image/png", PlanChoice(strategy))
         assert right(running), believed(running)

@@ -15,9 +15,9 @@ from coordinator.planning.geometry.blocks import geometry_of
 from coordinator.planning.legal import check_plan
 from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.search.tables import Tables
+from models.cut.tile_work import block_work
 from models.cut.tiles import MapTile, grain, on_map, places, tile_boxes
 from models.cut.units import Network, divide
-from models.cut.worked import block_worked
 from models.graph.graph import COLS, ROWS
 from models.onnx_file.builder import NetworkBuilder as Builder
 from models.onnx_file.builder import NetworkTensor, square
@@ -60,7 +60,7 @@ def assert_covers_the_definition(network: Network, tile: MapTile, start: int, en
     splits, edges = geometry.splits[end], geometry.boundaries
     assert splits is not None
     boxes = tile_boxes(network, edges[start], edges[end], tile)
-    reach = block_worked(network, edges[start], edges[end], boxes).reach
+    reach = block_work(network, edges[start], edges[end], boxes).reach
     entering = splits.entering[start - splits.lowest]
     names = splits.input_names[entering]
     for t, name in enumerate(names, entering.start):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from itertools import count
 
-from coordinator.answers import IN_FORCE, Choice
+from coordinator.answers import IN_FORCE, PlanChoice
 from coordinator.planning.groups import Grouping, ServiceTimes
 from coordinator.plans.book import PlanBook
 from coordinator.plans.entries import SETTLE_S
@@ -15,7 +15,7 @@ from protos.wire.facts import DeviceId
 from tests.requests import sketches
 
 M = "a model"
-LW = Choice("lw")
+LW = PlanChoice("lw")
 ALL = frozenset(map(DeviceId, "abcd"))
 
 
@@ -41,7 +41,7 @@ def plans() -> PlanBook:
     return PlanBook(count(1))
 
 
-def in_force(machine: PlanBook, made: TaskGraph, choice: Choice = IN_FORCE) -> float:
+def in_force(machine: PlanBook, made: TaskGraph, choice: PlanChoice = IN_FORCE) -> float:
     """A model's first plan is this one; the time then."""
     machine.ask(Ticket(999), M, choice, 0.0)
     (proposed,) = machine.tick(SETTLE_S)

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from coordinator.answers import IN_FORCE, Choice
+from coordinator.answers import IN_FORCE, PlanChoice
 from coordinator.plans import grouping as grouping_module
 from coordinator.plans.book import NO_WORKER, PlanBook
 from coordinator.plans.entries import CONSIDERED, ModelPlan
@@ -139,7 +139,7 @@ class AnyOrder(RuleBasedStateMachine):
             self.act(Start(ticket, None), self.admission)
         self.tell()
 
-    def ask(self, ticket: Ticket, model: str, choice: Choice) -> None:
+    def ask(self, ticket: Ticket, model: str, choice: PlanChoice) -> None:
         self.asked[ticket] = self.plans
         try:
             self.step(self.plans, self.plans.ask(ticket, model, choice, self.now))

@@ -6,7 +6,7 @@ from math import inf, log
 
 import pytest
 
-from coordinator.answers import IN_FORCE, Choice
+from coordinator.answers import IN_FORCE, PlanChoice
 from coordinator.costs.corrections import Observed
 from coordinator.plans import book as module
 from coordinator.plans.book import FIRST_PLAN_S, NO_WORKER, PlanBook
@@ -267,7 +267,7 @@ def test_chosen_plans_are_made_again_when_they_are_next_asked_for() -> None:
 
 def test_plans_that_were_sent_are_never_made() -> None:
     state = plans()
-    sent = Choice(plan="0123")
+    sent = PlanChoice(plan="0123")
     with pytest.raises(NotFound, match="0123"):
         state.ask(ONE, M, sent, 0.0)
     assert not state.knows(M, sent)
@@ -284,7 +284,7 @@ def test_the_chosen_plan_that_was_not_used_for_longest_makes_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "MOST_CHOSEN", 2)
-    state, choices = plans(), [Choice(plan=each) for each in "xyz"]
+    state, choices = plans(), [PlanChoice(plan=each) for each in "xyz"]
     state.devices_changed(ALL, "joined", 0.0)
     state.hold(M, CD, 0.0)
     state.keep(M, choices[0], AB)
@@ -295,7 +295,7 @@ def test_the_chosen_plan_that_was_not_used_for_longest_makes_room(
     assert state.graph(M) is CD
     busy = PlanBook(count(1))
     busy.ask(ONE, M, LW, 0.0)
-    busy.ask(TWO, M, Choice("efl"), 0.0)
+    busy.ask(TWO, M, PlanChoice("efl"), 0.0)
     with pytest.raises(Unavailable, match="already being made"):
         busy.keep(M, choices[0], AB)
     assert not busy.knows(M, choices[0])

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from coordinator.answers import Choice
+from coordinator.answers import PlanChoice
 from coordinator.costs.cluster import Cluster
 from coordinator.devices.announcements import Announcements
 from coordinator.library.loaded import Library
@@ -35,5 +35,5 @@ async def test_without_any_device_who_wants_a_plan_is_told_so(plans) -> None:
     assert not plans._asked
     await plans.settled()
     with pytest.raises(NotFound):
-        await plans.prepared("lenet5", Choice("no such strategy"))
-    assert not plans.book.knows("lenet5", Choice("no such strategy"))
+        await plans.prepared("lenet5", PlanChoice("no such strategy"))
+    assert not plans.book.knows("lenet5", PlanChoice("no such strategy"))

@@ -17,9 +17,9 @@ from coordinator.answers import (
     IN_FORCE,
     Answer,
     Baseline,
-    Choice,
     DeviceStatus,
     ModelStatus,
+    PlanChoice,
     PlanNow,
     ServedModel,
 )
@@ -27,7 +27,7 @@ from coordinator.library.naming import Names
 from coordinator.planning.planners.aofl import aofl
 from coordinator.planning.published import equal_cluster
 from coordinator.requests.input_variants import FeedReader, check_feeds
-from coordinator.requests.journal import Ended, Journal
+from coordinator.requests.journal import Journal, RequestRecord
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.plan import Plan, TrafficBytes
 from coordinator.tasks.timeline import Timing
@@ -153,17 +153,17 @@ class InPlace:
     def members(self) -> list[Member]:
         return [Member(DeviceId("a"), "pi", datetime.now(UTC), datetime.now(UTC))]
 
-    async def made(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
+    async def made(self, model: str, choice: PlanChoice = IN_FORCE) -> tuple[Plan, Network]:
         return await self.current(model, choice)
 
-    async def current(self, model: str, choice: Choice = IN_FORCE) -> tuple[Plan, Network]:
+    async def current(self, model: str, choice: PlanChoice = IN_FORCE) -> tuple[Plan, Network]:
         if self.no_workers:
             raise Unavailable(cause="no device is ready", cure="Start `imbrex worker` on one")
         await self.get(model)
         made = aofl(self.network, equal_cluster(2))
         return replace(made, version=3), self.network
 
-    async def now(self, model: str, choice: Choice = IN_FORCE) -> PlanNow:
+    async def now(self, model: str, choice: PlanChoice = IN_FORCE) -> PlanNow:
         plan, _ = await self.made(model, choice)
         return PlanNow(model, plan.version, plan.predicted_latency_s, 0.5)
 
@@ -173,14 +173,16 @@ class InPlace:
         model: str | ServedModel,
         feeds: Arrays | FeedReader,
         request_id: str | None = None,
-        choice: Choice = IN_FORCE,
+        choice: PlanChoice = IN_FORCE,
         *,
         selections: Selections = NO_SELECTION,
     ) -> AsyncIterator[Answer]:
         model = model.source if isinstance(model, ServedModel) else model
         if self.fails_with is not None:
             if isinstance(self.fails_with, ImbrexError):
-                self.journal.add(Ended("failed", model, 1.0, 1.01, None, (), self.fails_with))
+                self.journal.add(
+                    RequestRecord("failed", model, 1.0, 1.01, None, (), self.fails_with)
+                )
             raise self.fails_with
         if self.no_workers:
             raise Unavailable(cause="no device is ready", cure="Start `imbrex worker` on one")
@@ -194,7 +196,7 @@ class InPlace:
             devices=("0123456789abcdef",),
             traffic=TrafficBytes(10, 20, 0),
         )
-        self.journal.add(Ended(answer.request_id, model, 1.0, 1.01, answer, (), None))
+        self.journal.add(RequestRecord(answer.request_id, model, 1.0, 1.01, answer, (), None))
         yield answer
 
     async def baseline(self, model: str) -> Baseline:

@@ -12,7 +12,7 @@ import pytest
 from coordinator.devices import children
 from coordinator.measuring import after_answer
 from coordinator.plans.plans import TookOver
-from coordinator.requests.journal import Ended
+from coordinator.requests.journal import RequestRecord
 from coordinator.serving.app import create_app
 from coordinator.serving.common.tensors import write_tensors
 from protos.errors import NotFiniteAnswer
@@ -36,8 +36,8 @@ async def test_the_answer_is_sent_before_the_journal_is_told(
     monkeypatch.setattr(after_answer, "SETTLE_AFTER_S", 60.0)
     app, happened = create_app(real.coordinator), []
 
-    def heard(entry: Ended | TookOver) -> None:
-        if isinstance(entry, Ended):
+    def heard(entry: RequestRecord | TookOver) -> None:
+        if isinstance(entry, RequestRecord):
             happened.append("learnt")
 
     async def noted(scope, receive, send) -> None:

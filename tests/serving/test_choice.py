@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
-from coordinator.answers import Choice
+from coordinator.answers import PlanChoice
 from coordinator.costs.cluster import Cluster
 from coordinator.devices import children
 from coordinator.plans import book
@@ -220,7 +220,7 @@ async def test_chosen_plans_are_capped(
     for strategy in ("lw", "efl", "single", "lw"):
         await planned(real, strategy=strategy)
     known = partial(real.coordinator.plans.book.knows, real.coordinator.served.statuses()[0].name)
-    assert [name for name in ("", "efl", "lw", "single") if known(Choice(name))] == [
+    assert [name for name in ("", "efl", "lw", "single") if known(PlanChoice(name))] == [
         *("", "lw", "single")
     ]
 

@@ -15,7 +15,7 @@ from PIL import Image
 from benchmarks import screenshots
 from coordinator.answers import Answer
 from coordinator.devices import children
-from coordinator.requests.journal import Ended
+from coordinator.requests.journal import RequestRecord
 from coordinator.serving.page import hub as recents
 from coordinator.serving.page.http import FILES, SECURITY
 from coordinator.serving.page.hub import Recent
@@ -370,8 +370,10 @@ def test_the_answers_that_are_kept_have_caps() -> None:
     kept = Recent()
     for number in range(recents.MOST_MODELS + 2):
         for extra in range(recents.PER_MODEL + 3):
-            kept.add(f"model-{number}", Ended("id", "", 1.0, 1.5 + extra, answer, (), None))
-    kept.add("model-2", Ended("id", "", 1.0, 9.0, None, (), Unavailable(cause="full", cure="")))
+            kept.add(f"model-{number}", RequestRecord("id", "", 1.0, 1.5 + extra, answer, (), None))
+    kept.add(
+        "model-2", RequestRecord("id", "", 1.0, 9.0, None, (), Unavailable(cause="full", cure=""))
+    )
     assert len(kept.told()) == recents.MOST_MODELS
     assert "model-1" not in kept.told()
     found = [each["taken_ms"] for each in kept.told()["model-2"]]

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from coordinator.answers import Choice
+from coordinator.answers import PlanChoice
 from imbrex import Client
 from imbrex.calls import plain
 from models.digits.examples import examples
@@ -53,7 +53,7 @@ def test_a_plan_keeps_the_times_that_it_was_made_with(tmp_path: Path) -> None:
         assert float(logged[1]) == round(kept[0] * 1e3, 1)
 
         with pytest.raises(NotFound, match="no such plan now"):
-            client.plan_now("digits", Choice("lw"))
+            client.plan_now("digits", PlanChoice("lw"))
         client.hold_plan("digits", json.dumps(plain(plan)).encode())
         lost = got["blocks"][0]["tiles"][0]["device"]
         workers = {(each.ready() or {})["id"]: each for each in service.workers}

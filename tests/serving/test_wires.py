@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from coordinator.answers import Choice
+from coordinator.answers import PlanChoice
 from coordinator.devices import children
 from coordinator.service import Coordinator
 from models.catalogue.catalogue import load
@@ -21,7 +21,7 @@ from tests.serving.real import running
 FEEDS = {"image": np.random.default_rng(4).standard_normal((1, 3, 64, 64), np.float32)}
 
 
-async def loss(coordinator: Coordinator, model: Path, choice: Choice, wire: Wire) -> float:
+async def loss(coordinator: Coordinator, model: Path, choice: PlanChoice, wire: Wire) -> float:
     """How far an answer is from the whole model's, after comparing it with what encoding its
     plan's boundaries must give, and its bytes with the plan's.
     """
@@ -42,11 +42,11 @@ async def test_a_request_may_allow_a_wire(
 ) -> None:
     async with running(tmp_path, workers, model) as real:
         coordinator, name = real.coordinator, "lw"
-        assert await loss(coordinator, model, Choice(name), "exact") <= 1e-5
-        half = await loss(coordinator, model, Choice(name, wire="fp16"), "fp16")
-        eighth = await loss(coordinator, model, Choice(name, wire="int8"), "int8")
+        assert await loss(coordinator, model, PlanChoice(name), "exact") <= 1e-5
+        half = await loss(coordinator, model, PlanChoice(name, wire="fp16"), "fp16")
+        eighth = await loss(coordinator, model, PlanChoice(name, wire="int8"), "int8")
         assert 1e-6 < half < 2e-3 < eighth < 0.05
-        assert await loss(coordinator, model, Choice(name, wire="exact"), "exact") <= 1e-5
+        assert await loss(coordinator, model, PlanChoice(name, wire="exact"), "exact") <= 1e-5
         query = {"strategy": "lw", "wire": "fp16"}
         assert (await real.http.post("/v1/models/tiny/plan", params=query)).json()["wire"] == "fp16"
         refused = await real.http.post("/v1/models/tiny/plan", params={"wire": "fp8"})
@@ -67,7 +67,7 @@ async def test_encoded_halos_pass_between_peers(
         halos = {}
         for each in ("exact", wire):
             sent = await real.http.post("/v1/plans/tiny", json={**plan, "wire": each})
-            choice = Choice(plan=sent.json()["plan_id"])
+            choice = PlanChoice(plan=sent.json()["plan_id"])
             lost = await loss(real.coordinator, model, choice, each)
             assert (lost > 1e-6) == (each != "exact")
             halos[each] = sent.json()["plan"]["bytes"]["halo"]
@@ -78,8 +78,8 @@ async def test_a_setting_allows_it_for_every_request(
     tmp_path: Path, workers: list[children.Child], model: Path
 ) -> None:
     async with running(tmp_path, workers, model, strategy="lw", wire="fp16") as real:
-        assert await loss(real.coordinator, model, Choice(), "fp16") < 2e-3
-        assert await loss(real.coordinator, model, Choice(wire="exact"), "exact") <= 1e-5
+        assert await loss(real.coordinator, model, PlanChoice(), "fp16") < 2e-3
+        assert await loss(real.coordinator, model, PlanChoice(wire="exact"), "exact") <= 1e-5
 
 
 def test_ranges_come_from_noise_where_nothing_better_is_known(model: Path) -> None:

@@ -108,7 +108,7 @@ async def test_tensor_unlike_its_announcement_never_leaves(tmp_path, monkeypatch
             return graph, {name: given[name].astype(np.float64)}
 
         with monkeypatch.context() as planted:
-            planted.setattr(host._entrances, "fitting", as_they_are)
+            planted.setattr(host._input_variants, "fitting", as_they_are)
             with pytest.raises(RequestAtFault, match=r"float64.* announced as uint8"):
                 await host.infer(MODEL, feeds)
         assert not losses(host)

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from benchmarks import cgroup
-from coordinator.answers import Choice
+from coordinator.answers import PlanChoice
 from coordinator.service import Coordinator
 from models.cut.units import divide
 from models.onnx_file.builder import NetworkBuilder as Builder
@@ -74,7 +74,7 @@ async def test_each_worker_holds_its_share_and_none_is_killed(tmp_path: Path) ->
             assert_right(await host.infer(path, feeds), whole)
             assert len(plan_devices(host, path)) == WORKERS
             with pytest.raises(Infeasible):
-                await host.plans.current(path, Choice(strategy="single"))
+                await host.plans.current(path, PlanChoice(strategy="single"))
             broken = {name: np.roll(array, 1) for name, array in whole.items()}
             answer = await host.infer(path, feeds)
             assert compare(answer.outputs, broken).max_rel_error > 1e-3

@@ -26,9 +26,9 @@ from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.run_splits import RunSplits
 from coordinator.planning.geometry.splits import Quantity, Splits
 from coordinator.planning.geometry.sweeps import BlockRun
+from models.cut.tile_work import TileWork, unit_work
 from models.cut.tiles import even_spans, map_size
 from models.cut.units import Network, Unit, block_outputs
-from models.cut.worked import Worked, unit_worked
 from models.graph.graph import COLS, ROWS, Graph
 from models.operators import splits_along
 from models.operators.work import NodeWork
@@ -71,21 +71,21 @@ class _WholeSweep:
                 wanted.update((name, Box.whole(graph.shape(name))) for name in own)
                 gathered += sum(graph.tensors[name].on_wire.nbytes for name in own)
                 demand = {n: wanted.pop(n) for n in unit.outputs if n in wanted}
-                worked = unit_worked(network, unit, demand)
-                for name, box in worked.reach.inputs.items():
+                tile_work = unit_work(network, unit, demand)
+                for name, box in tile_work.reach.inputs.items():
                     wanted[name] = box.hull(wanted.get(name, box))
                 self.demands |= demand
-                self.inputs.append((index, worked.reach.inputs))
-                self._note(unit, worked)
+                self.inputs.append((index, tile_work.reach.inputs))
+                self._note(unit, tile_work)
             self.input_bytes[index] = sum(
                 box.volume * graph.tensors[name].wire_itemsize for name, box in wanted.items()
             )
             self.output_bytes[index] = gathered
 
-    def _note(self, unit: Unit, worked: Worked) -> None:
-        reach = worked.reach
+    def _note(self, unit: Unit, tile_work: TileWork) -> None:
+        reach = tile_work.reach
         made = [k for k, node in enumerate(unit.nodes) if node.outputs[0] in reach.computed]
-        for k, work in zip(made, worked.works, strict=True):
+        for k, work in zip(made, tile_work.works, strict=True):
             n = unit.start + k
             self.features[n] = (work.flop, work.input_bytes, work.output_bytes, work.weight_bytes)
             self.node_works[n] = work

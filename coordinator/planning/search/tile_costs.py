@@ -15,9 +15,9 @@ from coordinator.planning.geometry.layouts import Computing, UnitTile, divider_o
 from coordinator.planning.geometry.marks import Mark
 from coordinator.planning.geometry.splits import Splits
 from coordinator.planning.search.tables import Rank, Tables
+from models.cut.tile_work import block_work
 from models.cut.tiles import MapTile
 from models.cut.units import Network
-from models.cut.worked import block_worked
 from models.graph.graph import COLS, ROWS
 from models.tensors.arrays import Floats, Ints
 from models.tensors.boxes import Box, Span
@@ -227,8 +227,8 @@ class Loads:
             first, stop = (self.geometry.boundaries[each] for each in (start, end))
             names = network.outputs(first, stop)
             boxes = {name: Box.whole(network.graph.shape(name)) for name in names}
-            worked = block_worked(network, first, stop, boxes)
-            tile = UnitTile(boxes, worked.reach.inputs, Computing(lambda: worked.works))
+            tile_work = block_work(network, first, stop, boxes)
+            tile = UnitTile(boxes, tile_work.reach.inputs, Computing(lambda: tile_work.works))
             if stop - first == 1:
                 tile = divider_of(network).whole(network.units[first])
             found = self._wholes[start, end] = tile

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Path, Query, Request
 
-from coordinator.answers import Choice
+from coordinator.answers import PlanChoice
 from coordinator.devices.membership import MAX_DEVICES
 from models.tensors.precision import Wire
 
@@ -42,9 +42,9 @@ async def choice(
     ] = None,
     plan: Annotated[str, Query(description="The `plan_id` of a plan that was sent.")] = "",
     wire: Annotated[Wire | None, Query(description="The encoding of maps between devices.")] = None,
-) -> Choice:
+) -> PlanChoice:
     """The choice of a plan in a request's query."""
-    return Choice(strategy, devices or 0, plan, wire or "")
+    return PlanChoice(strategy, devices or 0, plan, wire or "")
 
 
-Chosen = Annotated[Choice, Depends(choice)]
+Chosen = Annotated[PlanChoice, Depends(choice)]

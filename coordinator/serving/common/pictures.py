@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
-from coordinator.answers import IN_FORCE, Answer, Choice, ServedModel
+from coordinator.answers import IN_FORCE, Answer, PlanChoice, ServedModel
 from coordinator.serving.common import names
 from models.tensors.selection import NO_SELECTION
 from models.vision.detection import Detector
@@ -72,7 +72,7 @@ async def answered(
     coordinator: Coordinator,
     served: ServedModel,
     read: Callable[[], Read],
-    choice: Choice = IN_FORCE,
+    choice: PlanChoice = IN_FORCE,
     *,
     raw: bool = True,
 ) -> AsyncIterator[tuple[Read, Answer]]:

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from coordinator.answers import DeviceStatus, ModelStatus
 from coordinator.plans.plans import TookOver
-from coordinator.requests.journal import Ended
+from coordinator.requests.journal import RequestRecord
 from coordinator.service import Coordinator
 from coordinator.serving.common.access import asks
 from protos.wire.facts import ONNXRUNTIME
@@ -205,16 +205,16 @@ class Counts:
             registry=registry,
         )
 
-    def count(self, entry: Ended | TookOver) -> None:
+    def count(self, entry: RequestRecord | TookOver) -> None:
         """Counts one entry."""
         match entry:
-            case Ended():
+            case RequestRecord():
                 self._ended(entry)
             case TookOver(model, causes=causes):
                 for kind in {cause_kind(cause) for cause in causes}:
                     self._replans.labels(self._coordinator.names.label(model), kind).inc()
 
-    def _ended(self, ended: Ended) -> None:
+    def _ended(self, ended: RequestRecord) -> None:
         model = self._coordinator.names.label(ended.model)
         self._requests.labels(model, ended.outcome).inc()
         if ended.answer is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.plans.plans import TookOver
-from coordinator.requests.journal import Ended
+from coordinator.requests.journal import RequestRecord
 
 _PHASES = ("queue", "compute_input", "compute_infer", "compute_output")
 
@@ -44,7 +44,7 @@ class Statistics:
     def __init__(self) -> None:
         self._models: defaultdict[str, _Model] = defaultdict(_Model)
 
-    def count(self, ended: Ended | TookOver) -> None:
+    def count(self, ended: RequestRecord | TookOver) -> None:
         """Counts one request."""
         if isinstance(ended, TookOver):
             return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.answers import DeviceStatus
 from coordinator.plans.plans import TookOver
-from coordinator.requests.journal import Ended
+from coordinator.requests.journal import RequestRecord
 from coordinator.serving.page.day import FILE, Day
 from protos.errors import Unavailable
 from protos.wire.limits import Limits
@@ -42,7 +42,7 @@ class Recent:
     def __init__(self) -> None:
         self._answers: dict[str, deque[dict[str, Any]]] = {}
 
-    def add(self, model: str, ended: Ended) -> None:
+    def add(self, model: str, ended: RequestRecord) -> None:
         """Keeps an answer; `model` is its public name."""
         if ended.error is not None:
             return
@@ -57,7 +57,7 @@ class Recent:
         return {model: [*answers] for model, answers in self._answers.items()}
 
 
-def taken_ms(ended: Ended) -> float:
+def taken_ms(ended: RequestRecord) -> float:
     """Milliseconds from a request's turn to its answer: what one device alone is compared with,
     which waits for nobody either.
     """
@@ -172,7 +172,7 @@ class Hub:
 
     # ------------------------------------------------------------ from the journal
 
-    def _heard(self, entry: Ended | TookOver) -> None:
+    def _heard(self, entry: RequestRecord | TookOver) -> None:
         if isinstance(entry, TookOver):
             return
         self.day.add(entry.ended_at, entry.ended_s - entry.arrived_s, answered=entry.error is None)
@@ -214,7 +214,7 @@ class Hub:
         }
 
 
-def _request(ended: Ended, model: str) -> dict[str, Any]:
+def _request(ended: RequestRecord, model: str) -> dict[str, Any]:
     """The `request` event; its bars are in milliseconds since the request's arrival."""
     start_s = ended.arrived_s
     told: dict[str, Any] = {

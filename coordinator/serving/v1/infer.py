@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from coordinator.answers import Answer, Choice, ServedModel
+from coordinator.answers import Answer, PlanChoice, ServedModel
 from coordinator.serving.common import names
 from coordinator.serving.common.access import asks
 from coordinator.serving.common.body import BodyKind, body_of
@@ -131,7 +131,7 @@ async def _inferred(
     coordinator: TheCoordinator,
     model: str,
     read: _Read,
-    chosen: Choice,
+    chosen: PlanChoice,
     sparse: bool,
     min_score: float | None,
 ) -> Response:
@@ -166,7 +166,7 @@ async def _tensors(
     body: bytes,
     served: ServedModel,
     coordinator: TheCoordinator,
-    chosen: Choice,
+    chosen: PlanChoice,
     sparse: bool,
 ) -> Response:
     accepted = chosen_type(request, (names.JSON, names.NPZ, names.PNG, names.JPEG))

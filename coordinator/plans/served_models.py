@@ -17,7 +17,7 @@ from protos.errors import Unavailable
 log = structlog.get_logger(__name__)
 
 
-class Served:
+class ServedModels:
     """The models of one coordinator as clients see them: ready or not, with their load."""
 
     def __init__(self, library: Library, plans: Plans, devices: Devices) -> None:

@@ -18,7 +18,7 @@ MOST_KEPT = 20_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Worked:
+class TileWork:
     """What consecutive nodes compute and read for one tile, and the work of each node that the tile
     needs.
     """
@@ -27,27 +27,27 @@ class Worked:
     works: Sequence[NodeWork]
 
 
-def unit_worked(network: Network, unit: Unit, demand: Mapping[str, Box]) -> Worked:
+def unit_work(network: Network, unit: Unit, demand: Mapping[str, Box]) -> TileWork:
     """Of one unit, for demanded boxes of its outputs."""
-    memo = cast("dict[object, Worked]", network.memo)
+    memo = cast("dict[object, TileWork]", network.memo)
     key = ("unit", unit.start, tuple(demand.items()))
     found = memo.get(key)
     if found is None:
         if len(memo) >= MOST_KEPT:
             memo.clear()
         reach = unit.extent(demand)
-        found = memo[key] = Worked(reach, works(unit.graph, unit.nodes, reach))
+        found = memo[key] = TileWork(reach, works(unit.graph, unit.nodes, reach))
     return found
 
 
-def block_worked(network: Network, start: int, stop: int, demand: Mapping[str, Box]) -> Worked:
+def block_work(network: Network, start: int, stop: int, demand: Mapping[str, Box]) -> TileWork:
     """Of units [start, stop), for boxes of what they yield."""
     wanted = dict(demand)
     computed: dict[str, Box] = {}
-    parts: list[Worked] = []
+    parts: list[TileWork] = []
     for unit in reversed(network.units[start:stop]):
         asked = {name: wanted.pop(name) for name in unit.outputs if name in wanted}
-        found = unit_worked(network, unit, asked)
+        found = unit_work(network, unit, asked)
         for name, box in found.reach.inputs.items():
             wanted[name] = box.hull(wanted.get(name, box))
         computed |= found.reach.computed
@@ -55,4 +55,4 @@ def block_worked(network: Network, start: int, stop: int, demand: Mapping[str, B
     parts.reverse()
     reads = tuple(each for part in parts for each in part.reach.reads)
     every = [each for part in parts for each in part.works]
-    return Worked(Extent(computed, reads, wanted), every)
+    return TileWork(Extent(computed, reads, wanted), every)
