@@ -14,7 +14,7 @@ from pathlib import Path
 
 import onnxruntime
 
-from imbrex.demo.duration import FEWER, MOST_S, Length, Requests
+from imbrex.demo.duration import AIM_S, FEWER, Length, Requests
 from imbrex.demo.emulation.rate import Core, measured_core
 from imbrex.demo.emulation.settings import Computer
 from imbrex.kinds.presets import KINDS, DeviceKind, Preset, load_kind
@@ -115,11 +115,11 @@ def scales(preset: Preset, devices: int, core_gflops: float) -> Sequence[float]:
 
 def suited(preset: Preset, core_gflops: float, length: Length) -> tuple[float, Requests]:
     """The scale and the requests of a demo: those that leave most room to other programs of all by
-    which it takes `MOST_S` at most, or the quickest.
+    which it takes `AIM_S` at most, or the quickest.
     """
     possible = scales(preset, length.workers, core_gflops)
     for requests in FEWER:
         for scale in possible:
-            if length.expected_s(scale, requests) <= MOST_S:
+            if length.expected_s(scale, requests) <= AIM_S:
                 return scale, requests
     return possible[-1], FEWER[-1]
