@@ -7,11 +7,13 @@ Planners use this to cost all ranges of rows at once [Eq. 1 and 3 over arrays]; 
 definition.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from models.operators.work import NodeWork
+from models.tensors.memory import LARGEST_MATRIX_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,15 @@ class Costs(ABC):
     def block_s(self, works: Sequence[NodeWork]) -> float:
         """Seconds to run these nodes as one program."""
         return min(engine.program_s(works) for engine in self.engines)
+
+
+# Of what an engine does not compute.
+NEVER = LayerRates(fixed_s=math.inf)
+
+
+def is_too_large(work: NodeWork, engine: str) -> bool:
+    """Whether this is a product with a matrix that the engine leaves to onnxruntime."""
+    return work.is_product and work.weight_bytes > LARGEST_MATRIX_BYTES.get(engine, math.inf)
 
 
 class EngineCosts(ABC):

@@ -2,12 +2,17 @@
 
 from dataclasses import dataclass
 
-from coordinator.costs.affine import Costs, EngineCosts, LayerRates
+from coordinator.costs.affine import (
+    NEVER,
+    Costs,
+    EngineCosts,
+    LayerRates,
+    is_too_large,
+)
 from models.operators.work import NodeWork
 from protos.wire.facts import ONNXRUNTIME
 
 _WEIGHT_ITEM_BYTES = 4
-_PRODUCTS = ("fully_connected", "product")
 
 # A common layer by which devices are ranked and shown: 3x3, 128 channels, a 28x56 map.
 YARDSTICK = NodeWork(
@@ -66,6 +71,8 @@ class RateCosts(Costs, EngineCosts):
         """Rates of a node; equal for all of its tiles with the same channels."""
         if work.pace:
             return LayerRates(flop_s=work.pace * 1e-9 / self.gflops)
+        if is_too_large(work, self.engine):
+            return NEVER
         weight_ns = self.weight_ns * (self.weight_1x1 if work.taps == 1 else 1.0)
         byte_s = 0.0 if work.is_fused else self.map_byte_ns * 1e-9
         share = 1.0
@@ -74,7 +81,7 @@ class RateCosts(Costs, EngineCosts):
                 share = self.rate_1x1
             elif work.is_depthwise:
                 share = self.rate_depthwise
-        elif work.layer_type in _PRODUCTS:
+        elif work.is_product:
             share = self.rate_product
         return LayerRates(
             flop_s=1e-9 / (self.gflops * share),

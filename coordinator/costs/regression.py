@@ -8,7 +8,6 @@ A third one is measured on transformers' layers, and goes into the fits of what 
 docs/adr/0003-costs.md has the errors, and what else was tried.
 """
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -16,7 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from coordinator.costs.affine import Costs, EngineCosts, LayerRates
+from coordinator.costs.affine import NEVER, Costs, EngineCosts, LayerRates, is_too_large
 from coordinator.costs.cluster import EndpointOverhead
 from coordinator.costs.rates import YARDSTICK
 from coordinator.costs.samples import BLOCK, LAYER, Sample
@@ -146,16 +145,17 @@ class EngineRegression(EngineCosts):
 
 @dataclass(frozen=True)
 class _PartialEngine(EngineRegression):
-    """An engine that computes none of the layer types in `sampled` of which it has no samples, and
-    nothing that only one engine was timed with.
+    """An engine that computes none of the layer types in `sampled` of which it has no samples,
+    nothing that only one engine was timed with, and no matrix that is too large for it.
     """
 
     sampled: Collection[str]
 
     def layer_rates(self, work: NodeWork) -> LayerRates:
         kind = kind_of(work)
-        if work.pace or (kind in self.sampled and kind not in self.profile.fits):
-            return LayerRates(fixed_s=math.inf)
+        is_unknown = work.pace or (kind in self.sampled and kind not in self.profile.fits)
+        if is_unknown or is_too_large(work, self.engine):
+            return NEVER
         return super().layer_rates(work)
 
 

@@ -49,6 +49,11 @@ class NodeWork(NamedTuple):
         )
 
     @property
+    def is_product(self) -> bool:
+        """Whether it is a product with a matrix."""
+        return self.layer_type in _PRODUCTS
+
+    @property
     def is_fused(self) -> bool:
         """Whether runtimes compute it together with the convolution before it: what follows one and
         reads nothing else.
@@ -63,7 +68,7 @@ class NodeWork(NamedTuple):
     @property
     def relaid_bytes(self) -> int:
         """Bytes of its weights that the engine lays out anew: all but large matrices."""
-        stays = self.layer_type in _PRODUCTS and self.weight_bytes >= KEPT_FROM_BYTES
+        stays = self.is_product and self.weight_bytes >= KEPT_FROM_BYTES
         return 0 if stays else self.weight_bytes
 
 

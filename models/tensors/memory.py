@@ -11,6 +11,9 @@ PEAK_OVER_WEIGHTS = 3
 # Matrices of products, from this size on, stay as they are sent, and cost nothing but their map.
 # The engine may fuse smaller ones with each other, such as those of an attention.
 KEPT_FROM_BYTES = 5_000_000
+# Larger ones are left to onnxruntime, which maps them, by engines that would hold them in memory of
+# their own.
+LARGEST_MATRIX_BYTES = {"ncnn": 16 << 20}
 # A worker process (measured on x86-64: 66 MB, and 64 MB of pages of libraries, of which the kernel
 # can drop what is not in use).
 PROCESS_BYTES = 100_000_000

@@ -1,5 +1,6 @@
 """Costs from rates: the definition, and the prior of a new device."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,13 @@ from hypothesis import strategies as st
 
 from coordinator.costs.affine import LayerRates
 from coordinator.costs.rates import RateCosts
+from coordinator.planning.single_device import unsplit_works
+from imbrex.kinds.clusters import cluster_of
+from imbrex.kinds.presets import load_kind
 from models.operators.work import NodeWork
+from models.tensors.memory import LARGEST_MATRIX_BYTES
+from protos.wire.facts import ONNXRUNTIME
+from tests.planning.support import real
 
 CONV = NodeWork("convolution", 10**9, 4000, 8000, 4 * 10**6, taps=9)
 
@@ -75,3 +82,25 @@ def test_maps_cost_bytes_unless_a_convolution_makes_them_beside_its_own() -> Non
 def test_scaled_rates_scale_seconds(rates: tuple[float, ...], factor: float) -> None:
     layer = LayerRates(*rates)
     assert layer.scaled(factor).seconds(CONV) == pytest.approx(factor * layer.seconds(CONV))
+
+
+@pytest.mark.parametrize(("engine", "takes"), [("ncnn", False), ("openvino", True)])
+def test_matrices_that_an_engine_leaves_to_onnxruntime_decide_who_computes_a_block(
+    engine: str, takes: bool
+) -> None:
+    other = RateCosts(gflops=60.0, engine=engine)
+    costs = RateCosts(gflops=20.0, others=(other,))
+    limit = LARGEST_MATRIX_BYTES["ncnn"]
+    fits, beyond = (
+        NodeWork("fully_connected", 10**7, 10**4, 10**4, size) for size in (limit, limit + 4)
+    )
+    assert costs.fastest([CONV, fits]) is other
+    assert (costs.fastest([CONV, beyond]) is other) is takes
+    assert math.isfinite(costs.block_s([CONV, beyond]))
+
+
+def test_a_pi_4_computes_all_of_vgg16_with_onnxruntime_and_its_convolutions_with_ncnn() -> None:
+    (device,) = cluster_of(load_kind("pi4-gbe"), 1).devices
+    works = {name: unsplit_works(real(name)) for name in ("vgg16", "vgg16-conv")}
+    assert device.costs.fastest(works["vgg16"]).engine == ONNXRUNTIME
+    assert device.costs.fastest(works["vgg16-conv"]).engine == "ncnn"

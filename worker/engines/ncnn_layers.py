@@ -12,6 +12,7 @@ from onnx import NodeProto, TensorProto
 
 from models.cut.program import Program
 from models.tensors.arrays import Arrays, Shape
+from models.tensors.memory import LARGEST_MATRIX_BYTES
 from protos.failures import BadInput
 from worker.engines.ncnn_graph import (
     PLAIN,
@@ -26,8 +27,6 @@ from worker.engines.ncnn_graph import (
 from worker.engines.ncnn_layer import CONVOLUTIONS, TO_THE_END, Unknown
 from worker.programs.graphs import checked_model
 
-# ncnn holds weights in private memory, onnxruntime maps these.
-_MOST_MATRIX_BYTES = 16 << 20
 _ALIASES = ("Identity", "Dropout")
 # ncnn's numbers for operations on two tensors, and for the same with exchanged operands.
 _BINARY = {"Add": (0, 0), "Sub": (1, 7), "Mul": (2, 2), "Div": (3, 8), "Max": (4, 4), "Min": (5, 5)}
@@ -383,7 +382,7 @@ def _product(
     if float32(rows) is None or len(before) > 2:
         raise Unknown(f"{node.op_type} of these shapes")
     assert rows is not None
-    if rows.nbytes > _MOST_MATRIX_BYTES:
+    if rows.nbytes > LARGEST_MATRIX_BYTES["ncnn"]:
         raise Unknown(f"a matrix of {rows.nbytes >> 20} MB, which onnxruntime maps")
     weights = [PLAIN, np.ascontiguousarray(rows)]
     if bias is not None:

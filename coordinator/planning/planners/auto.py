@@ -228,7 +228,7 @@ class _Candidates:
 
     def _ideal_s(self, count: int) -> float:
         """The same of the `count` fastest."""
-        alone_s = np.sort(self.tables.compute_s[:, 0, -1])[:count]
+        alone_s = np.sort(self.tables.everything_s)[:count]
         return float(1.0 / (1.0 / alone_s).sum())
 
     def chosen(self) -> Plan:
