@@ -2,13 +2,7 @@
 
 from dataclasses import dataclass
 
-from coordinator.costs.affine import (
-    NEVER,
-    Costs,
-    EngineCosts,
-    LayerRates,
-    is_too_large,
-)
+from coordinator.costs.affine import NEVER, Costs, EngineCosts, LayerRates, is_too_large
 from models.operators.work import NodeWork
 from protos.wire.facts import ONNXRUNTIME
 

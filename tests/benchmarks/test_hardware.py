@@ -41,7 +41,7 @@ def test_example_files_are_those_of_the_presets(stem):
         ("pi5-wifi", "yolov8n", "onnxruntime 199 ms (U82)"),
     ],
 )
-def test_what_real_devices_take_is_named_with_its_engine_and_source(kind, model, words):
+def test_times_of_real_devices_are_named_with_engine_and_source(kind, model, words):
     assert told(kind, model) == words
 
 

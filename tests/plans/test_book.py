@@ -99,7 +99,7 @@ def test_where_nothing_happened_a_plan_has_to_be_worth_the_change(cause: str) ->
     assert state.ended(Planned(W3, better, old_s=1.0), 5.0) == [Prepare(W3, M, (better,))]
 
 
-def test_what_preparing_costs_is_weighed() -> None:
+def test_costs_of_preparing_are_weighed() -> None:
     state = plans()
     in_force(state, AB)
     for _ in range(20):  # of any model, or its groups
@@ -137,7 +137,7 @@ def test_a_plan_says_which_devices_it_was_made_for_or_found_good_enough_for() ->
     assert state.made_for("another") == ()
 
 
-def test_who_cannot_be_prepared_is_left_out_until_the_next_occasion() -> None:
+def test_devices_that_cannot_be_prepared_are_left_out_until_the_next_occasion() -> None:
     state = plans()
     state.ask(ONE, M, IN_FORCE, 0.0)
     a, b = DeviceId("a"), DeviceId("b")
@@ -156,7 +156,7 @@ def test_who_cannot_be_prepared_is_left_out_until_the_next_occasion() -> None:
     assert state.tick(3.0) == [Propose(W2, M, IN_FORCE, ("d joined",), {}, None)]
 
 
-def test_without_a_better_plan_the_old_one_goes_on_and_without_devices_none() -> None:
+def test_old_plans_go_on_without_a_better_one_but_not_without_devices() -> None:
     state = plans()
     in_force(state, AB)
     state.devices_changed(ALL, "a left", 1.0)
@@ -209,7 +209,7 @@ def test_an_error_is_not_told_while_there_is_news() -> None:
     assert Start(ONE, AB) in state.ended(Prepared(W2, (AB,)), 2.0)
 
 
-def test_nobody_waits_for_longer_than_for_weights_to_arrive() -> None:
+def test_waits_for_a_plan_end_when_weights_should_have_arrived() -> None:
     state = plans()
     state.ask(ONE, M, IN_FORCE, 0.0)
     state.tick(SETTLE_S)
@@ -243,7 +243,7 @@ def test_a_plan_that_is_held_stays_until_it_is_released() -> None:
     assert other.graph(M) is CD
 
 
-def test_who_waits_gets_the_plan_that_is_held() -> None:
+def test_requests_that_wait_get_the_plan_that_is_held() -> None:
     state = plans()
     state.ask(ONE, M, IN_FORCE, 0.0)
     assert state.hold(M, CD, 0.1) == [Start(ONE, CD)]

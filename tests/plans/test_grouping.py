@@ -90,7 +90,7 @@ def test_a_lone_request_starts_at_once_on_all_devices() -> None:
     assert crowd.come(9.0, on=later) == [Start(Ticket(2), later)]
 
 
-def test_one_more_is_on_its_way_and_the_others_wait_in_order() -> None:
+def test_requests_beyond_one_more_in_transit_wait_in_order() -> None:
     crowd = Crowd("latency")
     assert crowd.come(0.0, many=4) == [Start(Ticket(1), TOGETHER), Start(Ticket(2), TOGETHER)]
     assert crowd.state.leave(Ticket(3), 0.1) == []  # it does not wait any longer
@@ -133,7 +133,7 @@ def test_groups_are_planned_anew_beside_another_plan_in_force() -> None:
     assert Divide(Work(4), M, latest.plan, (HALVES,)) in crowd.come(now + 4, on=latest)
 
 
-def test_they_are_not_planned_anew_twice_in_a_minute() -> None:
+def test_groups_are_not_planned_anew_twice_in_a_minute() -> None:
     crowd = Crowd()
     now = crowd.divided()
     crowd.drifts(now + 1)
@@ -179,7 +179,7 @@ def test_groups_end_when_a_plan_is_held(objective: Objective) -> None:
     assert crowd.state.programs(M) == {"program of d"}
 
 
-def test_what_is_made_for_groups_stops_when_a_plan_is_held() -> None:
+def test_making_of_groups_stops_when_a_plan_is_held() -> None:
     crowd = Crowd()
     crowd.come(0.0, many=9)
     crowd.go(2.0)
@@ -238,7 +238,7 @@ def test_devices_that_left_while_groups_were_planned() -> None:
     assert crowd.go(4.0) == [Start(Ticket(4), TOGETHER)]
 
 
-def test_who_waits_for_a_model_that_is_forgotten_is_answered_by_its_groups() -> None:
+def test_requests_that_wait_for_a_forgotten_model_are_answered_by_its_groups() -> None:
     crowd = Crowd()
     crowd.come(0.0, many=4)
     assert crowd.go(2.0) == [Divide(W1, M, TOGETHER.plan), Start(Ticket(3), TOGETHER)]
@@ -266,7 +266,7 @@ def test_the_objective_decides_for_a_lone_request(objective: Objective, groups: 
     assert crowd.state.status(M, 61.0).groups == groups
 
 
-def test_what_is_alike_in_time_is_told_apart_by_capacity() -> None:
+def test_groupings_of_equal_latency_are_told_apart_by_capacity() -> None:
     crowd = Crowd("throughput")
     crowd.come(0.0, many=4)
     crowd.go(2.0)

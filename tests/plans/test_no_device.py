@@ -28,7 +28,7 @@ async def plans(tmp_path):
     await made.close()
 
 
-async def test_without_any_device_who_wants_a_plan_is_told_so(plans) -> None:
+async def test_requests_for_a_plan_are_refused_without_any_device(plans) -> None:
     with pytest.raises(Unavailable, match="no worker is ready"):
         await plans.prepared("lenet5")
     assert not plans.in_use("lenet5")

@@ -27,7 +27,7 @@ class Late:
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_what_is_due_already_is_woken_at_once_and_may_be_stepped_before(run):
+def test_overdue_books_are_woken_at_once_and_may_be_stepped_before(run):
     async def woken() -> int:
         plans = Plans(CoordinatorSettings(), None, None, None, Announcements())
         plans.book = Late(3)

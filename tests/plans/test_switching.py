@@ -128,7 +128,7 @@ def test_an_oscillating_load_switches_once_per_period_at_most(half_period_s: flo
     assert bool(home.switches) == (half_period_s >= 2.0)  # swings faster than that average out
 
 
-def test_without_the_period_it_would_flap(monkeypatch) -> None:
+def test_plans_would_flap_without_the_period(monkeypatch) -> None:
     """The test above can fail."""
     monkeypatch.setattr("coordinator.plans.switching.PERIOD_S", 0.0)
     home = Home()
@@ -138,7 +138,7 @@ def test_without_the_period_it_would_flap(monkeypatch) -> None:
     assert min(gaps(home)) < 0.6 * PERIOD_S
 
 
-def test_what_has_not_settled_is_waited_for_but_not_for_ever() -> None:
+def test_observations_that_have_not_settled_are_waited_for_but_not_for_ever() -> None:
     switching = Switching()
     assert not switching.is_due("m", {"a": Observed(0.0)}, 0.0)
     moving = {"a": Observed(2 * DRIFT, surprise=1.0)}

@@ -41,7 +41,7 @@ def test_the_rate_follows_the_arrivals_and_is_forgotten() -> None:
     assert load.rate_per_s(20.0 + 5 * ARRIVALS_S) < 0.2
 
 
-def test_one_request_is_no_burst() -> None:
+def test_single_requests_are_no_burst() -> None:
     load = Load()
     load.arrived(100.0)
     assert load.rate_per_s(100.0) <= 1.2

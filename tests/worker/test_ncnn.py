@@ -410,7 +410,7 @@ def test_other_threads_run_between_the_parts_of_a_wide_convolution(tmp_path, mon
 
 @pytest.mark.parametrize("packs", [True, False])
 @pytest.mark.parametrize("name", sorted(WRITTEN))
-def test_what_is_written_with_fewer_layers_is_computed_as_by_onnxruntime(
+def test_programs_written_with_fewer_layers_are_computed_as_by_onnxruntime(
     tmp_path, monkeypatch, name, packs
 ):
     nodes, constants, kinds = WRITTEN[name]
@@ -461,7 +461,7 @@ def test_an_input_that_is_an_output_too_is_copied(tmp_path):
     assert_same(*computed(tmp_path, nodes, feeds, ("y", "z"), w=values(8, 3, 3, 3)))
 
 
-def test_what_is_read_is_contiguous(tmp_path):
+def test_inputs_are_made_contiguous(tmp_path):
     wide = values(1, 8, 8, 16)
     assert_same(*computed(tmp_path, [node("Relu", "x")], {"x": wide[..., ::2]}))
     columns = [node("Slice", "x s e a", "z"), node("Relu", "z")]
@@ -525,7 +525,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
-def test_what_is_not_known_is_refused_by_name(tmp_path, name):
+def test_unknown_operators_are_refused_by_name(tmp_path, name):
     nodes, shape, why = REFUSED[name]
     constants = {"p": integers(0, 1, 0, 0, 0, 0, 0, 0), "s": integers(0), "e": integers(8)}
     constants |= {"a": integers(2), "t": integers(2), "w": values(8, 4, 3, 3)}
