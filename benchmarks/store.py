@@ -28,6 +28,7 @@ CONFIGURATION = Path(__file__).parent.parent / "deploy" / "nats" / "nats-server.
 # Those of the configuration.
 _DEVICES = ("pi-1", "pi-2", "pi-3")
 _PORTS = (15_000, 32_000)
+_GIVEN: set[int] = set()
 # Where coordinators keep the state; what starts servers needs no package for several of them.
 _BUCKET = "coordinator.several.nats_store:BUCKET"
 _KEY = "coordinator.several.nats_store:KEY"
@@ -125,13 +126,15 @@ class Store:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now. It is below those that the kernel gives away
-    itself, which another process could get before it is used.
+    """A port of loopback that nobody listens on now, another one each time. It is below those that
+    the kernel gives away itself, which another process could get before it is used.
     """
     while True:
         port = random.randrange(*_PORTS)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
+        if port not in _GIVEN:
+            with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+                _GIVEN.add(port)
+                return port
 
 
 @dataclass(frozen=True, slots=True)
