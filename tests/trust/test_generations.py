@@ -2,6 +2,7 @@
 coordinators, one of them a copy of the other.
 """
 
+import asyncio
 import shutil
 
 import pytest
@@ -89,7 +90,10 @@ async def test_a_copy_lets_nobody_in_whom_the_original_removed(original, tmp_pat
                 await until(
                     lambda: not any("newer" in each.reason for each in copy.device_statuses())
                 )
-                assert await gets_in(trust, worker, tmp_path)
+                # The worker hears of it a moment later.
+                async with asyncio.timeout(30):
+                    while not await gets_in(trust, worker, tmp_path):
+                        pass
         assert any("newer list of members" in each["event"] for each in logged)
     assert not imbrex("cluster", "confirm", "--state-dir", copied, "--json").json()["changed"]
 
