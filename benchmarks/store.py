@@ -30,14 +30,9 @@ _DEVICES = ("pi-1", "pi-2", "pi-3")
 _PORTS = (15_000, 32_000)
 _GIVEN: set[int] = set()
 # Where coordinators keep the state; what starts servers needs no package for several of them.
-_BUCKET = "coordinator.several.nats_store:BUCKET"
-_KEY = "coordinator.several.nats_store:KEY"
+_STORE = "coordinator.several.nats_store"
 
 T = TypeVar("T")
-
-
-def _bucket() -> str:
-    return str(imported(_BUCKET))
 
 
 @dataclass
@@ -99,7 +94,8 @@ class Store:
         """Writes the value of the cluster's state, as anybody could who may."""
 
         async def put(stream: JetStreamContext) -> int:
-            return await (await stream.key_value(_bucket())).put(imported(_KEY), value)
+            bucket, key = (imported(f"{_STORE}:{name}") for name in ("BUCKET", "KEY"))
+            return await (await stream.key_value(bucket)).put(key, value)
 
         return asyncio.run(self._asked(put))
 
@@ -107,7 +103,8 @@ class Store:
         """Which of several servers leads the others in keeping the cluster's state."""
 
         async def name(stream: JetStreamContext) -> str | None:
-            cluster = (await stream.stream_info(f"KV_{_bucket()}")).cluster
+            bucket = imported(f"{_STORE}:BUCKET")
+            cluster = (await stream.stream_info(f"KV_{bucket}")).cluster
             return None if cluster is None else cluster.leader
 
         leader = asyncio.run(self._asked(name))

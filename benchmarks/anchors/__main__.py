@@ -13,7 +13,6 @@ bits. `--count` exports networks: the first time, it makes an environment with P
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -21,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.anchors.fit import FORMS, PEAK_GFLOPS, Row, Time, fit, held_out, slower, untested
+from benchmarks.anchors.real import document
 from benchmarks.anchors.work import count, kept
-from benchmarks.report import ROOT, command_line, emit
+from benchmarks.report import command_line, emit
 from coordinator.costs.rates import RateCosts
 from imbrex.kinds.clusters import cluster_of
 from imbrex.kinds.presets import FOLDER, load_kind
 from protos.wire.facts import ONNXRUNTIME
 
-FILE = ROOT / "benchmarks" / "anchors.json"
 PREDICTED = (
     ("pi5", "onnxruntime"),
     ("pi4", "onnxruntime"),
@@ -49,7 +48,7 @@ def rows() -> list[Row]:
     """The published times: device, network, side of its input, engine, precision, threads (None of
     either: not stated), milliseconds and source; pictures per second where the source gives these.
     """
-    published: list[Row] = json.loads(FILE.read_text())["rows"]
+    published: list[Row] = document()["rows"]
     return published
 
 

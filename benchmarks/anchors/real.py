@@ -34,7 +34,8 @@ class Measured:
 
 
 @cache
-def _document() -> Any:
+def document() -> Any:
+    """The published times, as `rows`, and their `sources`."""
     return json.loads(FILE.read_text())
 
 
@@ -46,7 +47,7 @@ def measured(kind: str, network: str) -> dict[str, Measured]:
     device = kind.partition("-")[0]
     found = {
         row["engine"]: Measured(row["engine"], row["ms"] / 1e3, row["source"])
-        for row in _document()["rows"]
+        for row in document()["rows"]
         if (row["device"], row["network"], row["precision"]) == (device, network, "f32")
         and row["engine"] in _ENGINES
     }
@@ -66,4 +67,4 @@ def told(kind: str, network: str) -> str:
 def legend(shown: Iterable[tuple[str, str]]) -> str:
     """The sources of what is told of these kinds and networks."""
     names = {each.source for pair in shown for each in measured(*pair).values()}
-    return "; ".join(f"{name}: {_document()['sources'][name]}" for name in sorted(names))
+    return "; ".join(f"{name}: {document()['sources'][name]}" for name in sorted(names))

@@ -3,7 +3,7 @@
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +31,6 @@ from imbrex.described import find_planners_here, network_of
 from imbrex.kinds.clusters import cluster_of
 from imbrex.kinds.presets import KINDS, Preset, load_kind
 from imbrex.picture_files import save_annotated
-from models.cut.units import Network
 from models.operators.work import NodeWork
 from protos.daemon.files import own_folder
 from worker.engines.registry import candidates
@@ -105,23 +104,21 @@ def _emulating(
     progress("measuring this machine's cores")
     core = own_core()
     preset = load_kind(KINDS[demo.like].preset).with_engines(candidates())
-    length = length_of(demo, preset, question.works, lambda: network_of(demo.model))
+    length = length_of(demo, preset, question.works)
     scale, requests = suited(preset, core.gflops, length)
     progress(f"{length.told(scale, requests)}\n")
     like = told(demo.like, preset, scale, core)
     return replace(form, like=like, requests=requests)
 
 
-def length_of(
-    demo: Demo, preset: Preset, works: Sequence[NodeWork], network: Callable[[], Network]
-) -> Length:
+def length_of(demo: Demo, preset: Preset, works: Sequence[NodeWork]) -> Length:
     """What decides how long it takes with such devices."""
     cluster = cluster_of(preset, demo.workers)
     alone_s = cluster.devices[0].costs.block_s(works)
     together_s = usual_s(alone_s, demo.workers)
     # `auto` is never slower than one device. Others may be, and plan within seconds.
     if demo.plan is None and demo.strategy in STRATEGIES.keys() - {"auto"}:
-        plan = propose(strategy(demo.strategy), network(), cluster)
+        plan = propose(strategy(demo.strategy), network_of(demo.model), cluster)
         together_s = max(together_s, plan.predicted_latency_s)
     weight_bytes = sum(work.weight_bytes for work in works)
     return Length(alone_s, together_s, demo.workers, demo.profile, demo.curve, weight_bytes)

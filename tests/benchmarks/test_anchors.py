@@ -8,7 +8,6 @@ import pytest
 
 from benchmarks.anchors import work
 from benchmarks.anchors.__main__ import (
-    FILE,
     FORM,
     fitted,
     forms,
@@ -21,6 +20,7 @@ from benchmarks.anchors.__main__ import (
     times,
 )
 from benchmarks.anchors.fit import FORMS, PEAK_GFLOPS, Time, fit, held_out, slower
+from benchmarks.anchors.real import document
 from benchmarks.report import ROOT
 from coordinator.costs.rates import RateCosts
 from coordinator.planning.single_device import whole_works
@@ -38,7 +38,7 @@ PLANTED = RateCosts(
 
 
 def test_rows_are_complete() -> None:
-    sources = json.loads(FILE.read_text())["sources"]
+    sources = document()["sources"]
     keys = {"device", "network", "size", "engine", "precision", "threads", "ms", "source"}
     for row in rows():
         assert row.keys() - {"fps"} == keys

@@ -57,7 +57,7 @@ def network(name):
 
 
 def expected(demo, preset):
-    return length_of(demo, preset, unsplit_works(network(demo.model)), lambda: network(demo.model))
+    return length_of(demo, preset, unsplit_works(network(demo.model)))
 
 
 def length(alone_s, workers=4, profile=True, curve=False):
