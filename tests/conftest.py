@@ -17,6 +17,7 @@ from imbrex.cli.app import YOUNG_OBJECTS
 from models.catalogue.installed import VARIABLE
 from protos.daemon.logs import log_to_stderr
 from protos.rooms import is_installed
+from tests import forked
 from tests.durations import Durations
 from tests.examples import PUSH
 
@@ -59,6 +60,7 @@ def lacking_names(item: pytest.Item, report: pytest.TestReport) -> str:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """`tests/whole/test_without_rooms.py` runs the tests in a copy that lacks an optional room."""
+    forked.forget_ended()
     for mark in item.iter_markers("needs_room"):
         if not is_installed(mark.args[0].replace("/", ".")):
             pytest.skip(f"{mark.args[0]} is not installed")
@@ -68,8 +70,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A check that cannot fail is none."""
+    """A check that cannot fail is none. A failure shows what its daemons have logged."""
     report = yield
+    if report.failed:
+        report.sections += [(f"log of {name}", text) for name, text in forked.logs()]
     if report.failed and (lacking := lacking_names(item, report)):
         report.outcome = "skipped"
         report.longrepr = (str(item.path), 0, f"Skipped: not installed: {lacking}")

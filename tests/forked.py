@@ -56,6 +56,8 @@ _SETTINGS = ("IMBREX_COORDINATOR_", "IMBREX_WORKER_")
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _ONE_AT_A_TIME = threading.Lock()
+_STARTED: list[Child] = []
+_LOG_LINES = 40
 
 
 class Forked(subprocess.Popen[Any]):
@@ -99,7 +101,22 @@ def start(
         return execute(name, arguments, folder, ready_file, within)
     kept = {key: text for key, text in os.environ.items() if not key.startswith(_SETTINGS)}
     environment = {**kept, **{key: text for key, _, text in variables}}
-    return children.begun(name, partial(Forked, arguments, env=environment), folder, ready_file)
+    child = children.begun(name, partial(Forked, arguments, env=environment), folder, ready_file)
+    _STARTED.append(child)
+    return child
+
+
+def forget_ended() -> None:
+    """`logs` leaves out those that have ended by now."""
+    _STARTED[:] = [child for child in _STARTED if child.process.returncode is None]
+
+
+def logs() -> Iterator[tuple[str, str]]:
+    """The name and the last lines of each daemon that ran since `forget_ended`."""
+    for child in _STARTED:
+        with contextlib.suppress(OSError):
+            lines = child.log.read_text(errors="replace").splitlines()
+            yield child.name, "\n".join(lines[-_LOG_LINES:])
 
 
 @contextlib.contextmanager

