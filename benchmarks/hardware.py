@@ -23,8 +23,7 @@ from benchmarks.exports.files import exported
 from benchmarks.lab.pictures import for_pictures
 from benchmarks.report import ROOT, provenance
 from coordinator.planning.planners.auto import auto
-from coordinator.planning.search.tables import tables_of
-from coordinator.planning.single_device import whole_works
+from coordinator.planning.single_device import computing_s, whole_works
 from imbrex.cli.chart import speedup_svg
 from imbrex.kinds.clusters import cluster_of, mixed_text
 from imbrex.kinds.presets import load_kind
@@ -125,7 +124,7 @@ def simulated() -> dict[str, Any]:
             found = {str(count): plan.predicted_latency_s for count, plan in plans.items()}
             # The whole model on one of them, without any message.
             one = cluster_of(preset, 1)
-            found["1"] = float(tables_of(network, one).everything_s[0])
+            (found["1"],) = computing_s(network, one.devices)
             costs = one.devices[0].costs
             found[ONNXRUNTIME] = costs.engines[0].program_s(whole_works(network))
             rows.setdefault(kind, {})[model] = found

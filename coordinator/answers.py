@@ -211,8 +211,9 @@ class ProfileStatus:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The best device running the whole model by its fastest engine with its best threads, and the
-    seconds that it takes by onnxruntime, if that was measured.
+    """The best device running the whole model by its fastest engine (`ncnn+onnxruntime`: by each of
+    these a half) with its best threads, and the seconds that it takes by onnxruntime, if that was
+    measured.
     """
 
     device: str

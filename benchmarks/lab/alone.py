@@ -16,8 +16,7 @@ from benchmarks.lab.bench import Setting, bench
 from benchmarks.lab.calibrate import TOLERANCE
 from benchmarks.lab.measure import ask, measure
 from benchmarks.report import command_line, emit
-from coordinator.planning.search.tables import tables_of
-from coordinator.planning.single_device import unsplit_works
+from coordinator.planning.single_device import computing_s, unsplit_works
 from imbrex.kinds.clusters import cluster_of
 from imbrex.kinds.presets import load_kind
 
@@ -38,7 +37,7 @@ def run(preset: str, models: list[str]) -> dict[str, Any]:
             says_s = {
                 "whole": device.costs.block_s(unsplit_works(network)),
                 # In several programs, each engine computes what it is faster at.
-                "by_units": float(tables_of(network, one).everything_s[0]),
+                "by_units": computing_s(network, one.devices)[0],
             }
             result = measure(running.lab, question, ["lw"], _REPEAT, _say)
             by_units = result["strategies"]["lw"]["where_s"]

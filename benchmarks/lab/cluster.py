@@ -25,9 +25,11 @@ from benchmarks.lab.network import (
     require_tools,
 )
 from benchmarks.members import make_members
+from coordinator.costs.cluster import Device
 from coordinator.devices import children
 from imbrex.client import ANSWER_TIMEOUT_S, Client
 from imbrex.demo.emulation.settings import Computer, command, settings_file
+from imbrex.kinds.clusters import cluster_of
 from imbrex.kinds.presets import Preset
 from models.catalogue.installed import VARIABLE, Store
 from protos.rpc.channels import HOST as HOST_ID
@@ -49,7 +51,7 @@ Say = Callable[[str], None]
 class Lab:
     """A running lab of `devices` computers, the host's among them. `addresses` are the workers',
     the host's first; `caller` is how its coordinator calls them, `models` the folder of its models,
-    `turns` that of its emulated devices.
+    `turns` that of its emulated devices; `device` is what the preset says of the host.
     """
 
     network: Network
@@ -57,6 +59,7 @@ class Lab:
     models: Store
     turns: Path
     addresses: tuple[str, ...]
+    device: Device
     caller: Caller
     coordinator: children.Child
     workers: tuple[children.Child, ...]
@@ -122,6 +125,7 @@ def lab(
             models=_models(folder),
             turns=_turns(folder),
             addresses=tuple(found),
+            device=cluster_of(preset, 1).devices[0],
             caller=caller,
             coordinator=coordinator,
             workers=tuple(workers),

@@ -15,19 +15,20 @@ from benchmarks.lab.cluster import Lab, Say
 from benchmarks.lab.pictures import installed, short_name
 from benchmarks.lab.where import where
 from coordinator.answers import PlanChoice
-from coordinator.devices.programs import Programs, program_message
+from coordinator.devices.programs import Programs
 from coordinator.library.loaded import Loaded
 from coordinator.library.loaded import load as load_whole
-from coordinator.measuring.baseline import seconds_of
+from coordinator.measuring.baseline import halves_on, measure_request, seconds_of
 from coordinator.plans.named import strategy
 from coordinator.serving.common.tensors import write_tensors
 from imbrex.calls import plain
 from imbrex.cli.rounds import WARM_UP, PlanSamples, Rounds, RoundSample
 from imbrex.demo.emulation.whole_maps import maps_of, write_maps
 from models.catalogue import catalogue
+from models.cut.cutter import CutTile
+from models.cut.program import BlobSource
 from models.run.reference import WholeModel, random_inputs
 from models.vision.pixels import as_values
-from protos import imbrex_pb2 as pb
 from protos.rpc.worker_client import WorkerClient
 from protos.wire.facts import ONNXRUNTIME
 
@@ -185,23 +186,25 @@ def alone_s(lab: Lab, question: Question, runs: int = 1) -> float:
 
 
 def seconds_alone(lab: Lab, question: Question, runs: int = 1) -> dict[str, float]:
-    """The same by each of its engines that takes the whole model."""
+    """The same by each of its engines that takes the whole model, and by two, each for a half."""
     return asyncio.run(_alone(lab, question.loaded, runs))
 
 
 async def _alone(lab: Lab, loaded: Loaded, runs: int) -> dict[str, float]:
-    tensors = loaded.served.network.graph.tensors
     whole, blobs = loaded.whole()
-    inputs = [
-        pb.TensorSpec(tensor=name, data_type=tensors[name].data_type, dims=box.shape)
-        for name, box in whole.inputs.items()
-    ]
+    halves, of_halves = halves_on(lab.device, loaded)
     async with WorkerClient(lab.addresses[0], lab.caller) as client:
-        await Programs(client).ensure([whole.program], blobs)
-        reply = await client.measure(
-            pb.MeasureRequest(program=program_message(whole.program), inputs=inputs, repeats=runs)
-        )
-    return seconds_of(reply)
+
+        async def seconds(tile: CutTile, blobs: BlobSource) -> dict[str, float]:
+            await Programs(client).ensure([tile.program], blobs)
+            return seconds_of(await client.measure(measure_request(tile, loaded, repeats=runs)))
+
+        by_engine = await seconds(whole, blobs)
+        found = [await seconds(half, of_halves) for half in halves]
+    if found:
+        engines = sorted(each.engine for each in lab.device.costs.engines)
+        by_engine["+".join(engines)] = sum(min(half.values()) for half in found)
+    return by_engine
 
 
 def _cpu_s(process: psutil.Process) -> float:

@@ -12,7 +12,7 @@ from coordinator.devices.announcements import Announcements, DevicesChanged
 from coordinator.devices.devices import Devices
 from coordinator.devices.link_file import save_links
 from coordinator.library.loaded import Library
-from coordinator.measuring.baseline import best_alone
+from coordinator.measuring.baseline import baseline_of
 from coordinator.measuring.profiler import Profiler
 from coordinator.measuring.queues import LinkNews, LinkQueue, Retrials
 from coordinator.plans.book import NO_WORKER
@@ -243,8 +243,8 @@ class Measuring:
             if not devices:
                 raise NO_WORKER
             fastest = sorted(devices, key=lambda device: device.speed)
-            connections = [self._devices.pool.connection(each.id) for each in fastest]
-            baseline = self.baselines[model] = await best_alone(connections, loaded)
+            pairs = [(each, self._devices.pool.connection(each.id)) for each in fastest]
+            baseline = self.baselines[model] = await baseline_of(pairs, loaded)
         return baseline
 
     def forget(self, model: str) -> None:

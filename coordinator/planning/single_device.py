@@ -4,7 +4,11 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from coordinator.costs.affine import Costs
 from coordinator.costs.cluster import Device
+from coordinator.planning.geometry.blocks import geometry_of
 from coordinator.planning.plan_memory import holds, weight_room_bytes
 from coordinator.tasks.plan import Block, Tile, tile_extent, tile_works
 from models.cut.units import Network
@@ -14,24 +18,29 @@ from models.tensors.boxes import Box
 from protos.errors import Infeasible
 from protos.wire.facts import DeviceId
 
+# Of one program's time, what two may take to be worth it.
+_WORTHWHILE = 0.95
+
 
 @dataclass(frozen=True, slots=True)
 class SingleDevice:
     """One device computing the whole network: its seconds, transfers included, and whether its
-    memory suffices.
+    memory suffices. It does so in one program, or in two that different engines compute, of which
+    the first has the units before `cut`.
     """
 
     device: Device
     seconds: float
     fits: bool
+    cut: int = 0
 
 
-def everything(network: Network, device: DeviceId) -> Block:
-    """The whole network as one block on one device."""
-    shape, stop = network.graph.shape, len(network.units)
-    boxes = {name: Box.whole(shape(name)) for name in network.outputs(0, stop)}
+def everything(network: Network, device: DeviceId, start: int = 0, stop: int = 0) -> Block:
+    """The whole network, or its units [start, stop), as one block on one device."""
+    shape, stop = network.graph.shape, stop or len(network.units)
+    boxes = {name: Box.whole(shape(name)) for name in network.outputs(start, stop)}
     tile = Tile(device, boxes)
-    return Block(0, stop, (tile,))
+    return Block(start, stop, (tile,))
 
 
 def whole_works(network: Network) -> Sequence[NodeWork]:
@@ -58,21 +67,57 @@ def unsplit_works(network: Network) -> Sequence[NodeWork]:
     return found
 
 
-def computing_s(
-    network: Network, devices: Sequence[Device], works: Sequence[NodeWork] = ()
-) -> list[float]:
-    """Seconds of computation for the unsplit network, or for these `works` of it, per device.
+@dataclass(frozen=True, slots=True)
+class _Computation:
+    """Seconds of the unsplit network as one program, and as two, of which the first has the units
+    before `cut`, the best one; infinite if there is no reason for two.
+    """
+
+    whole_s: float
+    halves_s: float = np.inf
+    cut: int = 0
+
+    def best(self, whole_s: float) -> tuple[float, int]:
+        """Seconds, and the cut, where the whole as one program takes `whole_s`; 0: no cut."""
+        is_cut = self.halves_s < _WORTHWHILE * whole_s
+        return (self.halves_s, self.cut) if is_cut else (whole_s, 0)
+
+
+def _computation(network: Network, costs: Costs) -> _Computation:
+    work, engines = unsplit_works(network), costs.engines
+    if len(engines) == 1:
+        return _Computation(costs.block_s(work))
+    nodes = np.array([[each.layer_rates(node).seconds(node) for node in work] for each in engines])
+    task_s = np.array([each.task_s for each in engines])[:, None]
+    zero = np.zeros_like(task_s)
+    geometry = geometry_of(network)
+    inner = [*geometry.nodes[1:-1]]
+    heads = (np.hstack([zero, np.cumsum(nodes, axis=1)]) + task_s).min(axis=0)
+    tails = (np.hstack([np.cumsum(nodes[:, ::-1], axis=1)[:, ::-1], zero]) + task_s).min(axis=0)
+    halves = heads[inner] + tails[inner]
+    if not len(halves):
+        return _Computation(float(tails[0]))
+    best = int(halves.argmin())
+    return _Computation(float(tails[0]), float(halves[best]), geometry.boundaries[1 + best])
+
+
+def computing_s(network: Network, devices: Sequence[Device]) -> list[float]:
+    """Seconds of computation for the unsplit network per device: in one program, or in two if
+    that takes less by a twentieth.
 
     Raises:
         Infeasible: there is no device.
     """
+    return [found.best(found.whole_s)[0] for found in _computations(network, devices)]
+
+
+def _computations(network: Network, devices: Sequence[Device]) -> list[_Computation]:
     if not devices:
         raise Infeasible(cause="there is no device to plan for", cure="Start a worker.")
-    work = works or unsplit_works(network)
-    known: dict[int, float] = {}
+    known: dict[int, _Computation] = {}
     for device in devices:
         if id(device.costs) not in known:
-            known[id(device.costs)] = device.costs.block_s(work)
+            known[id(device.costs)] = _computation(network, device.costs)
     return [known[id(device.costs)] for device in devices]
 
 
@@ -105,29 +150,23 @@ def best_alone(network: Network, devices: Sequence[Device]) -> SingleDevice:
     """
     works = whole_works(network)
     weights, relaid = sum(w.weight_bytes for w in works), sum(w.relaid_bytes for w in works)
-    found = [
-        SingleDevice(device, seconds, holds(device, weights, relaid))
-        for device, seconds in zip(devices, alone_s(network, devices), strict=True)
-    ]
+    found, sizes = [], bytes_alone(network)
+    for device, computation in zip(devices, _computations(network, devices), strict=True):
+        whole_s = device.unsplit_s or computation.whole_s
+        seconds, cut = (whole_s, 0) if device.limits else computation.best(whole_s)
+        seconds += sum(map(device.link.transfer_s, sizes))
+        found.append(SingleDevice(device, seconds, holds(device, weights, relaid), cut))
     return min(found, key=lambda each: (not each.fits, each.seconds, not each.device.host))
 
 
-def alone_s(
-    network: Network, devices: Sequence[Device], works: Sequence[NodeWork] = ()
-) -> list[float]:
-    """Seconds for everything, or for these `works` of it, transfers included, per device: as it was
-    measured where that was done for everything.
-    """
+def bytes_alone(network: Network) -> tuple[int, int]:
+    """Bytes of the network's inputs, and of its outputs, on the wire."""
     block = everything(network, DeviceId(""))
     (tile,) = block.tiles
-    sizes = [
-        bytes_of(network, boxes) for boxes in (tile_extent(network, block, tile).inputs, tile.boxes)
-    ]
-    return [
-        (seconds if works else device.unsplit_s or seconds)
-        + sum(map(device.link.transfer_s, sizes))
-        for device, seconds in zip(devices, computing_s(network, devices, works), strict=True)
-    ]
+    return (
+        bytes_of(network, tile_extent(network, block, tile).inputs),
+        bytes_of(network, tile.boxes),
+    )
 
 
 def bytes_of(network: Network, boxes: Mapping[str, Box]) -> int:

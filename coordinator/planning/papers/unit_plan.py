@@ -6,7 +6,7 @@ from dataclasses import replace
 from coordinator.costs.cluster import Cluster
 from coordinator.planning.finish import block_of, finished
 from coordinator.planning.geometry.layouts import Configuration, Layout, divider_of
-from coordinator.planning.single_device import alone_s, best_alone, bytes_of, whole_works
+from coordinator.planning.single_device import best_alone, bytes_alone, bytes_of, whole_works
 from coordinator.tasks.plan import Block, Plan, Tile, TrafficBytes, tile_extent
 from models.cut.tiles import whole_map
 from models.cut.units import Network
@@ -49,7 +49,8 @@ def plan_of(
         cost_s -= (stop - start - 1) * device.costs.engines[0].task_s
     if len(blocks) == 1 and len(blocks[0].tiles) == 1:
         device = cluster.device(blocks[0].tiles[0].device)
-        (cost_s,) = alone_s(network, [device], whole_works(network))
+        cost_s = device.costs.block_s(whole_works(network))
+        cost_s += sum(map(device.link.transfer_s, bytes_alone(network)))
     made = sum(bytes_of(network, tile.boxes) for block in blocks for tile in block.tiles)
     traffic = TrafficBytes(scatter=read, gather=made)
     reason = "no layer is faster with it, transfers included"

@@ -27,6 +27,7 @@ from coordinator.planning.planners.reasons import engine_notes
 from coordinator.planning.search.block_costs import PlanDraft, Stages
 from coordinator.planning.search.tables import tables_of
 from coordinator.planning.simulate.simulator import simulate
+from coordinator.planning.single_device import computing_s
 from coordinator.planning.stage_groups import staged_in_groups
 from coordinator.tasks.plan import Plan
 from models.cut.units import Network
@@ -109,6 +110,7 @@ class _Candidates:
         self.network, self.cluster = network, cluster
         self.tables = tables_of(network, cluster)
         self.stages = Stages(network, cluster, self.tables)
+        self.computing_s = np.sort(computing_s(network, cluster.devices))
         self.found: list[_Candidate] = []
         self.tried: set[str] = set()
         self.refused: Infeasible | None = None
@@ -228,8 +230,7 @@ class _Candidates:
 
     def _ideal_s(self, count: int) -> float:
         """The same of the `count` fastest."""
-        alone_s = np.sort(self.tables.everything_s)[:count]
-        return float(1.0 / (1.0 / alone_s).sum())
+        return float(1.0 / (1.0 / self.computing_s[:count]).sum())
 
     def chosen(self) -> Plan:
         """The best plan, with a note on the others' latencies.

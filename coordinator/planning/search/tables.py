@@ -32,8 +32,6 @@ Rank = NewType("Rank", int)
 
 # Smaller tiles are rare; below this the links' fixed costs decide.
 SMALL_BYTES = 16_384
-# Of one program's time, what two may take to be worth it.
-_WORTHWHILE = 0.95
 
 
 class Tables:
@@ -97,15 +95,6 @@ class Tables:
         for end in self.marks[1:]:
             result[:, :end, end] = self._tile_s(end, 1.0).min(axis=1)[self._kind]
         return result
-
-    @property
-    def everything_s(self) -> Floats:
-        """[d]: seconds that device d computes the whole network: as one program, or as two that
-        different engines compute, if these are faster by a twentieth.
-        """
-        whole_s = self.compute_s[:, 0, -1]
-        halves_s = (self.compute_s[:, 0, :] + self.compute_s[:, :, -1]).min(axis=1)
-        return np.where(halves_s < _WORTHWHILE * whole_s, halves_s, whole_s)
 
     def _tile_s(self, end: Mark, share: float) -> Floats:
         """[k, n, i]: seconds that engine n of a device of kind k computes for a tile of this share
