@@ -48,7 +48,7 @@ async def test_doctor_names_peers_cut_off_one_way_then_both_ways(tmp_path) -> No
         assert both[:2] == ("unreachable_peers", "error")
         cut(network, 2)
         gone = f"{network.address(2)}:{WORKER_PORT}"
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while await found(place, *codes) != [("unreachable", "error", gone)]:
                 pass
 

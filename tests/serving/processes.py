@@ -17,7 +17,7 @@ from coordinator.devices import children
 from tests import forked
 from tests.serving.real import PACE, started_workers
 
-START_S = 60.0
+START_S = 120.0
 T = TypeVar("T")
 
 

@@ -217,7 +217,7 @@ async def test_request_that_its_detector_gave_up_is_cancelled() -> None:
         return detector
 
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             staying, leaving = await asked(), await asked()
             leaving.close(linger=0)
             with pytest.raises(asyncio.CancelledError):

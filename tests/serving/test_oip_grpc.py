@@ -163,7 +163,7 @@ async def test_metadata_statistics_and_repository(stub) -> None:
 async def test_health_and_reflection(channel: grpc.aio.Channel) -> None:
     stub = health_pb2_grpc.HealthStub(channel)
     service = health_pb2.HealthCheckRequest(service="inference.GRPCInferenceService")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         async for told in stub.Watch(service):
             if told.status == health_pb2.HealthCheckResponse.SERVING:
                 break

@@ -91,7 +91,7 @@ async def test_a_copy_lets_nobody_in_whom_the_original_removed(original, tmp_pat
                     lambda: not any("newer" in each.reason for each in copy.device_statuses())
                 )
                 # The worker hears of it a moment later.
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(60):
                     while not await gets_in(trust, worker, tmp_path):
                         pass
         assert any("newer list of members" in each["event"] for each in logged)

@@ -149,7 +149,7 @@ async def test_a_member_cannot_put_its_numbers_into_tasks_of_others(trust, worke
     async with (
         met(trust, worker, tmp_path) as (us, hall),
         neighbour(trust, worker, OFFICE, tmp_path) as office,
-        asyncio.timeout(30),
+        asyncio.timeout(60),
     ):
         await install(us, program, blobs)
         liar, honest, stream = hall.exchange(), office.exchange(), us.exchange()

@@ -2,10 +2,16 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
+
+import onnx
 
 from coordinator.answers import Answer
+from coordinator.costs.rates import RateCosts
+from coordinator.measuring.baseline import alone, seconds_of
 from coordinator.service import Coordinator
 from tests.devices.support import worker_process
+from tests.planning.test_single import classifier
 from tests.whole.cluster import assert_right, coordinator, question
 
 MODEL = "digits"
@@ -41,3 +47,32 @@ async def test_single_device_is_measured_and_computes_all_if_faster(tmp_path) ->
         measured.measured_unsplit(MODEL, fastest, alone_s / 10)
         host.plans.devices_changed("measured again", model=MODEL)
         await ask_until(host, lambda answer: answer.devices == (fastest,))
+
+
+async def test_baseline_is_what_one_device_takes_by_all_of_its_engines(
+    tmp_path, monkeypatch
+) -> None:
+    """ncnn does not take the whole network, whose end is a matrix of 26 MB."""
+    file = tmp_path / "classifier.onnx"
+    onnx.save(classifier(), file)
+    async with (
+        worker_process(tmp_path / "one") as one,
+        coordinator(tmp_path / "host", [one.address], "auto") as host,
+    ):
+        loaded = await host.library.load(str(file))
+        (device,) = host.devices.cluster().devices
+        connection = host.devices.pool.connection(device.id)
+        measure, measured = connection.measure, []
+
+        async def measuring(*told):
+            measured.append(await measure(*told))
+            return measured[-1]
+
+        monkeypatch.setattr(connection, "measure", measuring)
+        for gflops, programs in ((4, 1), (40, 3)):
+            measured.clear()
+            costs = RateCosts(4.0, others=(RateCosts(gflops, engine="ncnn"),))
+            baseline = await alone(replace(device, costs=costs), connection, loaded)
+            whole_s, *halves_s = (min(seconds_of(reply).values()) for reply in measured)
+            assert len(measured) == programs
+            assert baseline.latency_s == min(whole_s, sum(halves_s) or whole_s)

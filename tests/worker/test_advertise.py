@@ -115,7 +115,7 @@ async def test_a_worker_is_found_on_loopback_and_says_goodbye(tmp_path):
 
 
 async def wait_for(seen, change, device):
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while True:
             what, name = await seen.get()
             if what == change and device[:6] in name:

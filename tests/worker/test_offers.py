@@ -150,7 +150,7 @@ async def test_the_stream_ends_with_its_call_and_the_call_with_it(worker, client
 async def test_the_stream_ends_with_its_channel(worker):
     async with WorkerClient(worker.address, Caller(HOST), worker.id) as short:
         stream = await direct(short, worker)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         with pytest.raises(LostWorker):
             await stream.read()
 
@@ -208,7 +208,7 @@ async def test_a_token_is_good_for_one_stream_of_an_open_call(worker, exchange):
     late.cancel()
     await late.code()
     # The worker hears of it a little later than we.
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while stream := await _accepted(worker, token):
             stream.abort()
 

@@ -208,7 +208,7 @@ async def test_a_neighbour_that_takes_nothing_is_given_up(tmp_path, monkeypatch,
     box = Box.whole((1, 1 << 20))
     key = TaskKey("r", 1, 1, 1)
     piece = TensorPiece(key, "y", box, np.zeros(box.shape, np.float32))
-    async with in_process(tmp_path / "b", secret="s") as b, asyncio.timeout(20):
+    async with in_process(tmp_path / "b", secret="s") as b, asyncio.timeout(60):
         for _ in range(8):
             peers.send(SendToPeer(b.id, b.address, (piece,), key))
         await given_up.wait()
