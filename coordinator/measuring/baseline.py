@@ -14,6 +14,7 @@ from coordinator.library.loaded import Loaded
 from coordinator.planning.single_device import best_alone, everything
 from models.cut.cutter import CutTile, cut
 from models.cut.program import BlobSource
+from models.vision.pixels import without_pixels
 from protos import imbrex_pb2 as pb
 from protos.errors import ImbrexError
 from protos.wire.facts import ONNXRUNTIME
@@ -76,11 +77,11 @@ def halves_on(device: Device, loaded: Loaded) -> tuple[Sequence[CutTile], BlobSo
     are no such.
     """
     network, blobs = loaded.served.network, loaded.blobs()
-    cut_at = best_alone(network, [device]).cut
+    graph, cut_at = without_pixels(network.graph), best_alone(network, [device]).cut
     parts = ((0, cut_at), (cut_at, len(network.units))) if cut_at else ()
     blocks = [everything(network, device.id, start, stop) for start, stop in parts]
     return [
-        cut(network.graph, network.nodes(block.start, block.stop), block.tiles[0].boxes, blobs)
+        cut(graph, network.nodes(block.start, block.stop), block.tiles[0].boxes, blobs)
         for block in blocks
     ], blobs
 

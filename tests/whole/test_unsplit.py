@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import onnx
 
+from benchmarks.lab.pictures import for_pictures
 from coordinator.answers import Answer
 from coordinator.costs.rates import RateCosts
 from coordinator.measuring.baseline import alone, seconds_of
 from coordinator.service import Coordinator
+from models.catalogue.catalogue import load
+from models.vision.sidecar import dump, sidecar_path
 from tests.devices.support import worker_process
 from tests.planning.test_single import classifier
 from tests.whole.cluster import assert_right, coordinator, question
@@ -52,14 +55,18 @@ async def test_single_device_is_measured_and_computes_all_if_faster(tmp_path) ->
 async def test_baseline_is_what_one_device_takes_by_all_of_its_engines(
     tmp_path, monkeypatch
 ) -> None:
-    """ncnn does not take the whole network, whose end is a matrix of 26 MB."""
+    """ncnn does not take the whole network for pictures, whose end is a matrix of 26 MB."""
     file = tmp_path / "classifier.onnx"
     onnx.save(classifier(), file)
+    pictures = for_pictures(load(str(file)))
+    assert pictures is not None
+    sidecar_path(file).write_text(dump(pictures))
     async with (
         worker_process(tmp_path / "one") as one,
         coordinator(tmp_path / "host", [one.address], "auto") as host,
     ):
         loaded = await host.library.load(str(file))
+        assert loaded.served.network.graph.tensors["image"].wire is not None
         (device,) = host.devices.cluster().devices
         connection = host.devices.pool.connection(device.id)
         measure, measured = connection.measure, []
