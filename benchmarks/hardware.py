@@ -21,7 +21,7 @@ from benchmarks.anchors.real import Measured, legend, measured
 from benchmarks.compare import duration
 from benchmarks.exports.files import exported
 from benchmarks.lab.pictures import for_pictures
-from benchmarks.report import ROOT, provenance
+from benchmarks.report import ROOT, provenance, without_options
 from coordinator.planning.planners.auto import auto
 from coordinator.planning.single_device import computing_s, whole_works
 from imbrex.cli.chart import speedup_svg
@@ -204,6 +204,7 @@ def charts(rows: dict[str, Any]) -> dict[Path, str]:
 
 def main() -> None:
     """Simulates, and writes everything."""
+    without_options(__doc__).parse_args()
     document = {"seconds": simulated(), "software": software(), "provenance": provenance()}
     RESULT.write_text(json.dumps(document, indent=1) + "\n")
     for stem, counts in EXAMPLES.items():

@@ -36,17 +36,22 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def command_line(doc: str | None) -> argparse.ArgumentParser:
-    """A parser with what `emit` needs, told about by a module's docstring. Log lines go to standard
-    error from here on: standard output is the result's.
-    """
-    log_to_stderr()
+def without_options(doc: str | None) -> argparse.ArgumentParser:
+    """A parser that a module's docstring describes."""
     _commit()
-    parser = argparse.ArgumentParser(
+    return argparse.ArgumentParser(
         prog=f"python -m {_module()}",
         description=doc,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def command_line(doc: str | None) -> argparse.ArgumentParser:
+    """The same with what `emit` needs. Log lines go to standard error from here on: standard
+    output is the result's.
+    """
+    log_to_stderr()
+    parser = without_options(doc)
     parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the JSON there, too")
     return parser

@@ -20,7 +20,7 @@ from benchmarks.compare import text
 from benchmarks.exports import __main__ as exports
 from benchmarks.lab import tables as lab
 from benchmarks.paper import TABLES as PAPERS
-from benchmarks.report import ROOT
+from benchmarks.report import ROOT, without_options
 from protos.errors import BadConfiguration
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -412,6 +412,7 @@ def read(file: str) -> dict[str, Any]:
 
 def main() -> None:
     """Writes the pages, and the pictures of docs/hardware.md."""
+    without_options(__doc__).parse_args()
     for path, content in pages().items():
         path.write_text(content)
     for path, svg in hardware.charts(read("hardware.json")["seconds"]).items():
