@@ -13,6 +13,7 @@ import shutil
 
 import pytest
 
+from coordinator.serving import daemon as coordinator
 from models.digits import MODEL
 from models.digits.examples import examples
 from tests.deploy.home import Home, changes, home_of, needs_machines
@@ -29,6 +30,7 @@ from tests.deploy.seen import (
     runs_from,
     up_s,
 )
+from worker import daemon as worker
 
 SUITES = {"living-room": "trixie", "kitchen": "bookworm", "hall": "trixie", "office": "bookworm"}
 EVERYBODY = set(SUITES) - {"living-room"} | {"host"}
@@ -38,11 +40,11 @@ DOOR = {"name": "door", "source": "/srv/pictures", "options": "--model digits --
 # One device, or the coordinator, on which a new version does not come up.
 BROKEN = {
     device: (
-        f"{room}/daemon.py",
+        f"{daemon.__name__.replace('.', '/')}.py",
         "import asyncio\n",
         f'import asyncio, platform\nif platform.node() == "{device}":\n    raise SystemExit(70)\n',
     )
-    for device, room in (("kitchen", "worker"), ("living-room", "coordinator"))
+    for device, daemon in (("kitchen", worker), ("living-room", coordinator))
 }
 
 pytestmark = needs_machines
