@@ -253,11 +253,11 @@ def test_settings_that_a_daemon_refuses_go_back_too(home) -> None:
 def test_newer_python_gets_an_environment_of_its_own(home) -> None:
     """The office's Debian 12 becomes a Debian 13, with what imbrex has there."""
     office = home.machines["office"]
-    assert office.ssh("ls /opt/imbrex/venvs").strip().endswith("-py3.11")
+    assert office.ssh("ls /opt/imbrex/venvs").strip().endswith("-py3.11-ncnn")
     office.upgrade("trixie")
     wait_for(office.is_up, "the office is up")
     home.play("playbook.yml", "--limit", "office")
-    assert office.ssh("ls /opt/imbrex/venvs").strip().endswith("-py3.13")
+    assert office.ssh("ls /opt/imbrex/venvs").strip().endswith("-py3.13-ncnn")
     used(home, EVERYBODY)
     assert changes(home.play("playbook.yml")) == UNCHANGED
 
