@@ -16,6 +16,8 @@ _WEIGHTS_PER_S = 30e6
 # The device alone: runs, and the seconds after which no further one begins
 # (`coordinator.measuring.baseline`).
 _ALONE_RUNS, _ALONE_S = 8, 30.0
+# The same for both halves of a network, which each engine computes.
+_HALVES_RUNS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ def usual_s(alone_s: float, count: int) -> float:
 class Length:
     """What decides how long a demo takes, beside its scale: the seconds that one of the devices
     takes alone, and all of them together; their number; and whether they are measured, and every
-    number of them is timed; and the bytes of its weights.
+    number of them is timed; the bytes of its weights; and the seconds that the one takes in two
+    halves, if these are timed, too.
     """
 
     alone_s: float
@@ -54,10 +57,12 @@ class Length:
     profile: bool
     curve: bool
     weight_bytes: int = 0
+    halves_s: float = 0.0
 
     def expected_s(self, scale: float, requests: Requests) -> float:
         """Seconds that all takes here, if a second of the devices takes 1 / `scale`."""
         alone_s, together_s = self.alone_s / scale, self.together_s / scale
+        halves_s = self.halves_s / scale
         fewer = range(1, self.workers) if self.curve else ()
         plans_s = together_s + sum(max(together_s, usual_s(alone_s, count)) for count in fewer)
         return (
@@ -67,6 +72,7 @@ class Length:
             + (1 + requests.learning) * together_s
             + (requests.first + requests.warm) * plans_s
             + min(_ALONE_RUNS * alone_s, _ALONE_S + 2 * alone_s)
+            + bool(halves_s) * _HALVES_RUNS * (alone_s + halves_s)
         )
 
     def told(self, scale: float, requests: Requests) -> str:

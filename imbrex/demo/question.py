@@ -1,23 +1,20 @@
 """The demo's request, and the whole model's answer to compare with."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from coordinator.planning.single_device import unsplit_works
 from coordinator.serving.common import names
 from coordinator.serving.common.tensors import write_tensors
 from imbrex.calls import media_type, read_file
 from imbrex.demo.emulation.whole_maps import Shapes, maps_of
 from models.catalogue import catalogue
 from models.check import agreement
-from models.cut.units import divide
+from models.cut.units import Network, divide
 from models.digits.examples import examples
 from models.graph.graph import Graph
 from models.onnx_file.importer import graph_of
-from models.operators.work import NodeWork
 from models.run.reference import random_inputs
 from models.vision.quality import GroundTruth
 from models.vision.sidecar import Sidecar
@@ -30,7 +27,7 @@ class Question:
 
     `argument` names the model to `imbrex coordinator`, `model` is its name there. `whole` judges
     raw outputs by the whole model's, `truth` are the objects in the picture, if known. `maps` are
-    the shapes of its tensors, `works` what its nodes compute.
+    the shapes of its tensors, `network` the model in units.
     """
 
     argument: str
@@ -41,7 +38,7 @@ class Question:
     shown_as: str
     whole: agreement.Reference = field(repr=False)
     maps: Shapes = field(repr=False)
-    works: Sequence[NodeWork] = field(repr=False)
+    network: Network = field(repr=False)
     truth: tuple[GroundTruth, ...] | None = None
 
 
@@ -76,7 +73,7 @@ def prepare(model: str, image: Path | None) -> Question:
         shown_as=shown,
         whole=agreement.reference_of(loaded.proto, graph, feeds),
         maps=maps_of(graph),
-        works=unsplit_works(divide(graph)),
+        network=divide(graph),
         truth=next((each.truth for each in examples() if each.path.read_bytes() == body), None)
         if loaded.sidecar and loaded.name == "digits"
         else None,

@@ -3,7 +3,7 @@
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from coordinator.answers import IN_FORCE, PlanChoice
 from coordinator.planning.planners.propose import propose
 from coordinator.planning.planners.strategies import STRATEGIES
 from coordinator.planning.published import equal_cluster
+from coordinator.planning.single_device import computing_s, unsplit_works
 from coordinator.plans.named import strategy
 from coordinator.plans.sent_plan import adopt
 from coordinator.serving.common import names
@@ -31,7 +32,7 @@ from imbrex.described import find_planners_here, network_of
 from imbrex.kinds.clusters import cluster_of
 from imbrex.kinds.presets import KINDS, Preset, load_kind
 from imbrex.picture_files import save_annotated
-from models.operators.work import NodeWork
+from models.cut.units import Network
 from protos.daemon.files import own_folder
 from worker.engines.registry import candidates
 
@@ -104,24 +105,32 @@ def _emulating(
     progress("measuring this machine's cores")
     core = own_core()
     preset = load_kind(KINDS[demo.like].preset).with_engines(candidates())
-    length = length_of(demo, preset, question.works)
+    length = length_of(demo, preset, question.network)
     scale, requests = suited(preset, core.gflops, length)
     progress(f"{length.told(scale, requests)}\n")
     like = told(demo.like, preset, scale, core)
     return replace(form, like=like, requests=requests)
 
 
-def length_of(demo: Demo, preset: Preset, works: Sequence[NodeWork]) -> Length:
+def length_of(demo: Demo, preset: Preset, network: Network) -> Length:
     """What decides how long it takes with such devices."""
-    cluster = cluster_of(preset, demo.workers)
-    alone_s = cluster.devices[0].costs.block_s(works)
-    together_s = usual_s(alone_s, demo.workers)
+    cluster, works = cluster_of(preset, demo.workers), unsplit_works(network)
+    first = cluster.devices[0]
+    alone_s, (best_s,) = first.costs.block_s(works), computing_s(network, [first])
+    together_s = usual_s(best_s, demo.workers)
     # `auto` is never slower than one device. Others may be, and plan within seconds.
     if demo.plan is None and demo.strategy in STRATEGIES.keys() - {"auto"}:
-        plan = propose(strategy(demo.strategy), network_of(demo.model), cluster)
+        plan = propose(strategy(demo.strategy), network, cluster)
         together_s = max(together_s, plan.predicted_latency_s)
-    weight_bytes = sum(work.weight_bytes for work in works)
-    return Length(alone_s, together_s, demo.workers, demo.profile, demo.curve, weight_bytes)
+    return Length(
+        alone_s=alone_s,
+        halves_s=best_s if best_s < alone_s else 0.0,
+        together_s=together_s,
+        workers=demo.workers,
+        profile=demo.profile,
+        curve=demo.curve,
+        weight_bytes=sum(work.weight_bytes for work in works),
+    )
 
 
 def _outcome(

@@ -1,10 +1,10 @@
 """What emulated devices are told, so that they take as long as a preset says."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
-from coordinator.planning.single_device import unsplit_works
 from imbrex.demo.duration import FEWER, MOST_S, USUAL, Length, usual_s
 from imbrex.demo.emulation.rate import Core
 from imbrex.demo.likeness import scales, suited, told
@@ -57,7 +57,18 @@ def network(name):
 
 
 def expected(demo, preset):
-    return length_of(demo, preset, unsplit_works(network(demo.model)))
+    return length_of(demo, preset, network(demo.model))
+
+
+def test_a_device_that_computes_two_halves_is_timed_with_these_too():
+    found = {
+        model: expected(Demo(None, model, 4, "auto", "", True, False, None), load_kind("pi4-gbe"))
+        for model in ("vgg16", "resnet18")
+    }
+    assert 0.6 < found["vgg16"].halves_s / found["vgg16"].alone_s < 0.75
+    assert found["resnet18"].halves_s == 0
+    whole = replace(found["vgg16"], halves_s=0.0)
+    assert found["vgg16"].expected_s(1.0, USUAL) > whole.expected_s(1.0, USUAL) + 5
 
 
 def length(alone_s, workers=4, profile=True, curve=False):
