@@ -125,7 +125,7 @@ class Profiler:
             await self._profiles.put(kind, profile, share=theirs is None)
         except LostWorker as error:
             self._failed(device, error)
-            log.info("profiling stopped: the device left", device=device)
+            log.info("profiling stopped: the device left", device=device, cause=error.cause)
         except ImbrexError as error:
             self._failed(device, error)
             log.warning("profiling failed", device=device, cause=error.cause, cure=error.cure)

@@ -4,7 +4,7 @@ import pytest
 
 from models.cut.program import Program, WeightRef
 from protos import imbrex_pb2 as pb
-from protos.errors import BadRequest
+from protos.errors import BadRequest, ImbrexError, LostWorker
 from protos.rpc.channels import Caller
 from protos.rpc.worker_client import WorkerClient
 from tests.worker.plugged import plant
@@ -15,6 +15,7 @@ from tests.worker.support import (
     process,
     terminate,
 )
+from worker.compute.measure import Measurer
 
 
 def random_weights():
@@ -69,3 +70,17 @@ async def test_a_crash_of_an_engine_that_is_measured_does_not_end_the_worker(
         log = running.process.stderr.read()
     assert named in log
     assert (b"an engine is not measured" in log) is bool(named)
+
+
+async def test_a_fault_of_ours_ends_the_call_as_one_and_has_its_traceback_in_the_log(
+    worker, client, monkeypatch, capsys
+):
+    async def fails(*_):
+        raise OverflowError("timestamp out of range")
+
+    monkeypatch.setattr(Measurer, "measure", fails)
+    with pytest.raises(ImbrexError, match="failed inside its worker") as raised:
+        await client.measure(random_weights())
+    assert not isinstance(raised.value, LostWorker), "the device is there"
+    assert "timestamp out of range" in "".join(capsys.readouterr())
+    assert (await client.examine({})).condition.clock_s > 0

@@ -2,11 +2,13 @@
 confused; the rest is refused by name.
 """
 
+import math
 import os
 import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 
@@ -16,6 +18,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from coordinator.costs.rates import RateCosts
+from imbrex.demo.emulation.whole_maps import works_of
 from models.cut.program import Program
 from models.tensors.precision import write_precision
 from protos.failures import BadInput
@@ -537,6 +541,25 @@ def test_unknown_operators_are_refused_by_name(tmp_path, name):
     with pytest.raises(BadInput) as raised:
         computed(tmp_path, nodes, {"x": values(*shape)}, **used)
     assert why in raised.value.cause
+
+
+@pytest.mark.parametrize(
+    ("biased", "limit", "fits"), [(0, 0, True), (0, -4, False), (1, 32, True), (1, 28, False)]
+)
+def test_a_matrix_is_taken_exactly_where_costs_say_so(tmp_path, monkeypatch, biased, limit, fits):
+    matrix, bias = values(8, 8), values(8, seed=1)
+    limits = {"ncnn": matrix.nbytes + limit}
+    monkeypatch.setattr("worker.engines.ncnn_layers.LARGEST_MATRIX_BYTES", limits)
+    monkeypatch.setattr("coordinator.costs.affine.LARGEST_MATRIX_BYTES", limits)
+    names = ("w", "b")[: 1 + biased]
+    constants = dict(zip(names, (matrix, bias), strict=False))
+    nodes = [node("Gemm", " ".join(("x", *names)))]
+    program = Program(model(nodes, {"x": (1, 8)}, "y", constants), ())
+    (work,) = works_of(program, {"x": (1, 8)})
+    costs = RateCosts(gflops=1.0, engine="ncnn")
+    assert math.isfinite(costs.program_s([work])) is fits
+    with nullcontext() if fits else pytest.raises(BadInput, match="onnxruntime maps"):
+        computed(tmp_path, nodes, {"x": values(1, 8)}, **constants)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -124,7 +124,8 @@ def _lrn(to: Translation, node: NodeProto) -> None:
 def _batch_normalization(to: Translation, node: NodeProto) -> None:
     scale, bias, mean, variance = (np.asarray(to.constant(node, place)) for place in range(1, 5))
     epsilon = float(attributes(node).get("epsilon", 1e-5))
-    factor = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + epsilon)
+    with np.errstate(invalid="ignore"):  # NaN by every engine; random weights have such variances
+        factor = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + epsilon)
     offset = bias - mean * factor
     layer = to.convolution_before(node.input[0])
     if layer is None:
@@ -382,8 +383,9 @@ def _product(
     if float32(rows) is None or len(before) > 2:
         raise Unknown(f"{node.op_type} of these shapes")
     assert rows is not None
-    if rows.nbytes > LARGEST_MATRIX_BYTES["ncnn"]:
-        raise Unknown(f"a matrix of {rows.nbytes >> 20} MB, which onnxruntime maps")
+    held_bytes = rows.nbytes + (bias.nbytes if bias is not None else 0)
+    if held_bytes > LARGEST_MATRIX_BYTES["ncnn"]:
+        raise Unknown(f"a matrix of {held_bytes >> 20} MB, which onnxruntime maps")
     weights = [PLAIN, np.ascontiguousarray(rows)]
     if bias is not None:
         weights.append(np.ascontiguousarray(bias.reshape(-1)))

@@ -80,8 +80,13 @@ class WorkerParts:
         return facts(self.settings, self.own_id, self.engine)
 
 
+_FAULT = ImbrexError(cause="this failed inside its worker", cure="See the log of that worker.")
+
+
 def _answers(method: Call) -> Call:
-    """Turns an ImbrexError into the call's status."""
+    """Turns an ImbrexError into the call's status, and any other exception into one that says where
+    its traceback is.
+    """
 
     @wraps(method)
     async def guarded(self: Any, request: Any, context: Context) -> Any:
@@ -90,7 +95,10 @@ def _answers(method: Call) -> Call:
         except ImbrexError as error:
             _log.warning("refused", call=method.__name__, code=error.code, cause=error.cause)
             fail(context, error)
-            return None
+        except Exception:
+            _log.exception("failed inside imbrex", call=method.__name__)
+            fail(context, _FAULT)
+        return None
 
     return cast("Call", guarded)
 
