@@ -18,7 +18,7 @@ from coordinator.answers import PlanChoice
 from coordinator.devices.programs import Programs
 from coordinator.library.loaded import Loaded
 from coordinator.library.loaded import load as load_whole
-from coordinator.measuring.baseline import halves_on, measure_request, seconds_of
+from coordinator.measuring.baseline import Measured, halves_on, measure_request, measured_alone
 from coordinator.plans.named import strategy
 from coordinator.serving.common.tensors import write_tensors
 from imbrex.calls import plain
@@ -106,7 +106,7 @@ def measure(
     alone_s(lab, question, WARM_UP)
     able = [case for case in cases if not case.reason]
     seen: dict[str, list[Seen]] = {case.label: [] for case in able}
-    baselines: list[dict[str, float]] = []
+    baselines: list[Mapping[str, float]] = []
     coordinator = psutil.Process(lab.coordinator.process.pid)
     for number in range(1, repeat + 1):
         turn = f"{question.name}, round {number}"
@@ -126,7 +126,8 @@ def measure(
     # How many boxes a picture has is not planned.
     exact = ("scatter", "halo") if boxes else WAYS
     by_engine = {
-        engine: [round(seconds[engine], 4) for seconds in baselines] for engine in baselines[0]
+        engine: [round(seconds[engine], 4) for seconds in baselines if engine in seconds]
+        for engine in baselines[0]
     }
     engine = min(by_engine, key=lambda name: statistics.median(by_engine[name]))
     baseline_s = statistics.median(by_engine[engine])
@@ -185,26 +186,19 @@ def alone_s(lab: Lab, question: Question, runs: int = 1) -> float:
     return min(seconds_alone(lab, question, runs).values())
 
 
-def seconds_alone(lab: Lab, question: Question, runs: int = 1) -> dict[str, float]:
+def seconds_alone(lab: Lab, question: Question, runs: int = 1) -> Mapping[str, float]:
     """The same by each of its engines that takes the whole model, and by two, each for a half."""
     return asyncio.run(_alone(lab, question.loaded, runs))
 
 
-async def _alone(lab: Lab, loaded: Loaded, runs: int) -> dict[str, float]:
-    whole, blobs = loaded.whole()
-    halves, of_halves = halves_on(lab.device, loaded)
+async def _alone(lab: Lab, loaded: Loaded, runs: int) -> Mapping[str, float]:
     async with WorkerClient(lab.addresses[0], lab.caller) as client:
 
-        async def seconds(tile: CutTile, blobs: BlobSource) -> dict[str, float]:
+        async def measured(tile: CutTile, blobs: BlobSource) -> Measured:
             await Programs(client).ensure([tile.program], blobs)
-            return seconds_of(await client.measure(measure_request(tile, loaded, repeats=runs)))
+            return Measured.of(await client.measure(measure_request(tile, loaded, repeats=runs)))
 
-        by_engine = await seconds(whole, blobs)
-        found = [await seconds(half, of_halves) for half in halves]
-    if found:
-        engines = sorted(each.engine for each in lab.device.costs.engines)
-        by_engine["+".join(engines)] = sum(min(half.values()) for half in found)
-    return by_engine
+        return (await measured_alone(loaded, halves_on(lab.device, loaded), measured)).seconds
 
 
 def _cpu_s(process: psutil.Process) -> float:

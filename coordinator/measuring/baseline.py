@@ -2,9 +2,12 @@
 
 import asyncio
 import statistics
-from collections.abc import Collection, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self
+
+import structlog
 
 from coordinator.answers import Baseline
 from coordinator.costs.cluster import Device
@@ -22,10 +25,37 @@ from protos.wire.facts import ONNXRUNTIME
 # Enough runs to be unaffected by one burst of other load.
 REPEATS = 7
 AT_MOST_S = 30.0
-# Of each half of a network, by each engine; the median counts.
+# Of the network and of its halves, by each engine, where there are two halves.
 HALF_REPEATS = 3
 # The longest that a device takes to load a network.
 _START_S = 60.0
+
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Median seconds of a program by each engine that takes it, and the threads of the fastest."""
+
+    seconds: Mapping[str, float]
+    threads: int
+
+    @classmethod
+    def of(cls, reply: pb.MeasureReply) -> Self:
+        """What a worker has measured."""
+        runs = {run.engine: run.seconds for run in reply.engines}
+        if not runs:  # a worker of a version that did not tell engines apart
+            runs = {ONNXRUNTIME: reply.seconds}
+        medians = {
+            name: statistics.median_high(seconds) for name, seconds in runs.items() if seconds
+        }
+        return cls(medians, reply.threads)
+
+    @property
+    def engine(self) -> str:
+        """The fastest one."""
+        return min(self.seconds, key=lambda name: self.seconds[name])
 
 
 async def baseline_of(devices: Sequence[tuple[Device, Connection]], loaded: Loaded) -> Baseline:
@@ -52,16 +82,10 @@ async def alone(device: Device, connection: Connection, loaded: Loaded) -> Basel
     """
     facts = connection.facts
     threads = {1, facts.threads, facts.cores} if facts.pace >= 1 else {1}
-    whole = await whole_on(connection, loaded, threads, REPEATS)
-    halves, blobs = await asyncio.to_thread(halves_on, device, loaded)
-    found = [
-        await _measured(connection, half, blobs, loaded, threads, HALF_REPEATS) for half in halves
-    ]
-    latency_s = sum(half.latency_s for half in found)
-    if not found or latency_s > whole.latency_s:
-        return whole
-    engine = "+".join(dict.fromkeys(half.engine for half in found))
-    return replace(whole, latency_s=latency_s, threads=found[0].threads, engine=engine)
+    halves = await asyncio.to_thread(halves_on, device, loaded)
+    repeats = HALF_REPEATS if halves else REPEATS
+    measured = partial(_measured, connection, loaded, threads, repeats)
+    return _baseline(connection, await measured_alone(loaded, halves, measured))
 
 
 async def whole_on(
@@ -72,11 +96,36 @@ async def whole_on(
     Raises:
         ImbrexError: it cannot run the network, or has gone.
     """
-    whole, blobs = await asyncio.to_thread(loaded.whole)
-    return await _measured(device, whole, blobs, loaded, threads, repeats)
+    measured = partial(_measured, device, loaded, threads, repeats)
+    return _baseline(device, await measured_alone(loaded, (), measured))
 
 
-def halves_on(device: Device, loaded: Loaded) -> tuple[Sequence[CutTile], BlobSource]:
+async def measured_alone(
+    loaded: Loaded,
+    halves: Sequence[CutTile],
+    measured: Callable[[CutTile, BlobSource], Awaitable[Measured]],
+) -> Measured:
+    """The unsplit model and, under the names of the engines that compute them, its `halves`; only
+    the model if these cannot be measured.
+
+    Raises:
+        ImbrexError: the device cannot run the unsplit model, or has gone.
+    """
+    whole = await measured(*await asyncio.to_thread(loaded.whole))
+    try:
+        found = [await measured(half, loaded.blobs()) for half in halves]
+    except ImbrexError as error:
+        log.warning("not measured in two programs", model=loaded.served.name, cause=error.cause)
+        return whole
+    if not found:
+        return whole
+    engines = "+".join(dict.fromkeys(half.engine for half in found))
+    halves_s = sum(half.seconds[half.engine] for half in found)
+    best_s = min(halves_s, whole.seconds.get(engines, halves_s))
+    return replace(whole, seconds={**whole.seconds, engines: best_s})
+
+
+def halves_on(device: Device, loaded: Loaded) -> Sequence[CutTile]:
     """The two programs in which a device is predicted to compute everything faster; none if there
     are no such.
     """
@@ -87,26 +136,28 @@ def halves_on(device: Device, loaded: Loaded) -> tuple[Sequence[CutTile], BlobSo
     return [
         cut(graph, network.nodes(block.start, block.stop), block.tiles[0].boxes, blobs)
         for block in blocks
-    ], blobs
+    ]
 
 
 async def _measured(
     device: Connection,
-    tile: CutTile,
-    blobs: BlobSource,
     loaded: Loaded,
     threads: Collection[int],
     repeats: int,
-) -> Baseline:
+    tile: CutTile,
+    blobs: BlobSource,
+) -> Measured:
     await device.ensure([tile.program], blobs)
     request = measure_request(
         tile, loaded, repeats=repeats, at_most_s=AT_MOST_S, threads=sorted(threads)
     )
-    reply = await device.measure(request, _START_S + 2 * AT_MOST_S * len(threads))
-    seconds = seconds_of(reply)
-    engine = min(seconds, key=lambda name: seconds[name])
+    return Measured.of(await device.measure(request, _START_S + 2 * AT_MOST_S * len(threads)))
+
+
+def _baseline(device: Connection, measured: Measured) -> Baseline:
+    engine, seconds = measured.engine, measured.seconds
     plain_s = seconds.get(ONNXRUNTIME)
-    return Baseline(device.facts.name, seconds[engine], reply.threads, engine, plain_s)
+    return Baseline(device.facts.name, seconds[engine], measured.threads, engine, plain_s)
 
 
 def measure_request(tile: CutTile, loaded: Loaded, **options: Any) -> pb.MeasureRequest:
@@ -117,11 +168,3 @@ def measure_request(tile: CutTile, loaded: Loaded, **options: Any) -> pb.Measure
         for name, box in tile.inputs.items()
     ]
     return pb.MeasureRequest(program=program_message(tile.program), inputs=inputs, **options)
-
-
-def seconds_of(reply: pb.MeasureReply) -> dict[str, float]:
-    """Median seconds by engine."""
-    runs = {run.engine: run.seconds for run in reply.engines}
-    if not runs:  # a worker of a version that did not tell engines apart
-        runs = {ONNXRUNTIME: reply.seconds}
-    return {engine: statistics.median_high(seconds) for engine, seconds in runs.items() if seconds}

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 import structlog
@@ -13,7 +14,7 @@ from coordinator.devices.announcements import Announcements
 from coordinator.devices.connection import Connection
 from coordinator.devices.profiles import MOST_KINDS, Profiles
 from coordinator.devices.programs import program_message
-from coordinator.measuring.baseline import seconds_of
+from coordinator.measuring.baseline import Measured
 from coordinator.measuring.queues import ProfileQueue
 from coordinator.requests.admission import Admission
 from protos import imbrex_pb2 as pb
@@ -165,7 +166,7 @@ class Profiler:
         self.failures[device] = error
 
 
-async def _seconds(connection: Connection, sample: Sample) -> dict[str, float]:
+async def _seconds(connection: Connection, sample: Sample) -> Mapping[str, float]:
     """Median seconds of one sample by each engine that could run it.
 
     Raises:
@@ -187,4 +188,4 @@ async def _seconds(connection: Connection, sample: Sample) -> dict[str, float]:
         raise
     except ImbrexError:
         return {}
-    return seconds_of(reply)
+    return Measured.of(reply).seconds

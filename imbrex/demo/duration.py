@@ -4,6 +4,8 @@ requests take longer, which it says.
 
 from dataclasses import dataclass
 
+from coordinator.measuring.baseline import AT_MOST_S, HALF_REPEATS, REPEATS
+
 MOST_S = 120.0
 # What a demo is meant to take: one of VGG-16 took a fifth more than was expected, the first time.
 AIM_S = 100.0
@@ -13,11 +15,10 @@ _START_S = 30.0
 PROFILE_S = 30.0
 # Weights are handed out and loaded for the first plan, and programs made for the second.
 _WEIGHTS_PER_S = 30e6
-# The device alone: runs, and the seconds after which no further one begins
-# (`coordinator.measuring.baseline`).
-_ALONE_RUNS, _ALONE_S = 8, 30.0
-# The same for both halves of a network, which each engine computes.
-_HALVES_RUNS = 4
+# The device alone: each is warmed up by one run, and begins none after so many seconds.
+_ALONE_RUNS, _ALONE_S = 1 + REPEATS, AT_MOST_S
+# The same where it computes a network in two halves, too, each by two engines.
+_HALVES_RUNS = 1 + HALF_REPEATS
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class Length:
         """Seconds that all takes here, if a second of the devices takes 1 / `scale`."""
         alone_s, together_s = self.alone_s / scale, self.together_s / scale
         halves_s = self.halves_s / scale
+        whole_s = min(_ALONE_RUNS * alone_s, _ALONE_S + 2 * alone_s)
         fewer = range(1, self.workers) if self.curve else ()
         plans_s = together_s + sum(max(together_s, usual_s(alone_s, count)) for count in fewer)
         return (
@@ -71,8 +73,7 @@ class Length:
             + self.weight_bytes / _WEIGHTS_PER_S
             + (1 + requests.learning) * together_s
             + (requests.first + requests.warm) * plans_s
-            + min(_ALONE_RUNS * alone_s, _ALONE_S + 2 * alone_s)
-            + bool(halves_s) * _HALVES_RUNS * (alone_s + halves_s)
+            + (_HALVES_RUNS * (2 * alone_s + halves_s) if halves_s else whole_s)
         )
 
     def told(self, scale: float, requests: Requests) -> str:
