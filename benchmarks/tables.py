@@ -157,7 +157,6 @@ SECTIONS = (
         "A mini PC (N100) with three Pi 4s.",
         of_homes,
     ),
-    Section("first-screen.json", "`make demo`", f"Ten runs. {_OLDER}", columns("runs")),
     *(Section(path.name, "", "", lab.document) for path in sorted(RESULTS.glob("speedup-*.json"))),
     Section(
         "exports/speedup-pi4-gbe-switch-4.json",
