@@ -18,7 +18,7 @@ from coordinator.answers import PlanChoice
 from coordinator.devices.programs import Programs
 from coordinator.library.loaded import Loaded
 from coordinator.library.loaded import load as load_whole
-from coordinator.measuring.baseline import Measured, halves_on, measure_request, measured_alone
+from coordinator.measuring.baseline import ProgramTimes, halves_on, measure_request, measured_alone
 from coordinator.plans.named import strategy
 from coordinator.serving.common.tensors import write_tensors
 from imbrex.calls import plain
@@ -194,9 +194,11 @@ def seconds_alone(lab: Lab, question: Question, runs: int = 1) -> Mapping[str, f
 async def _alone(lab: Lab, loaded: Loaded, runs: int) -> Mapping[str, float]:
     async with WorkerClient(lab.addresses[0], lab.caller) as client:
 
-        async def measured(tile: CutTile, blobs: BlobSource) -> Measured:
+        async def measured(tile: CutTile, blobs: BlobSource) -> ProgramTimes:
             await Programs(client).ensure([tile.program], blobs)
-            return Measured.of(await client.measure(measure_request(tile, loaded, repeats=runs)))
+            return ProgramTimes.of(
+                await client.measure(measure_request(tile, loaded, repeats=runs))
+            )
 
         return (await measured_alone(loaded, halves_on(lab.device, loaded), measured)).seconds
 

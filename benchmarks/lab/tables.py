@@ -12,7 +12,7 @@ from imbrex.kinds.presets import FOLDER, load_kind
 from protos.wire.facts import ONNXRUNTIME
 
 RATES = "GFLOP/s per device, all at once"
-# An older preset has less than this share of today's rate, which tasks and maps lower by up to an eighth.
+# An older preset has less than this share of today's rate, which maps lower by up to an eighth.
 _SLOWER = 0.8
 # More than this share of the cores in use by others, and times are of this machine, not of a Pi.
 _BUSY_SHARE = 0.1

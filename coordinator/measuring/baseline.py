@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ProgramTimes:
     """Median seconds of a program by each engine that takes it, and the threads of the fastest."""
 
     seconds: Mapping[str, float]
@@ -103,8 +103,8 @@ async def whole_on(
 async def measured_alone(
     loaded: Loaded,
     halves: Sequence[CutTile],
-    measured: Callable[[CutTile, BlobSource], Awaitable[Measured]],
-) -> Measured:
+    measured: Callable[[CutTile, BlobSource], Awaitable[ProgramTimes]],
+) -> ProgramTimes:
     """The unsplit model and, under the names of the engines that compute them, its `halves`; only
     the model if these cannot be measured.
 
@@ -146,15 +146,15 @@ async def _measured(
     repeats: int,
     tile: CutTile,
     blobs: BlobSource,
-) -> Measured:
+) -> ProgramTimes:
     await device.ensure([tile.program], blobs)
     request = measure_request(
         tile, loaded, repeats=repeats, at_most_s=AT_MOST_S, threads=sorted(threads)
     )
-    return Measured.of(await device.measure(request, _START_S + 2 * AT_MOST_S * len(threads)))
+    return ProgramTimes.of(await device.measure(request, _START_S + 2 * AT_MOST_S * len(threads)))
 
 
-def _baseline(device: Connection, measured: Measured) -> Baseline:
+def _baseline(device: Connection, measured: ProgramTimes) -> Baseline:
     engine, seconds = measured.engine, measured.seconds
     plain_s = seconds.get(ONNXRUNTIME)
     return Baseline(device.facts.name, seconds[engine], measured.threads, engine, plain_s)

@@ -14,7 +14,7 @@ from coordinator.devices.announcements import Announcements
 from coordinator.devices.connection import Connection
 from coordinator.devices.profiles import MOST_KINDS, Profiles
 from coordinator.devices.programs import program_message
-from coordinator.measuring.baseline import Measured
+from coordinator.measuring.baseline import ProgramTimes
 from coordinator.measuring.queues import ProfileQueue
 from coordinator.requests.admission import Admission
 from protos import imbrex_pb2 as pb
@@ -188,4 +188,4 @@ async def _seconds(connection: Connection, sample: Sample) -> Mapping[str, float
         raise
     except ImbrexError:
         return {}
-    return Measured.of(reply).seconds
+    return ProgramTimes.of(reply).seconds

@@ -9,7 +9,7 @@ import onnx
 from benchmarks.lab.pictures import for_pictures
 from coordinator.answers import Answer
 from coordinator.costs.rates import RateCosts
-from coordinator.measuring.baseline import Measured, alone
+from coordinator.measuring.baseline import ProgramTimes, alone
 from coordinator.service import Coordinator
 from models.catalogue.catalogue import load
 from models.vision.sidecar import dump, sidecar_path
@@ -83,10 +83,12 @@ async def test_baseline_is_what_one_device_takes_by_all_of_its_engines(
             measured.clear()
             costs = RateCosts(4.0, others=(RateCosts(gflops, engine="ncnn"),))
             baseline = await alone(replace(device, costs=costs), connection, loaded)
-            whole_s, *halves_s = (min(Measured.of(reply).seconds.values()) for reply in measured)
+            whole_s, *halves_s = (
+                min(ProgramTimes.of(reply).seconds.values()) for reply in measured
+            )
             assert len(measured) == programs
             assert baseline.latency_s == min(whole_s, sum(halves_s) or whole_s)
         measured.clear()
         most = 1
         baseline = await alone(replace(device, costs=costs), connection, loaded)
-        assert [baseline.latency_s] == list(Measured.of(measured[0]).seconds.values())
+        assert [baseline.latency_s] == list(ProgramTimes.of(measured[0]).seconds.values())
