@@ -77,7 +77,7 @@ def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
     wheel = build(ROOT, folder / "dist")
     # pipx brings pip and its like up to date before it installs.
-    wanted = [f"{wheel}[coordinator]", "pip", "setuptools", "wheel"]
+    wanted = [f"{wheel}[coordinator,ncnn]", "pip", "setuptools", "wheel"]
     house = wheels(folder / "wheels", wanted, ["3.11", "3.13"])
     run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "key")
     machines = [
