@@ -87,7 +87,8 @@ def node_work(graph: Graph, node: Node, output: Box, reads: Sequence[Box | None]
             input_bytes += size
     taps = math.prod([window.kernel for window in node.windows])
     channels_in = reads[0][1] if reads[0] is not None and len(reads[0]) > 1 else (0,)
-    groups = node.int("group", 1)
+    # Other operators may have whatever they like under this name.
+    groups = node.int("group", 1) if declared.layer_type == "convolution" else 1
     flop = declared.flop(graph, node, output)
     pace = 0.0
     if node.timed_flop:

@@ -18,6 +18,7 @@ from models.onnx_file.importer import load_graph
 from models.onnx_file.model_file import MAX_NODES
 from models.run.reference import WholeModel
 from protos.errors import BadRequest
+from tests.models.fuzz_models import read, seed_model
 from tests.models.model_files import saved, tiny
 
 ROOT = Path(__file__).parent.parent.parent
@@ -251,6 +252,13 @@ def test_damaged_files_are_read_or_refused(tmp_path: Path) -> None:
     outcomes = fuzz(tmp_path, seed=0, count=200, timeout_s=240)
     assert set(outcomes) == {"read", "bad_request"}
     assert min(outcomes.values()) >= 5
+
+
+def test_an_attribute_that_its_operator_does_not_have_is_refused(tmp_path: Path) -> None:
+    model = seed_model()
+    (add,) = (node for node in model.graph.node if node.name == "sum")
+    add.attribute.append(helper.make_attribute("group", b"SAME_UPPER"))
+    assert read(saved(tmp_path, model)) == "bad_request"
 
 
 @pytest.mark.slow
