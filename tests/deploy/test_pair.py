@@ -218,10 +218,10 @@ def test_requests_at_the_shared_address_are_answered(home) -> None:
 
 def test_a_device_computes_with_the_engine_that_the_inventory_names(home) -> None:
     found = home.ask("status", url=f"http://{ADDRESS}:{PORT}")["devices"]
-    assert {each["name"]: each["facts"]["engine"] for each in found} == {
-        "host": "onnxruntime",
-        **dict.fromkeys(COMPUTING, ENGINE),
-    }
+    engines = {each["name"]: each["facts"]["engine"] for each in found}
+    # The inventory names none for the coordinator's own: it has the playbook's, and measures them.
+    assert engines.pop("host") in {"onnxruntime", "ncnn"}
+    assert engines == dict.fromkeys(COMPUTING, ENGINE)
 
 
 def test_device_that_joins_or_leaves_at_one_coordinator_does_so_at_the_other(home) -> None:
