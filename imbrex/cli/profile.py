@@ -16,7 +16,6 @@ from protos.errors import NotFound, Unavailable
 POLL_S = 0.25
 # A device takes at most a minute of idle time; a busy cluster is never idle for that long.
 TIMEOUT_S = 600.0
-AT_WORK = ("waiting", "measuring")
 
 
 def profile(devices: Sequence[str], url: str, *, as_json: bool) -> int:
@@ -42,12 +41,12 @@ def wait(client: Client, names: Mapping[str, str]) -> list[dict[str, Any]]:
     with terminal.progress_bar() as bar:
         tasks = {device: bar.add_task(name, total=1.0) for device, name in names.items()}
         while True:
-            states = [plain(client.profile(device)) for device in tasks]
-            for each in states:
-                share = each["progress"] if each["state"] in AT_WORK else 1.0
-                bar.update(tasks[each["device"]], completed=share)
-            if not any(each["state"] in AT_WORK for each in states):
-                return states
+            states = [client.profile(device) for device in tasks]
+            for state in states:
+                share = state.progress if state.under_way else 1.0
+                bar.update(tasks[state.device], completed=share)
+            if not any(state.under_way for state in states):
+                return [plain(state) for state in states]
             if time.monotonic() > deadline:
                 raise Unavailable(
                     cause=f"not all devices were measured within {TIMEOUT_S:.0f} s",

@@ -93,7 +93,7 @@ def _require_measured(client: Client) -> None:
         each.fingerprint: each for each in ready if client.profile(each.id).state != "measured"
     }.values()
     for each in missing:
-        if client.profile(each.id).state not in profile.AT_WORK:
+        if not client.profile(each.id).under_way:
             client.profile_again(each.id)
     for state in profile.wait(client, {each.id: each.name for each in missing}):
         if state["state"] != "measured":

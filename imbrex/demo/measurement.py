@@ -7,6 +7,7 @@ from typing import Any
 
 from coordinator.answers import IN_FORCE, PlanChoice
 from imbrex.calls import plain
+from imbrex.client import Client
 from imbrex.demo.demo_cluster import ClusterForm, DemoCluster
 from imbrex.demo.progress import Progress
 from imbrex.demo.question import Question
@@ -145,15 +146,35 @@ def curve(
 
 
 def wait_until_profiled(cluster: DemoCluster, progress: Progress) -> None:
-    """Waits until every device's speed is measured."""
+    """Waits until every device's speed is measured.
 
-    def profiled() -> bool:
-        devices = cluster.client.devices()
-        done = sum(each.profiled for each in devices)
-        progress(f"{done} of {len(devices)} devices measured")
-        return done == len(devices)
+    Raises:
+        Unavailable: a device could not be measured.
+    """
+    cluster.wait(
+        lambda: all_profiled(cluster.client, progress),
+        "not every device was measured",
+        PROFILE_TIMEOUT_S,
+    )
 
-    cluster.wait(profiled, "not every device was measured", PROFILE_TIMEOUT_S)
+
+def all_profiled(client: Client, progress: Progress) -> bool:
+    """Whether every device's speed is measured.
+
+    Raises:
+        Unavailable: a device could not be measured, and none is waiting to be.
+    """
+    devices = client.devices()
+    unmeasured = [client.profile(device.id) for device in devices if not device.profiled]
+    progress(f"{len(devices) - len(unmeasured)} of {len(devices)} devices measured")
+    if not any(status.under_way for status in unmeasured):
+        for status in unmeasured:
+            if status.error is not None:
+                raise Unavailable(
+                    cause=f"{status.name} could not be measured: {status.error.cause}",
+                    cure=status.error.cure,
+                )
+    return not unmeasured
 
 
 def is_for_all(plan: Mapping[str, Any], form: ClusterForm) -> bool:

@@ -16,9 +16,10 @@ from coordinator.costs.regression import RegressionCosts
 from coordinator.devices.describe import describe
 from coordinator.serving.v1.answers import ClusterFiles
 from imbrex.calls import plain
+from imbrex.demo.measurement import all_profiled
 from imbrex.described import load_cluster
 from models.operators.work import NodeWork
-from protos.errors import PeerViolation
+from protos.errors import PeerViolation, Unavailable
 from protos.wire.facts import DeviceId
 from tests.cli.run_cli import imbrex, refused
 from tests.commands.conftest import Live, started, wait_for
@@ -81,6 +82,15 @@ def test_devices_that_cannot_be_measured(measured: Live) -> None:
             assert response.json()["error"]["cure"]
     long = httpx.get(f"{measured.client.url}/v1/cluster?stem={'a' * 65}", trust_env=False)
     assert long.status_code == 422
+
+
+def test_a_demo_whose_device_cannot_be_measured_ends_at_once(tmp_path: Path) -> None:
+    """No sample comes back in so short a time."""
+    with started(tmp_path, 1, profile_s=1e-9) as live:
+        live.client.profile_again("worker-1")
+        wait_for(lambda: live.client.profile("worker-1").state == "failed")
+        with pytest.raises(Unavailable, match="worker-1 could not be measured: too few samples"):
+            all_profiled(live.client, progress=lambda _: None)
 
 
 def test_observed_corrections_are_saved(measured: Live, tmp_path: Path) -> None:

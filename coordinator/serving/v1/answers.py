@@ -295,6 +295,11 @@ class Profiling(BaseModel):
     profile: Profile | None
     error: Error | None
 
+    @property
+    def under_way(self) -> bool:
+        """Whether it is being measured, or waits for that."""
+        return self.state in ("waiting", "measuring")
+
 
 class ClusterFiles(BaseModel):
     """A cluster file (TOML), and profiles by file name."""
