@@ -15,10 +15,6 @@ _START_S = 30.0
 PROFILE_S = 30.0
 # Weights are handed out and loaded for the first plan, and programs made for the second.
 _WEIGHTS_PER_S = 30e6
-# The device alone: each is warmed up by one run, and begins none after so many seconds.
-_ALONE_RUNS, _ALONE_S = 1 + REPEATS, AT_MOST_S
-# The same where it computes a network in two halves, too, each by two engines.
-_HALVES_RUNS = 1 + HALF_REPEATS
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +40,13 @@ def usual_s(alone_s: float, count: int) -> float:
     return alone_s * (0.5 + 0.5 / count)
 
 
+def _timed_s(run_s: float, repeats: int) -> float:
+    """What it takes to time one device: it warms up by one run, and begins no further run after
+    `AT_MOST_S`.
+    """
+    return min((1 + repeats) * run_s, AT_MOST_S + 2 * run_s)
+
+
 @dataclass(frozen=True, slots=True)
 class Length:
     """What decides how long a demo takes, beside its scale: the seconds that one of the devices
@@ -63,8 +66,11 @@ class Length:
     def expected_s(self, scale: float, requests: Requests) -> float:
         """Seconds that all takes here, if a second of the devices takes 1 / `scale`."""
         alone_s, together_s = self.alone_s / scale, self.together_s / scale
-        halves_s = self.halves_s / scale
-        whole_s = min(_ALONE_RUNS * alone_s, _ALONE_S + 2 * alone_s)
+        if self.halves_s:  # the whole by two engines, and each of the halves
+            timed_s = _timed_s(2 * alone_s, HALF_REPEATS)
+            timed_s += 2 * _timed_s(self.halves_s / scale / 2, HALF_REPEATS)
+        else:
+            timed_s = _timed_s(alone_s, REPEATS)
         fewer = range(1, self.workers) if self.curve else ()
         plans_s = together_s + sum(max(together_s, usual_s(alone_s, count)) for count in fewer)
         return (
@@ -73,7 +79,7 @@ class Length:
             + self.weight_bytes / _WEIGHTS_PER_S
             + (1 + requests.learning) * together_s
             + (requests.first + requests.warm) * plans_s
-            + (_HALVES_RUNS * (2 * alone_s + halves_s) if halves_s else whole_s)
+            + timed_s
         )
 
     def told(self, scale: float, requests: Requests) -> str:

@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 
+from coordinator.measuring.baseline import AT_MOST_S
 from imbrex.demo.duration import FEWER, MOST_S, USUAL, Length, usual_s
 from imbrex.demo.emulation.rate import Core
 from imbrex.demo.likeness import scales, suited, told
@@ -69,6 +70,10 @@ def test_a_device_that_computes_two_halves_is_timed_with_these_too():
     assert found["resnet18"].halves_s == 0
     whole = replace(found["vgg16"], halves_s=0.0)
     assert found["vgg16"].expected_s(1.0, USUAL) > whole.expected_s(1.0, USUAL)
+    slow, nothing_timed = 1 / 100, replace(found["vgg16"], alone_s=0.0, halves_s=0.0)
+    timed_s = found["vgg16"].expected_s(slow, USUAL) - nothing_timed.expected_s(slow, USUAL)
+    runs_s = (4 * found["vgg16"].alone_s + 2 * found["vgg16"].halves_s) / slow
+    assert timed_s == pytest.approx(3 * AT_MOST_S + runs_s)
 
 
 def length(alone_s, workers=4, profile=True, curve=False):
