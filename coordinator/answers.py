@@ -286,7 +286,7 @@ class PlanChoice:
         """From what a person typed; an unknown `wire` counts as empty."""
         from models.tensors.precision import WIRES
 
-        known = next((each for each in WIRES if each == wire), "")
+        known = next((choice for choice in WIRES if choice == wire), "")
         return cls(strategy or "", devices or 0, wire=cast("Wire", known))
 
     def __post_init__(self) -> None:

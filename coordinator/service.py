@@ -331,5 +331,5 @@ class Coordinator:
         """
         self.settle()
         ended = self.journal.find(request_id)
-        names = {each.id: each.name for each in self.device_statuses() if each.id}
+        names = {status.id: status.name for status in self.device_statuses() if status.id}
         return chrome_trace(ended.lived(self.names.public(ended.model)[0], names))

@@ -130,7 +130,7 @@ def send_plan(model: str, plan: bytes) -> Call[PlanChoice]:
     """Stores a plan (JSON) on the coordinator; returns how to choose it."""
     path = f"/v1/plans/{model}"
     return Call(
-        "POST", path, lambda each: PlanChoice(plan=each.json()["plan_id"]), plan, names.JSON
+        "POST", path, lambda response: PlanChoice(plan=response.json()["plan_id"]), plan, names.JSON
     )
 
 
@@ -197,7 +197,7 @@ def ready() -> Call[answers.Readiness]:
 def plain(answer: Any) -> Any:
     """An answer as the plain values that were sent."""
     if isinstance(answer, list):
-        return [plain(each) for each in answer]
+        return [plain(part) for part in answer]
     if isinstance(answer, BaseModel):
         return answer.model_dump(mode="json", exclude_unset=True)
     return TypeAdapter(type(answer)).dump_python(answer, mode="json")

@@ -65,7 +65,7 @@ def _reported(path: Path, text: str) -> tuple[str, dict[str, str]]:
     try:
         found = json.loads(text)["cluster"]
         file, profiles = found["file"], found["profiles"]
-        if not all(isinstance(each, str) for each in (file, *profiles.values())):
+        if not all(isinstance(value, str) for value in (file, *profiles.values())):
             raise TypeError("not all of it is text")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadRequest(

@@ -106,7 +106,7 @@ def simulate(
         NotFound, BadRequest: no such model, cluster or strategy.
     """
     network, there = network_of(model), _cluster(cluster)
-    return {name: predict(network, there, each) for name, each in planners(chosen).items()}
+    return {name: predict(network, there, planner) for name, planner in planners(chosen).items()}
 
 
 def planners(chosen: Sequence[str]) -> dict[str, Planner]:

@@ -28,12 +28,12 @@ def save_annotated(body: bytes, predictions: Sequence[Mapping[str, Any]], target
     from models.vision.drawing import annotated
     from models.vision.preprocess import decode_image
 
-    if any("data" in each for each in predictions):
+    if any("data" in entry for entry in predictions):
         raise BadRequest(
             cause="this model returns tensors: there is nothing to draw",
             cure="Omit --save, or use a detection, classification or segmentation model",
         )
-    picture = annotated(decode_image(body), [prediction(each) for each in predictions])
+    picture = annotated(decode_image(body), [prediction(entry) for entry in predictions])
     kind = Image.registered_extensions().get(target.suffix.lower(), "PNG")
     file = BytesIO()
     picture.save(file, kind)

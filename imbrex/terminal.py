@@ -47,9 +47,9 @@ def _finite(value: Any) -> Any:
         case float():
             return value if math.isfinite(value) else None
         case Mapping():
-            return {key: _finite(each) for key, each in value.items()}
+            return {key: _finite(part) for key, part in value.items()}
         case list() | tuple():
-            return [_finite(each) for each in value]
+            return [_finite(part) for part in value]
         case _:
             return value
 
@@ -134,23 +134,23 @@ def predictions_table(predictions: Sequence[Mapping[str, Any]]) -> "Table":
     """Prints detections, classes, segments, tensors or a picture."""
     if predictions and "png" in predictions[0]:
         made = table("picture", "pixels")
-        for each in predictions:
-            made.add_row("new", f"{each['width']}x{each['height']}")
+        for prediction in predictions:
+            made.add_row("new", f"{prediction['width']}x{prediction['height']}")
         return made
     if predictions and "data" in predictions[0]:
         made = table("output", "shape", ">smallest", ">largest")
-        for each in predictions:
-            data = each["data"] or [0]
-            shape = "x".join(map(str, each["shape"]))
-            made.add_row(each["name"], shape, f"{min(data):g}", f"{max(data):g}")
+        for prediction in predictions:
+            data = prediction["data"] or [0]
+            shape = "x".join(map(str, prediction["shape"]))
+            made.add_row(prediction["name"], shape, f"{min(data):g}", f"{max(data):g}")
         return made
-    boxes = any("box" in each for each in predictions)
-    number = "share" if any("share" in each for each in predictions) else "score"
+    boxes = any("box" in prediction for prediction in predictions)
+    number = "share" if any("share" in prediction for prediction in predictions) else "score"
     made = table("label", f">{number}", *(("box (x, y to x, y)",) if boxes else ()))
-    for each in predictions:
-        row = [str(each["label"]), f"{each[number]:.2f}"]
+    for prediction in predictions:
+        row = [str(prediction["label"]), f"{prediction[number]:.2f}"]
         if boxes:
-            x_min, y_min, x_max, y_max = each["box"]
+            x_min, y_min, x_max, y_max = prediction["box"]
             row.append(f"{x_min:.0f}, {y_min:.0f} to {x_max:.0f}, {y_max:.0f}")
         made.add_row(*row)
     return made
@@ -164,20 +164,20 @@ def devices_table(devices: Sequence[Mapping[str, Any]]) -> "Table":
         *("device", "address", "state", ">pace", ">cores", ">GFLOP/s", "engine", ">Mbit/s"),
         *("found by", "note"),
     )
-    for each in devices:
-        concurrency = each.get("concurrency", 1)
+    for device in devices:
+        concurrency = device.get("concurrency", 1)
         at_once = f", {concurrency} tasks" if concurrency > 1 else ""
         made.add_row(
-            each["name"] + (" (host)" if each["host"] else ""),
-            each["address"],
-            Text(each["state"], style="green" if each["state"] == "ready" else "yellow"),
-            f"{each['pace']:.2f}",
-            f"{each['cores']}{at_once}",
-            number(each["gflops"]),
-            engine_of(each.get("facts", {})),
-            number(each["mbps"]),
-            each["source"],
-            each["reason"],
+            device["name"] + (" (host)" if device["host"] else ""),
+            device["address"],
+            Text(device["state"], style="green" if device["state"] == "ready" else "yellow"),
+            f"{device['pace']:.2f}",
+            f"{device['cores']}{at_once}",
+            number(device["gflops"]),
+            engine_of(device.get("facts", {})),
+            number(device["mbps"]),
+            device["source"],
+            device["reason"],
         )
     return made
 
@@ -204,14 +204,14 @@ def models_table(models: Sequence[Mapping[str, Any]]) -> "Table":
     from rich.text import Text
 
     made = table("model", "task", "weights", ">MB", "state", ">plan")
-    for each in models:
+    for model in models:
         made.add_row(
-            each["name"],
-            each["task"],
-            "trained" if each["trained"] else "untrained",
-            f"{each['weight_bytes'] / 1e6:.1f}" if each["weight_bytes"] else "-",
-            Text(each["state"], style="green" if each["ready"] else "yellow"),
-            str(each["plan_version"]) if each["plan_version"] else "-",
+            model["name"],
+            model["task"],
+            "trained" if model["trained"] else "untrained",
+            f"{model['weight_bytes'] / 1e6:.1f}" if model["weight_bytes"] else "-",
+            Text(model["state"], style="green" if model["ready"] else "yellow"),
+            str(model["plan_version"]) if model["plan_version"] else "-",
         )
     return made
 
@@ -243,7 +243,7 @@ def plan_table(
 def _adjoining(tiles: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], int]]:
     """Tiles of one device whose rows adjoin as one, and how many these are."""
     found: list[tuple[Mapping[str, Any], int]] = []
-    for tile in sorted(tiles, key=lambda each: each["rows"]):
+    for tile in sorted(tiles, key=lambda tile: tile["rows"]):
         if found:
             last, count = found[-1]
             adjoin = last["device"] == tile["device"] and last["rows"][1] == tile["rows"][0]

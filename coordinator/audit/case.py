@@ -83,7 +83,7 @@ class Case:
     @property
     def is_complete(self) -> bool:
         """Whether everything that was requested has arrived."""
-        return all(each.missing <= 0 for each in self.wanted)
+        return all(wanted.missing <= 0 for wanted in self.wanted)
 
 
 def can_be_judged(graph: TaskGraph, task: int) -> bool:
@@ -91,7 +91,7 @@ def can_be_judged(graph: TaskGraph, task: int) -> bool:
     directly from a file take none, others are copied several times before onnxruntime has them. A
     dynamic output cannot be judged: rounding decides how many elements it has.
     """
-    if any(graph.tensors[each.tensor].is_dynamic for each in graph.tasks[task].outputs):
+    if any(graph.tensors[output.tensor].is_dynamic for output in graph.tasks[task].outputs):
         return False
     copied = 0
     for ref in graph.programs[graph.tasks[task].program].weights:

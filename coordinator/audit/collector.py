@@ -36,7 +36,7 @@ class Collector:
         self._requests.evidence[request] = self
         try:
             async with asyncio.timeout(most_s):
-                for wanted in [each for case in cases for each in case.wanted]:
+                for wanted in [wanted for case in cases for wanted in case.wanted]:
                     await self._pool.connection(wanted.device).send(wanted.items, wanted.payloads)
                 if not all(case.is_complete for case in cases):
                     await arrived
@@ -67,7 +67,7 @@ class Collector:
 
     def _failed(self, device: DeviceId, failed: pb.TaskFailed) -> bool:
         request = RequestId(failed.request)
-        asked = {each.key[:3] for case in self._cases.get(request, ()) for each in case.wanted}
+        asked = {wanted.key[:3] for case in self._cases.get(request, ()) for wanted in case.wanted}
         if (device, failed.task, failed.attempt) not in asked:
             return False
         cause = f"{device} did not send a task's tensors: {failed.message}"
@@ -85,5 +85,5 @@ class Collector:
 
 
 def _silent(cases: Sequence[Case]) -> str:
-    devices = {each.device for case in cases for each in case.wanted if each.missing > 0}
+    devices = {wanted.device for case in cases for wanted in case.wanted if wanted.missing > 0}
     return ", ".join(sorted(devices))

@@ -70,7 +70,7 @@ async def entrance(device: DeviceId, pool: Pool, collector: Collector) -> Verdic
     differences = [
         OutputDifference(c.tensor, relative(c.array, expected[c.tensor])) for c in case.received
     ]
-    return Verdict.of(case, max(differences, key=lambda each: each.difference))
+    return Verdict.of(case, max(differences, key=lambda difference: difference.difference))
 
 
 async def of_task(
@@ -95,8 +95,8 @@ def tasks_to_try(graph: TaskGraph, device: DeviceId, most: int) -> list[int]:
 
     def input_bytes(task: int) -> int:
         return sum(
-            each.box.volume * graph.tensors[each.tensor].itemsize
-            for each in graph.tasks[task].inputs
+            entry.box.volume * graph.tensors[entry.tensor].itemsize
+            for entry in graph.tasks[task].inputs
         )
 
     own = [task.id for task in graph.tasks if task.device == device]
@@ -176,7 +176,7 @@ def _order(question: ExamQuestion, request: RequestId) -> tuple[list[pb.Item], l
 def _of_task(graph: TaskGraph, task: int) -> ExamQuestion:
     spec = graph.tasks[task]
     rng = np.random.default_rng()
-    boxes = {each.tensor: each.box for each in spec.inputs}
+    boxes = {entry.tensor: entry.box for entry in spec.inputs}
     return ExamQuestion(
         model=graph.plan.model,
         task=task,
@@ -187,8 +187,8 @@ def _of_task(graph: TaskGraph, task: int) -> ExamQuestion:
             name: seeded(rng, graph.tensors[name].dtype, box.shape) for name, box in boxes.items()
         },
         yields={
-            each.tensor: (each.yields, graph.tensors[each.tensor].data_type)
-            for each in spec.outputs
+            output.tensor: (output.yields, graph.tensors[output.tensor].data_type)
+            for output in spec.outputs
         },
         tolerance=graph.tolerance,
     )

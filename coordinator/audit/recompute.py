@@ -36,20 +36,20 @@ _MOST_DECIDED = 0.5
 
 def recompute(job: AuditJob) -> OutputDifference:
     """The worst difference among all that arrived."""
-    names = list(dict.fromkeys(each.tensor for each in job.received))
+    names = list(dict.fromkeys(received.tensor for received in job.received))
     computed = _run(job, names, exact=False)
     program = ModelProto.FromString(job.graph).graph
     steps = {name: rounding_in(program, name) for name in names}
     decided = {name for name in names if decides_in(program, name)}
     differences = [
         _difference(
-            each,
-            computed[each.tensor],
+            received,
+            computed[received.tensor],
             job.tolerance,
-            steps[each.tensor],
-            decided=each.tensor in decided,
+            steps[received.tensor],
+            decided=received.tensor in decided,
         )
-        for each in job.received
+        for received in job.received
     ]
     worst = max(differences, key=attrgetter("difference"))
     if not worst.is_wrong(job.tolerance):

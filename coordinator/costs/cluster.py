@@ -131,7 +131,7 @@ class Cluster:
         return (
             self.medium == "air"
             or self.uplink is not None
-            or any(each.link.near != EndpointOverhead() for each in self.devices)
+            or any(device.link.near != EndpointOverhead() for device in self.devices)
         )
 
     @property
@@ -180,6 +180,7 @@ def fastest(cluster: Cluster, count: int) -> Cluster:
         )
     # Ties are broken by name, with numbers in numerical order, so that the choice is stable.
     ranked = sorted(
-        cluster.devices, key=lambda each: (-each.speed, not each.host, len(each.name), each.name)
+        cluster.devices,
+        key=lambda device: (-device.speed, not device.host, len(device.name), device.name),
     )
     return replace(cluster, devices=tuple(ranked[:count]))

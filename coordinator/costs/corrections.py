@@ -129,7 +129,7 @@ class Corrections:
         others = self.without(device)
         if not others.by_device:
             return others
-        middle = statistics.median(each.log_factor for each in others.by_device.values())
+        middle = statistics.median(observed.log_factor for observed in others.by_device.values())
         return Corrections({**others.by_device, device: Correction(middle)})
 
     def without(self, device: str) -> Corrections:

@@ -82,6 +82,6 @@ def _moved(before: float, seconds: Sequence[float], weight: float) -> float:
 
 
 def _mean_without_hiccups(seconds: Sequence[float]) -> float:
-    positive = [max(0.0, each) for each in seconds]
+    positive = [max(0.0, value) for value in seconds]
     most = _MOST_MEDIANS * statistics.median(positive)
-    return statistics.fmean(min(each, most) for each in positive)
+    return statistics.fmean(min(value, most) for value in positive)

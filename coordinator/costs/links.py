@@ -67,7 +67,7 @@ class LinkEstimate:
 
     def probed(self, probe: Sequence[Transfer]) -> "LinkEstimate":
         """The estimate after a probe, which replaces the previous one."""
-        return replace(self, probe=tuple(each for each in probe if each.seconds > 0))
+        return replace(self, probe=tuple(transfer for transfer in probe if transfer.seconds > 0))
 
     @property
     def link(self) -> Link:
@@ -88,8 +88,8 @@ class LinkEstimate:
         """The link if all transfers have about one size: exact for that size. The slope is the
         prior's if the messages are small, otherwise all time is attributed in proportion.
         """
-        size = statistics.median(each.size_bytes for each in known)
-        seconds = statistics.median(each.seconds for each in known)
+        size = statistics.median(transfer.size_bytes for transfer in known)
+        seconds = statistics.median(transfer.seconds for transfer in known)
         if size <= _SMALL_BYTES:
             return divided(
                 self.prior, max(0.0, seconds - size * self.prior.byte_s), self.prior.byte_s
@@ -127,8 +127,8 @@ def fit_line(transfers: Sequence[Transfer]) -> tuple[float, float] | None:
     """(fixed seconds, seconds per byte) as medians of pairwise slopes, weighted by the distance of
     their sizes, and of intercepts; None if all sizes are too close together.
     """
-    sizes = np.array([each.size_bytes for each in transfers], dtype=np.float64)
-    seconds = np.array([each.seconds for each in transfers], dtype=np.float64)
+    sizes = np.array([transfer.size_bytes for transfer in transfers], dtype=np.float64)
+    seconds = np.array([transfer.seconds for transfer in transfers], dtype=np.float64)
     # Each pair once: this runs after every request, which a slow core feels.
     one, other = np.tril_indices(len(transfers), -1)
     spread = sizes[other] - sizes[one]

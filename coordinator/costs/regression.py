@@ -209,7 +209,11 @@ def fit_engine(measured: Sequence[tuple[Sample, float]]) -> EngineProfile:
         if not sample.is_block:
             (work,) = sample.what.works
             by_kind.setdefault(kind_of(work), []).append((work, seconds))
-    fits = {kind: _fit_kind(each) for kind, each in by_kind.items() if len(each) >= _LEAST_SAMPLES}
+    fits = {
+        kind: _fit_kind(measured)
+        for kind, measured in by_kind.items()
+        if len(measured) >= _LEAST_SAMPLES
+    }
     profile = EngineProfile(fits)
     blocks: dict[str, list[Measured]] = {}
     for sample, seconds in measured if fits else ():
@@ -224,7 +228,7 @@ def fit_engine(measured: Sequence[tuple[Sample, float]]) -> EngineProfile:
 
 def _fit_kind(measured: Sequence[tuple[NodeWork, float]]) -> LayerRegression:
     features = np.array([_features(work) for work, _ in measured])
-    seconds = np.array([each for _, each in measured])
+    seconds = np.array([taken_s for _, taken_s in measured])
     ratios = _held_out(features, seconds)
     mape, bias = errors(ratios)
     return LayerRegression(LayerRates(*regress(features, seconds)), len(seconds), mape, bias)
@@ -246,7 +250,7 @@ def regress(features: Floats, seconds: Floats) -> list[float]:
     scale = np.maximum(features.max(axis=0), 1e-30)
     model = LinearRegression(positive=True, fit_intercept=False)
     model.fit(features / scale, seconds, sample_weight=1.0 / seconds**2)
-    return [float(each) for each in model.coef_ / scale]
+    return [float(value) for value in model.coef_ / scale]
 
 
 def _held_out(features: Floats, seconds: Floats) -> Floats:
@@ -288,7 +292,7 @@ def _scaled(profile: EngineProfile, blocks: Sequence[Measured]) -> EngineProfile
         for work in works:
             column = 1 if kind_of(work) in LIGHT else 0
             sums[row, column] += costs.layer_rates(work).seconds(work)
-    seconds = np.array([each for _, each in blocks])
+    seconds = np.array([taken_s for _, taken_s in blocks])
     compute, light = regress(sums, seconds)
     if compute < _LEAST_SCALE:
         sums = sums.sum(axis=1, keepdims=True)

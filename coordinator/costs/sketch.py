@@ -126,7 +126,7 @@ class ProgramBuilder:
             for name, dims in shapes.items()
         ]
         output = helper.make_tensor_value_info(self.last, TensorProto.FLOAT, None)
-        known = [numpy_helper.from_array(each, name) for name, each in self._constants.items()]
+        known = [numpy_helper.from_array(array, name) for name, array in self._constants.items()]
         model = helper.make_model(
             helper.make_graph(self._nodes, "sample", inputs, [output], known),
             opset_imports=[helper.make_opsetid("", _OPSET)],

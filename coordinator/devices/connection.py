@@ -231,7 +231,7 @@ class Connection:
             ImbrexError: its version does not support this, it is late, or it has gone.
         """
         reply = await self.examine(devices, CALL_TIMEOUT_S)
-        return frozenset(DeviceId(each.device) for each in reply.reached if each.error)
+        return frozenset(DeviceId(peer.device) for peer in reply.reached if peer.error)
 
     async def examine(self, devices: Mapping[DeviceId, str], timeout_s: float) -> pb.ExamineReply:
         """The worker's condition, and which of these devices (ids with addresses) it reaches.
@@ -343,16 +343,16 @@ class Connection:
         ours = self._trust.coordinators()
         others = tuple(
             sorted(
-                Other.of(each, own)
-                for each in reply.coordinators
-                if each.partition(" ")[0] not in ours or each.partition(" ")[0] == own_id
+                Other.of(other, own)
+                for other in reply.coordinators
+                if other.partition(" ")[0] not in ours or other.partition(" ")[0] == own_id
             )
         )
         if others and others != self.coordinators:
             log.warning(
                 "the device also works for other coordinators",
                 address=self.address,
-                coordinators=[str(each) for each in others],
+                coordinators=[str(other) for other in others],
             )
         self.coordinators = others
         newer = reply.generation if reply.generation > self._trust.generation else 0

@@ -42,9 +42,9 @@ def describe(cluster: Cluster, stem: str) -> Described:
     links = [device.link for device in called if not device.host]
     uplink = (
         Link(
-            bytes_per_s=sum(each.bytes_per_s for each in links),
-            message_s=statistics.median(each.message_s for each in links),
-            latency_s=statistics.median(each.latency_s for each in links),
+            bytes_per_s=sum(link.bytes_per_s for link in links),
+            message_s=statistics.median(link.message_s for link in links),
+            latency_s=statistics.median(link.latency_s for link in links),
         )
         if links and cluster.uplink is None
         else cluster.uplink
@@ -56,7 +56,9 @@ def describe(cluster: Cluster, stem: str) -> Described:
 def _named(devices: Sequence[Device]) -> list[Device]:
     names = [device.name for device in devices]
     called = []
-    for device in sorted(devices, key=lambda each: (not each.host, len(each.name), each.name)):
+    for device in sorted(
+        devices, key=lambda device: (not device.host, len(device.name), device.name)
+    ):
         alone = names.count(device.name) == 1 and device.name != HOST
         name = HOST if device.host else device.name if alone else device.id
         called.append(replace(device, id=DeviceId(name), name=name))

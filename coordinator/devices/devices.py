@@ -121,7 +121,9 @@ class Devices:
         """Devices that plans may use."""
         withheld = self._withheld(now)
         return {
-            device: each for device, each in self.pool.ready().items() if device not in withheld
+            device: connection
+            for device, connection in self.pool.ready().items()
+            if device not in withheld
         }
 
     def usable(self, now: float | None = None) -> list[DeviceId]:
@@ -135,8 +137,8 @@ class Devices:
         """The connected devices that are set aside, and whether they may not even finish."""
         now = time.monotonic() if now is None else now
         reasons = (
-            (device, self.withheld.of(device, now, each.facts))
-            for device, each in self.pool.ready().items()
+            (device, self.withheld.of(device, now, connection.facts))
+            for device, connection in self.pool.ready().items()
         )
         return {device: reason.is_out for device, reason in reasons if reason is not None}
 
@@ -153,8 +155,8 @@ class Devices:
         its model, or a `model`, with what they were measured to take for the whole of it.
         """
         devices = tuple(
-            _left_by_others(self.described(each.facts, graph, model), each)
-            for each in self.plannable().values()
+            _left_by_others(self.described(connection.facts, graph, model), connection)
+            for connection in self.plannable().values()
         )
         # In a star: the host's one cable, as fast as the fastest link through it.
         medium, uplink = self._settings.medium, None
@@ -193,8 +195,8 @@ class Devices:
         """The present speeds of devices and links, from observed tasks, and what others leave."""
         ready = self.pool.ready()
         left = {
-            f"others on {device}": Observed(math.log(each.others.slowdown))
-            for device, each in ready.items()
+            f"others on {device}": Observed(math.log(connection.others.slowdown))
+            for device, connection in ready.items()
         }
         return {**self.measured.observed(list(ready), now), **left}
 

@@ -168,7 +168,7 @@ class Discovery:
 
     def _try_others(self, device: str, addresses: Sequence[str]) -> None:
         loop_s = asyncio.get_running_loop().time()
-        self._later = {each for each in self._later if each.when() > loop_s}
+        self._later = {timer for timer in self._later if timer.when() > loop_s}
         if not self._is_in_use(device):
             for address in addresses:
                 self._found(address)
@@ -222,4 +222,4 @@ def _said(info: AsyncServiceInfo, key: bytes) -> str:
 
 def _own_addresses() -> frozenset[str]:
     """Those that workers are likely to be heard on: containers come and go."""
-    return frozenset(each.address for each in best(own_interfaces()))
+    return frozenset(interface.address for interface in best(own_interfaces()))

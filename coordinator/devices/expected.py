@@ -32,12 +32,12 @@ class LiveExpectations(Expectations):
         if computing_s is None:
             return math.inf
         link, block = self._measured.link(device), graph.tasks[task].block
-        specs = [each for each in graph.tasks if each.block == block]
+        specs = [spec for spec in graph.tasks if spec.block == block]
         input_bytes = sum(
-            _size(graph, each.tensor, each.box) for spec in specs for each in spec.inputs
+            _size(graph, entry.tensor, entry.box) for spec in specs for entry in spec.inputs
         )
         output_bytes = sum(
-            _size(graph, each.tensor, each.box) for spec in specs for each in spec.outputs
+            _size(graph, output.tensor, output.box) for spec in specs for output in spec.outputs
         )
         return link.transfer_s(input_bytes) + computing_s + link.transfer_s(output_bytes)
 
@@ -74,7 +74,9 @@ class LiveExpectations(Expectations):
 
 
 def _weight_bytes(program: Program) -> int:
-    return sum(math.prod(each.dims) * dtype_of(each.data_type).itemsize for each in program.weights)
+    return sum(
+        math.prod(weight.dims) * dtype_of(weight.data_type).itemsize for weight in program.weights
+    )
 
 
 def _size(graph: TaskGraph, tensor: str, box: Box) -> int:

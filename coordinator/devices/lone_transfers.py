@@ -34,8 +34,8 @@ def lone_transfers(
     """A request's messages between the host and its devices that did not overlap with others of the
     request.
     """
-    crossings = sorted(_crossings(graph, times), key=lambda each: each.start_s)
-    next_starts_s = (*(each.start_s for each in crossings[1:]), math.inf)
+    crossings = sorted(_crossings(graph, times), key=lambda crossing: crossing.start_s)
+    next_starts_s = (*(later.start_s for later in crossings[1:]), math.inf)
     busy_until_s = 0.0
     for crossing, next_start_s in zip(crossings, next_starts_s, strict=False):
         overtaken = next_start_s < crossing.stop_s
@@ -45,7 +45,7 @@ def lone_transfers(
 
 
 def _crossings(graph: TaskGraph, times: Sequence[TaskTimes]) -> Iterator[_Crossing]:
-    by_task = {each.task: each for each in times}
+    by_task = {timed.task: timed for timed in times}
     for timed in times:
         device = DeviceId(timed.device)
         if timed.sent_bytes and _waits_for_host_alone(graph.tasks[timed.task]):
@@ -60,5 +60,5 @@ def _crossings(graph: TaskGraph, times: Sequence[TaskTimes]) -> Iterator[_Crossi
 
 def _waits_for_host_alone(task: TaskSpec) -> bool:
     """Whether the task was ready as soon as the host's data had arrived."""
-    pieces = (piece for each in task.inputs for piece in each.pieces)
+    pieces = (piece for entry in task.inputs for piece in entry.pieces)
     return not task.direct or all(piece.source is None for piece in pieces)

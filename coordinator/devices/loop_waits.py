@@ -52,7 +52,7 @@ def message_waits(
     when their tasks ended, with the present costs of `links` and without any cost per message: what
     a message took in truth beyond the latter, relative to the difference, corrects the costs.
     """
-    by_task = {each.task: each for each in times}
+    by_task = {timed.task: timed for timed in times}
     messages = _messages(graph, by_task, links)
     expected = _arrivals(messages, by_task, links, 1.0)
     least = _arrivals(messages, by_task, links, 0.0)
@@ -70,7 +70,7 @@ def message_waits(
     for reader, k in last.items():
         task, message = by_task[reader], messages[k]
         of_both = (task, by_task[message.source])
-        if any(each.shared or each.relayed for each in of_both) or task.described_last:
+        if any(timed.shared or timed.relayed for timed in of_both) or task.described_last:
             continue
         if expected[k] <= own[reader]:
             continue
@@ -117,7 +117,7 @@ def _arrivals(
         free[end] = max(now, free[end]) + seconds
         return free[end]
 
-    events = [(by_task[each.source].stop_s, k, "sent") for k, each in enumerate(messages)]
+    events = [(by_task[message.source].stop_s, k, "sent") for k, message in enumerate(messages)]
     heapq.heapify(events)
     while events:
         now, k, what = heapq.heappop(events)
@@ -129,7 +129,7 @@ def _arrivals(
         elif what == "on its way":
             wires = ((sender, "up"), (to, "down"))
             start = max(now, *(free[wire] for wire in wires))
-            both = [links[each] for each in message.ends]
+            both = [links[end] for end in message.ends]
             slower = max(both, key=lambda link: link.occupied_s(message.size_bytes))
             stop = start + slower.occupied_s(message.size_bytes)
             free.update(dict.fromkeys(wires, stop))

@@ -77,7 +77,7 @@ class DeviceMeasurements:
         seen = await connection.probe()
         self._links[device] = self._links[device].probed(seen.messages)
         # The slower end handles them, and the other one takes some time as well.
-        both_s = min(each.seconds for each in seen.messages if not each.size_bytes)
+        both_s = min(message.seconds for message in seen.messages if not message.size_bytes)
         far_s = min(seen.handling_s, max(0.0, both_s - self._near.message_s))
         end = self.endpoint(device).probed(far_s)
         fitted = fit_line(seen.messages)
@@ -147,7 +147,7 @@ class DeviceMeasurements:
     def answered(self, graph: TaskGraph) -> int:
         """Requests by a plan that its devices' speeds were learnt from."""
         own = self._of_plans.get(graph, Corrections.none())
-        return max((each.observations for each in own.by_device.values()), default=0)
+        return max((observed.observations for observed in own.by_device.values()), default=0)
 
     def measured_unsplit(self, model: str, device: DeviceId, seconds: float) -> None:
         """A device computed a whole network in so many seconds, as fast as it computes tasks
@@ -167,7 +167,7 @@ class DeviceMeasurements:
 
     def forget_model(self, model: str) -> None:
         """A model was replaced or unloaded."""
-        self._unsplit = {key: each for key, each in self._unsplit.items() if key[0] != model}
+        self._unsplit = {key: value for key, value in self._unsplit.items() if key[0] != model}
 
     def observed(self, devices: Sequence[DeviceId], now: float) -> Mapping[str, Observed]:
         """The present speeds of devices and links, and what devices take for a message with another
@@ -209,7 +209,7 @@ class DeviceMeasurements:
         self._forget_plans()
 
     def _forget_unsplit(self, device: DeviceId) -> None:
-        self._unsplit = {key: each for key, each in self._unsplit.items() if key[1] != device}
+        self._unsplit = {key: value for key, value in self._unsplit.items() if key[1] != device}
 
     def _forget_plans(self) -> None:
         """Predictions of the plans that ran are void."""

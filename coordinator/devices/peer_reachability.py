@@ -72,7 +72,7 @@ class Reach:
             }
 
         answers = await asyncio.gather(
-            *(_unreachable(k, each, unknown(k)) for k, each in devices.items())
+            *(_unreachable(k, connection, unknown(k)) for k, connection in devices.items())
         )
         known = self._asked.keys()
         kept = (pair for pair in self.apart - doubtful if pair <= known and pair.isdisjoint(new))
@@ -94,10 +94,10 @@ async def _unreachable(
     if not addresses:
         return []
     try:
-        return [frozenset((device, each)) for each in await asked.unreachable(addresses)]
+        return [frozenset((device, peer)) for peer in await asked.unreachable(addresses)]
     except ImbrexError:
         return []  # it does not support the question, or is gone, which its connection will notice
 
 
 def _addresses(devices: Mapping[DeviceId, Connection]) -> dict[DeviceId, str]:
-    return {device: each.address for device, each in devices.items()}
+    return {device: connection.address for device, connection in devices.items()}

@@ -205,9 +205,9 @@ class Pinger:
         """
         most = PROBE_BUDGET_S / (_TRAIN * byte_s) if byte_s else math.inf
         least = PROBE_SIZES_BYTES[0]
-        size = max(each for each in PROBE_SIZES_BYTES if each <= max(most, least))
+        size = max(size for size in PROBE_SIZES_BYTES if size <= max(most, least))
 
         trips = await asyncio.gather(*(self.ping(timeout_s, size) for _ in range(_TRAIN)))
         # Measured on the other clock: on a shared medium, answers wait for the train itself.
-        arrivals = [each.received_s for each in trips]
+        arrivals = [trip.received_s for trip in trips]
         return (max(arrivals) - min(arrivals)) / ((_TRAIN - 1) * size)

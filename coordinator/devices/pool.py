@@ -124,7 +124,7 @@ class Pool:
         for run in runs:
             run.cancel()
         await asyncio.gather(*runs, return_exceptions=True)
-        await asyncio.gather(*(each.close() for each in self._connections.values()))
+        await asyncio.gather(*(connection.close() for connection in self._connections.values()))
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     def sighted(self, address: str, source: AddressSource) -> None:
@@ -159,7 +159,7 @@ class Pool:
     @property
     def transfers(self) -> int:
         """Changes with each message to a device, and as an upload begins and ends."""
-        return sum(each.transfers for each in self._connections.values())
+        return sum(connection.transfers for connection in self._connections.values())
 
     def is_host(self, device: DeviceId) -> bool:
         """Whether a device is the host worker."""
@@ -209,9 +209,9 @@ class Pool:
         ready = self.ready()
         if DeviceId(name) in ready:
             return ready[DeviceId(name)]
-        named = [each for each in ready.values() if each.facts.name == name]
+        named = [connection for connection in ready.values() if connection.facts.name == name]
         if len(named) != 1:
-            known = ", ".join(sorted({each.facts.name for each in ready.values()}))
+            known = ", ".join(sorted({connection.facts.name for connection in ready.values()}))
             raise NotFound(
                 cause=f"{len(named) or 'no'} ready devices are called {name!r}",
                 cure=f"Ready devices: {known or 'none'}; name one of them, or give its id",

@@ -59,7 +59,9 @@ class Programs:
             return
         async with self._one_at_a_time:
             self.transfers += 1
-            wanted = {each.sha256: each for each in programs if each.sha256 not in self.ready}
+            wanted = {
+                program.sha256: program for program in programs if program.sha256 not in self.ready
+            }
             try:
                 for batch in _batches(list(wanted.values())):
                     await self._prepare(batch, blobs, progress)
@@ -130,9 +132,9 @@ class Programs:
 
     def _take(self, reply: pb.PrepareReply, programs: Sequence[Program]) -> None:
         """Records the programs that are ready; raises for the first that is not."""
-        errors = {each.program: each.error for each in reply.programs}
+        errors = {outcome.program: outcome.error for outcome in reply.programs}
         silent = "the worker did not report it"
-        failed = [e for each in programs if (e := errors.get(each.sha256, silent))]
+        failed = [e for program in programs if (e := errors.get(program.sha256, silent))]
         for program in programs:
             if errors.get(program.sha256) == "":
                 self.ready.pop(program.sha256, None)

@@ -38,7 +38,9 @@ def statuses(devices: Devices, unprobed: Set[DeviceId] = frozenset()) -> list[De
             listed.append(_away(devices, peer, now))
         else:
             listed.append(_here(devices, peer, connection, unprobed, now))
-    return sorted(listed, key=lambda each: (each.is_alias, each.state != "ready", each.name))
+    return sorted(
+        listed, key=lambda status: (status.is_alias, status.state != "ready", status.name)
+    )
 
 
 def _here(
@@ -86,8 +88,8 @@ def _known(devices: Devices, peer: Peer, facts: Facts) -> DeviceStatus:
 def _unreachable_names(devices: Devices, device: DeviceId) -> tuple[str, ...]:
     """Devices that this one cannot reach."""
     ready = devices.pool.ready()
-    others = {each for pair in devices.reach.apart if device in pair for each in pair - {device}}
-    return tuple(sorted(ready[each].facts.name for each in others & ready.keys()))
+    others = {other for pair in devices.reach.apart if device in pair for other in pair - {device}}
+    return tuple(sorted(ready[other].facts.name for other in others & ready.keys()))
 
 
 def _away(devices: Devices, peer: Peer, now: float) -> DeviceStatus:
@@ -129,7 +131,7 @@ def status_of(device: DeviceId, devices: Iterable[DeviceStatus]) -> DeviceStatus
     """The status of a device among those of `devices`. Of one that has not been seen since the
     start, only the id is known.
     """
-    return next((each for each in devices if each.id == device), _unseen(device))
+    return next((status for status in devices if status.id == device), _unseen(device))
 
 
 def _unseen(device: DeviceId) -> DeviceStatus:

@@ -109,7 +109,9 @@ class Quarantine:
     def _record(self, device: DeviceId) -> _Record:
         if device not in self._records and len(self._records) >= MOST_RECORDS:
             # Convicted devices are the last to be forgotten.
-            del self._records[min(self._records, key=lambda each: self._records[each].convicted)]
+            del self._records[
+                min(self._records, key=lambda device: self._records[device].convicted)
+            ]
         return self._records.setdefault(device, _Record())
 
     def pardon(self, device: DeviceId) -> None:

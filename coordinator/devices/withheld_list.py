@@ -19,12 +19,12 @@ class WithheldList:
     def drained(self) -> dict[DeviceId, str]:
         """The drained devices and their names."""
         entries = self._state.entries(DRAINED)
-        return {DeviceId(id_): str(each.get("name", id_)) for id_, each in entries.items()}
+        return {DeviceId(id_): str(entry.get("name", id_)) for id_, entry in entries.items()}
 
     def quarantined(self) -> dict[DeviceId, str]:
         """The devices that were proven to compute wrongly, and the evidence."""
         entries = self._state.entries(QUARANTINED)
-        return {DeviceId(id_): str(each.get("evidence", "")) for id_, each in entries.items()}
+        return {DeviceId(id_): str(entry.get("evidence", "")) for id_, entry in entries.items()}
 
     def drain(self, device: DeviceId, name: str) -> None:
         """Adds a drained device."""

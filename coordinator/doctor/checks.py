@@ -24,12 +24,12 @@ class _Row(NamedTuple):
 
 def checks(examined: Examined, found: Sequence[Finding]) -> Iterator[Check]:
     """The rows of every device, connected or not."""
-    for patient in sorted(examined.patients, key=lambda each: each.name):
+    for patient in sorted(examined.patients, key=lambda patient: patient.name):
         for row in _looked_at(examined, patient):
             codes = [
-                each.severity
-                for each in found
-                if each.device == patient.name and each.code in row.codes
+                finding.severity
+                for finding in found
+                if finding.device == patient.name and finding.code in row.codes
             ]
             states: list[State] = [*codes, row.state]
             worst = min(states, key=(*_WORST, "ok").index)
@@ -72,7 +72,7 @@ def _looked_at(examined: Examined, patient: Patient) -> Iterator[_Row]:
     sent, resent = condition.segments_sent, condition.segments_resent
     packets = f"{resent} of {sent} were sent again since it started" if sent else "not reported"
     yield _Row("packets", ("packet_loss", "link_flaps"), packets)
-    there = {each.id for each in examined.patients} - {patient.id}
+    there = {other.id for other in examined.patients} - {patient.id}
     missed = there & patient.unreached.keys()
     reached = f"reaches {len(there) - len(missed)} of {len(there)}"
     yield _Row("neighbours", (), reached, "error" if missed else "ok")
@@ -82,7 +82,7 @@ def _looked_at(examined: Examined, patient: Patient) -> Iterator[_Row]:
         yield _Row("announcements", ("multicast_blocked",), heard, state)
     yield _Row("engine", ("engine_refused", "programs_left"), _engine(patient))
     yield _Row("version", ("version_skew",), patient.version)
-    others = ", ".join(sorted(each.name for each in patient.coordinators))
+    others = ", ".join(sorted(other.name for other in patient.coordinators))
     seen = f"works for {others}, too" if others else "works for this one only"
     yield _Row("coordinators", (), seen, "warning" if others else "ok")
     if patient.newer_members:

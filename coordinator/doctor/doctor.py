@@ -51,8 +51,10 @@ class Doctor:
         devices, sharing = self._devices, self._sharing
         silent = await self._examiner.examine(devices.plannable(), self._plans.book.in_force())
         known_devices = statuses(devices)
-        known = [of_quarantine(each) for each in known_devices if each.state == "quarantined"]
-        known += [of_no_exam(status_of(each, known_devices), why) for each, why in silent.items()]
+        known = [of_quarantine(status) for status in known_devices if status.state == "quarantined"]
+        known += [
+            of_no_exam(status_of(device, known_devices), why) for device, why in silent.items()
+        ]
         known += [*of_state(self._state), *of_models(sharing.awaited(), sharing.problems)]
         known += of_heads(self._served.statuses(public=True))
         examined = await examine(devices.pool, self._settings, devices.gflops)

@@ -52,20 +52,20 @@ async def examine(
     )
     listening = hear(settings.interfaces, LISTEN_S) if settings.mdns else _nothing()
     heard, results = await asyncio.gather(listening, asyncio.gather(*asked))
-    announced = {each.id for each in heard}
-    called = Counter(each.facts.name for each in ready.values())
+    announced = {announcement.id for announcement in heard}
+    called = Counter(connection.facts.name for connection in ready.values())
 
     def name(facts: Facts) -> str:
         return facts.name if called[facts.name] == 1 else f"{facts.name} ({facts.id})"
 
     patients = [
-        replace(each, name=name(connection.facts))
-        for connection, each in zip(ready.values(), results, strict=True)
-        if isinstance(each, Patient)
+        replace(patient, name=name(connection.facts))
+        for connection, patient in zip(ready.values(), results, strict=True)
+        if isinstance(patient, Patient)
     ]
     return Examined(
         version=version("imbrex"),
-        patients=tuple(replace(each, heard=each.id in announced) for each in patients),
+        patients=tuple(replace(patient, heard=patient.id in announced) for patient in patients),
         absent=tuple(_absent(pool, rate, own_networks(), time.monotonic())),
         strangers=tuple(peer.address for peer in pool.peers if peer.is_stranger),
         unexamined={
@@ -74,7 +74,7 @@ async def examine(
             if isinstance(result, ImbrexError)
         },
         listened=settings.mdns,
-        others=tuple(sorted({each.cluster for each in heard} - {settings.cluster})),
+        others=tuple(sorted({announcement.cluster for announcement in heard} - {settings.cluster})),
     )
 
 
@@ -92,15 +92,15 @@ def diagnose(
         found += frigate.findings()
     for patient in examined.patients:
         found += machines.findings(patient, examined.version)
-    found.sort(key=lambda each: _ORDER.index(each.severity))
+    found.sort(key=lambda finding: _ORDER.index(finding.severity))
     return Diagnosis((*checks(examined, found), *rows), tuple(found))
 
 
 def own_networks() -> Networks:
     """The IPv4 networks that this machine is in, without those of containers and VPNs."""
     own = own_interfaces()
-    loopback = [each for each in own if each.rank is InterfaceRank.LOOPBACK]
-    return tuple(each.network for each in (*best(own), *loopback))
+    loopback = [interface for interface in own if interface.rank is InterfaceRank.LOOPBACK]
+    return tuple(interface.network for interface in (*best(own), *loopback))
 
 
 async def _nothing() -> list[Heard]:
@@ -134,7 +134,7 @@ async def _patient(
         before=reply.condition,
         ahead_s=reply.condition.clock_s - asked_s,
         round_trip_s=trip.seconds,
-        unreached={DeviceId(each.device): each.error for each in reply.reached if each.error},
+        unreached={DeviceId(peer.device): peer.error for peer in reply.reached if peer.error},
         celsius=connection.facts.celsius,
         coordinators=connection.coordinators,
         newer_members=connection.newer_members,

@@ -51,7 +51,9 @@ def of_models(awaited: Mapping[str, Mapping[str, str]], problems: Sequence[str])
         for version, why in versions.items()
     ]
     cure = "Correct that; then the coordinators' models become the same again by themselves"
-    return missing + [Finding("models_differ", "warning", "", each, cure) for each in problems]
+    return missing + [
+        Finding("models_differ", "warning", "", problem, cure) for problem in problems
+    ]
 
 
 def of_heads(statuses: Iterable[ModelStatus]) -> list[Finding]:
@@ -59,23 +61,21 @@ def of_heads(statuses: Iterable[ModelStatus]) -> list[Finding]:
     whose answers are not finite.
     """
     findings: list[Finding] = []
-    for each in statuses:
-        if each.not_finite_answers:
-            cause = f"{each.not_finite_answers} answers of {each.name} had NaN or infinities where "
-            cause += "something was to be read"
+    for status in statuses:
+        if status.not_finite_answers:
+            cause = f"{status.not_finite_answers} answers of {status.name} had NaN or infinities "
+            cause += "where something was to be read"
             cure = "If it computes in half precision (float16), try its float32 form (f32)"
             findings.append(Finding("not_finite_answers", "warning", "", cause, cure))
-        if each.pictures >= LEAST_PICTURES and each.empty_pictures == each.pictures:
-            cause = (
-                f"{each.name} has found nothing on any of {each.pictures} pictures: it may be no "
-            )
-            cause += f"{each.task} model, or its pixels may be others"
-            cure = f"Look at its outputs: imbrex models add FILE --name {each.name} --task tensor, "
-            cure += "or with another --pixels"
+        if status.pictures >= LEAST_PICTURES and status.empty_pictures == status.pictures:
+            cause = f"{status.name} has found nothing on any of {status.pictures} pictures: it "
+            cause += f"may be no {status.task} model, or its pixels may be others"
+            cure = f"Look at its outputs: imbrex models add FILE --name {status.name} "
+            cure += "--task tensor, or with another --pixels"
             findings.append(Finding("finds_nothing", "warning", "", cause, cure))
-        for what, why in each.assumed.items():
-            cause = f"the {what} of {each.name} are assumed ({why})"
-            cure = f"If that is right: imbrex models confirm {each.name}; else add it again with "
+        for what, why in status.assumed.items():
+            cause = f"the {what} of {status.name} are assumed ({why})"
+            cure = f"If that is right: imbrex models confirm {status.name}; else add it again with "
             cure += "the option that says what is"
             findings.append(Finding("assumed", "note", "", cause, cure))
     return findings

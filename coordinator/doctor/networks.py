@@ -49,7 +49,7 @@ def _flood(strangers: tuple[str, ...]) -> Iterator[Finding]:
     """Far more announcements than a home has workers."""
     if len(strangers) < A_FLOOD:
         return
-    hosts = Counter(each.rpartition(":")[0] for each in strangers)
+    hosts = Counter(stranger.rpartition(":")[0] for stranger in strangers)
     most = ", ".join(f"{host} ({count})" for host, count in hosts.most_common(3))
     cause = f"{len(strangers)} addresses are announced over mDNS at which no worker of this "
     cause += f"cluster answers, most of them at {most}; announcements may be forged"
@@ -93,7 +93,7 @@ def _loopback(patients: tuple[Patient, ...]) -> Iterator[Finding]:
 
 def _shared(patients: tuple[Patient, ...]) -> Iterator[Finding]:
     """Devices that also work for another coordinator."""
-    for other in sorted({each for patient in patients for each in patient.coordinators}):
+    for other in sorted({other for patient in patients for other in patient.coordinators}):
         shared = [patient.name for patient in patients if other in patient.coordinators]
         which = "a copy of this coordinator" if other.is_copy else "the coordinator"
         cause = f"{which} on {other.name} also uses {', '.join(shared)}: neither knows what "

@@ -144,7 +144,7 @@ class Library:
     @property
     def weight_bytes(self) -> int:
         """Bytes of the weights of all loaded models."""
-        return sum(each.weight_bytes for each in self.loaded().values())
+        return sum(model.weight_bytes for model in self.loaded().values())
 
     def unload(self, model: str) -> None:
         """Unloads a model: requests to it are refused until `reload`. Those in flight finish."""

@@ -41,7 +41,7 @@ class Names:
     ) -> None:
         self._detector = public_name(detector)
         files = (*configured, detector) if detector != self._detector else configured
-        self._configured = {public_name(each): each for each in files}
+        self._configured = {public_name(file): file for file in files}
         self._folder = repository
         self._sharing = sharing or Sharing()
         self._store = Store()

@@ -54,14 +54,16 @@ def read_repository(folder: Path, *, every_version: bool = False) -> dict[str, S
         BadConfiguration: there is no such folder.
     """
     try:
-        folders = sorted(each for each in folder.iterdir() if each.is_dir())
+        folders = sorted(entry for entry in folder.iterdir() if entry.is_dir())
     except OSError as error:
         raise BadConfiguration(
             cause=f"the model repository {folder} cannot be read ({error.strerror})",
             cure="Name a folder with NAME/1/model.onnx to --model-repository",
         ) from error
     return {
-        each.name: _stored(each, every_version) for each in folders if not each.name.startswith(".")
+        folder.name: _stored(folder, every_version)
+        for folder in folders
+        if not folder.name.startswith(".")
     }
 
 
@@ -107,16 +109,16 @@ def _versions(folder: Path, config: pb.ModelConfig, every: bool) -> dict[str, Pa
     if Path(file).name != file:
         raise _Problem(f"{folder / CONFIG} names the file {file!r} outside of its version")
     numbers = sorted(
-        int(each.name)
-        for each in folder.iterdir()
-        if each.name.isdecimal() and int(each.name) > 0 and file_at(each / file).is_file()
+        int(entry.name)
+        for entry in folder.iterdir()
+        if entry.name.isdecimal() and int(entry.name) > 0 and file_at(entry / file).is_file()
     )
     policy = config.version_policy
     if every and not config.HasField("version_policy"):
         policy = pb.ModelVersionPolicy(all=pb.ModelVersionPolicy.All())
     chosen = _chosen(numbers, policy)
     if not chosen:
-        there = [str(each.relative_to(folder.parent)) for each in sorted(folder.glob("*/*"))[:5]]
+        there = [str(entry.relative_to(folder.parent)) for entry in sorted(folder.glob("*/*"))[:5]]
         raise _Problem(
             f"there is no file {folder.name}/1/{file}, or its policy excludes it; there is "
             + (", ".join(there) or "nothing")

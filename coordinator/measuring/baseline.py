@@ -64,7 +64,7 @@ async def baseline_of(devices: Sequence[tuple[Device, Connection]], loaded: Load
     Raises:
         ImbrexError: none of them can run it.
     """
-    alike = {connection.facts.fingerprint: (each, connection) for each, connection in devices}
+    alike = {connection.facts.fingerprint: (device, connection) for device, connection in devices}
     results, failures = [], []
     for device, connection in alike.values():
         try:

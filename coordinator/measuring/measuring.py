@@ -183,7 +183,7 @@ class Measuring:
             seen = devices.measured.endpoint(device)
             if seen.observations in WORTH_KEEPING:
                 devices.profiles.learned(connection.facts, seen.endpoint)
-        used = {DeviceId(each.device) for each in times}
+        used = {DeviceId(timed.device) for timed in times}
         due = self._retrials.answered(used, devices.plannable(now), now)
         for device in due:
             devices.measured.forget(device)
@@ -243,7 +243,7 @@ class Measuring:
             if not devices:
                 raise NO_WORKER
             fastest = sorted(devices, key=lambda device: device.speed)
-            pairs = [(each, self._devices.pool.connection(each.id)) for each in fastest]
+            pairs = [(device, self._devices.pool.connection(device.id)) for device in fastest]
             baseline = self.baselines[model] = await baseline_of(pairs, loaded)
         return baseline
 

@@ -113,7 +113,7 @@ class Profiler:
             self.measuring = None
         self._begin(self._queue.profiled(found=has_profile))
         wanted = filter(self._queue.wants, self._connections)
-        self._connections = {each: self._connections[each] for each in wanted}
+        self._connections = {device: self._connections[device] for device in wanted}
 
     async def _profiled(self, connection: Connection) -> bool:
         """Measures a device; whether there is a new profile."""
@@ -135,7 +135,7 @@ class Profiler:
             log.exception("profiling failed inside imbrex", device=device)
         else:
             self._again.discard(device)
-            samples = sum(each.samples for each in profile.fits.values())
+            samples = sum(fit.samples for fit in profile.fits.values())
             mape = round(profile.block_mape, 3)
             log.info("profile", device=device, block_mape=mape, samples=samples)
             self._announcements.announce(Profiled())
@@ -173,8 +173,8 @@ async def _seconds(connection: Connection, sample: Sample) -> Mapping[str, float
         LostWorker: the connection has ended.
     """
     inputs = [
-        pb.TensorSpec(tensor=each.tensor, data_type=each.data_type, dims=each.dims)
-        for each in sample.what.inputs
+        pb.TensorSpec(tensor=entry.tensor, data_type=entry.data_type, dims=entry.dims)
+        for entry in sample.what.inputs
     ]
     request = pb.MeasureRequest(
         program=program_message(sample.what.program),

@@ -49,7 +49,7 @@ class Retrials:
         """A request was answered by the devices `used` of those `present`. Returns those to measure
         again, each once per wait.
         """
-        self._waits = {each: self._waits.get(each) or _Wait(FIRST_S) for each in present}
+        self._waits = {key: self._waits.get(key) or _Wait(FIRST_S) for key in present}
         due = []
         for device, wait in self._waits.items():
             if device in used:

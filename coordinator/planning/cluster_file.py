@@ -238,11 +238,11 @@ def parse_cluster(text: str, name: str = "cluster.toml", read: ReadFile = _no_pr
     for index, entry in enumerate(file.device):
         costs = _costs(entry, f"device.{index}", name, read)
         link = replace(_link(file.network, entry.mbps), near=file.host.endpoint, far=entry.endpoint)
-        devices += [_device(each, entry, costs, link, name) for each in _names(entry)]
+        devices += [_device(device_name, entry, costs, link, name) for device_name in _names(entry)]
     if not devices:
         raise _bad(name, "no device computes; add [[device]] entries")
     ids = [device.id for device in devices]
-    twice = next((each for each in ids if ids.count(each) > 1), None)
+    twice = next((device_id for device_id in ids if ids.count(device_id) > 1), None)
     if twice is not None:
         raise _bad(name, f"two devices are called {twice!r}")
     uplink = None if file.network.medium == "air" else _link(file.network)
@@ -398,7 +398,7 @@ def _tables(section: str, device: Device | None, profiles: Mapping[DeviceId, str
         *lines,
         "",
         f"[{section}.limits]",
-        *(f"{k} = {json.dumps(each)}" for k, each in named if each),
+        *(f"{k} = {json.dumps(value)}" for k, value in named if value),
     ]
 
 
@@ -414,7 +414,7 @@ def _endpoint_lines(end: EndpointOverhead) -> list[str]:
     # Without this line, messages between devices would cost the same as others; 0 is the default
     # elsewhere.
     said = (
-        each for each in rates.items() if each[1] or ("peer" in each[0] and each[1] is not None)
+        item for item in rates.items() if item[1] or ("peer" in item[0] and item[1] is not None)
     )
     return [f"{key} = {rate!r}" for key, rate in said]
 

@@ -68,12 +68,12 @@ def finished(
         simulation = simulate(plan, network, cluster)
         predicted = simulation.latency_s, simulation.traffic
     reasons = unused or {}
-    left_out = [each.id for each in cluster.devices if each.id not in plan.devices]
+    left_out = [device.id for device in cluster.devices if device.id not in plan.devices]
     return replace(
         plan,
         predicted_latency_s=predicted[0],
         traffic=predicted[1],
-        unused=tuple(Unused(each, reasons.get(each, otherwise)) for each in left_out),
+        unused=tuple(Unused(device, reasons.get(device, otherwise)) for device in left_out),
     )
 
 
@@ -116,7 +116,7 @@ def published(network: Network, cluster: Cluster, blocks: Sequence[Block]) -> Pr
 
 def _plan(strategy: str, blocks: Sequence[Block], network: Network, cluster: Cluster) -> Plan:
     alone = best_alone(network, cluster.devices)
-    total = sum(each.flop for each in whole_works(network))
+    total = sum(work.flop for work in whole_works(network))
     flop = sum(tile.flop for block in blocks for tile in block.tiles)
     return Plan(
         model=network.name,
@@ -136,7 +136,7 @@ def _counted(network: Network, block: Block) -> Block:
     if all(tile.flop for tile in block.tiles):
         return block
     tiles = tuple(
-        replace(tile, flop=sum(each.flop for each in tile_works(network, block, tile)))
+        replace(tile, flop=sum(work.flop for work in tile_works(network, block, tile)))
         for tile in block.tiles
     )
     return replace(block, tiles=tiles)

@@ -73,7 +73,7 @@ def counts(devices: int, alone: int = 0) -> list[int]:
     beside the groups of those that are always `alone`.
     """
     found = [1 << power for power in range(max(1, devices).bit_length()) if 1 << power < devices]
-    return sorted({1, *(each + alone for each in (*found, devices))} - {0})
+    return sorted({1, *(count + alone for count in (*found, devices))} - {0})
 
 
 def divided(cluster: Cluster, count: int) -> list[Cluster]:
@@ -82,9 +82,9 @@ def divided(cluster: Cluster, count: int) -> list[Cluster]:
     """
     free, limited = parted(cluster)
     groups: list[list[Device]] = [[] for _ in range(count - len(limited))]
-    for device in sorted(free.devices, key=lambda each: (-each.speed, each.name)):
-        min(groups, key=lambda group: sum(each.speed for each in group)).append(device)
-    groups += [[each] for each in limited]
+    for device in sorted(free.devices, key=lambda device: (-device.speed, device.name)):
+        min(groups, key=lambda group: sum(device.speed for device in group)).append(device)
+    groups += [[device] for device in limited]
     return [replace(cluster, devices=tuple(group)) for group in groups]
 
 
@@ -99,7 +99,7 @@ def service(plan: Plan, network: Network, cluster: Cluster) -> ServiceTimes:
     work of those that have left, as when a request is executed.
     """
     simulation = simulate(plan, network, cluster)
-    busiest_s = max(simulation.busy_s(each.id) / each.concurrency for each in cluster.devices)
+    busiest_s = max(simulation.busy_s(device.id) / device.concurrency for device in cluster.devices)
     shared_s = _shared_s(simulation.traffic, cluster)
     return ServiceTimes(simulation.latency_s, max(busiest_s, shared_s), shared_s)
 

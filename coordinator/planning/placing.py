@@ -72,7 +72,7 @@ class _Room:
 
     def takes(self, tile: UnitTile, program: Sequence[UnitTile] = ()) -> bool:
         """Whether it has room for a tile as part of a program with others, or in its own."""
-        relaid = sum(each.relaid_bytes for each in (*program, tile))
+        relaid = sum(part.relaid_bytes for part in (*program, tile))
         fits = tile.weight_bytes <= self.weights and relaid <= self.relaid
         return fits and self._memory_for(tile, begins=not program) <= self.memory
 
@@ -106,7 +106,7 @@ def within_memory(planner: Planner, *, in_groups: bool = True) -> Planner:
         found = [fitting]
         if in_groups and (fitting is not made or larger_than_a_device(network, cluster)):
             found += staged_in_groups(planner, network, cluster)
-        return min(found, key=lambda each: each.predicted_latency_s)
+        return min(found, key=lambda plan: plan.predicted_latency_s)
 
     return plan
 
@@ -216,7 +216,10 @@ class _Placing:
         over = overfilled(self.network, self.cluster, made)
         devices = ((need, self._devices[name]) for name, need in over.items())
         return max(
-            (need.total_bytes(each.concurrency) - each.memory_bytes for need, each in devices),
+            (
+                need.total_bytes(device.concurrency) - device.memory_bytes
+                for need, device in devices
+            ),
             default=0.0,
         )
 
@@ -255,8 +258,8 @@ class _Placing:
                 # What a block reads may have moved to a device that others cannot reach.
                 moved = ("none", "peer") if self.cluster.apart else ("none",)
                 found += (
-                    replace(each, exchange="host") if each.exchange in moved else each
-                    for each in blocks
+                    replace(block, exchange="host") if block.exchange in moved else block
+                    for block in blocks
                 )
                 continue
             stages = self._stages(blocks[0].start, blocks[-1].stop, rooms)
@@ -291,7 +294,7 @@ class _Placing:
 
     def _alone(self, start: int, stop: int, name: DeviceId) -> Block:
         shape, outputs = self.network.graph.shape, self.network.outputs(start, stop)
-        tile = Tile(name, {each: Box.whole(shape(each)) for each in outputs})
+        tile = Tile(name, {output: Box.whole(shape(output)) for output in outputs})
         return Block(start, stop, (tile,), barrier=False)
 
     def _sliced(self, index: int, rooms: _Rooms) -> Block | None:
@@ -304,7 +307,7 @@ class _Placing:
         for count in range(len(roomy), 1, -1):
             shares = [left[name] for name in roomy[:count]]
             boxes = self._divider.divided(unit, Configuration(channels=count), shares) or ()
-            tiles = [self._divider.tile(unit, each) for each in boxes]
+            tiles = [self._divider.tile(unit, box) for box in boxes]
             slices = [*zip(roomy, tiles, strict=False)]
             if slices and all(rooms[name].takes(tile) for name, tile in slices):
                 for name, tile in slices:
@@ -330,8 +333,8 @@ class _Placing:
         unit = self.network.units[sizes.index(max(sizes))]
         if max(sizes) > max(rooms):
             return _missing(f"{unit.name} has", max(sizes), "the largest device has", max(rooms))
-        each = ", ".join(megabytes(room) for room in rooms)
-        return _refused(f"the layers of {name} cannot be divided among rooms of {each}")
+        listed = ", ".join(megabytes(room) for room in rooms)
+        return _refused(f"the layers of {name} cannot be divided among rooms of {listed}")
 
 
 def _missing(what: str, weights: float, where: str, room: float) -> TooLittleMemory:

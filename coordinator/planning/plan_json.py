@@ -47,7 +47,9 @@ def plan_json(plan: Plan, network: Network) -> dict[str, Any]:
         "single_device_latency_s": plan.single_device_latency_s,
         "baseline_device": plan.baseline_device,
         "devices_used": list(plan.devices),
-        "devices_unused": [{"device": each.device, "reason": each.reason} for each in plan.unused],
+        "devices_unused": [
+            {"device": unused.device, "reason": unused.reason} for unused in plan.unused
+        ],
         "blocks": [_block_json(block, network) for block in plan.blocks],
         "total_flop": plan.total_flop,
         "redundant_flop": plan.redundant_flop,
@@ -57,8 +59,8 @@ def plan_json(plan: Plan, network: Network) -> dict[str, Any]:
     }
     if plan.made_for:
         shown["made_for"] = [
-            {"device": each.device, "speed": "measured" if each.measured else "assumed"}
-            for each in plan.made_for
+            {"device": entry.device, "speed": "measured" if entry.measured else "assumed"}
+            for entry in plan.made_for
         ]
     return shown
 
@@ -99,7 +101,7 @@ def parse_plan(text: str | bytes, network: Network) -> Plan:
         notes=tuple(file.notes),
         wire=file.wire,
         made_for=tuple(
-            MadeFor(DeviceId(each.device), each.speed == "measured") for each in file.made_for
+            MadeFor(DeviceId(entry.device), entry.speed == "measured") for entry in file.made_for
         ),
     )
 
@@ -128,7 +130,7 @@ def _tile_json(tile: Tile, network: Network, start: int, stop: int) -> dict[str,
         "reduce": tile.reduce,
         "flop": tile.flop,
         "part": _ranges(tile.part) if tile.part else None,
-        "boxes": {name: _ranges(each) for name, each in tile.boxes.items()},
+        "boxes": {name: _ranges(box) for name, box in tile.boxes.items()},
     }
 
 
@@ -244,7 +246,7 @@ def _tile(tile: _TileFile, network: Network, block: _BlockFile) -> Tile:
 
 
 def _box(ranges: list[list[int]]) -> Box:
-    return Box(tuple(Span(*each) for each in ranges))
+    return Box(tuple(Span(*bounds) for bounds in ranges))
 
 
 def _bad(what: str) -> BadRequest:

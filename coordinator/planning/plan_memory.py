@@ -71,7 +71,7 @@ def holds(device: Device, weights: float, relaid: float) -> bool:
 
 def holds_tile(network: Network, device: Device, block: Block, tile: Tile) -> bool:
     """The same of a tile's program."""
-    relaid = sum(each.relaid_bytes for each in tile_works(network, block, tile))
+    relaid = sum(work.relaid_bytes for work in tile_works(network, block, tile))
     return holds(device, weights_of(network, block, tile), relaid)
 
 
@@ -94,7 +94,7 @@ def _add(need: Need, network: Network, block: Block, tile: Tile) -> None:
     held = _weights(network, block, tile)
     for name, size in held.items():
         need.weights[name] = max(need.weights.get(name, 0), size)
-    live = max(each.input_bytes + each.output_bytes for each in work)
+    live = max(node.input_bytes + node.output_bytes for node in work)
     read, yielded = (
         sum(box.volume * graph.tensors[name].wire_itemsize for name, box in boxes.items())
         for boxes in (reach.inputs, tile.boxes)
@@ -104,7 +104,7 @@ def _add(need: Need, network: Network, block: Block, tile: Tile) -> None:
     need.tensor_bytes = max(need.tensor_bytes, moved)
     need.activation_bytes = max(need.activation_bytes, live + moved)
     need.programs += 1
-    need.relaid_bytes = max(need.relaid_bytes, sum(each.relaid_bytes for each in work))
+    need.relaid_bytes = max(need.relaid_bytes, sum(node.relaid_bytes for node in work))
     if sum(held.values()) > need.largest_bytes or need.largest is None:
         need.largest, need.largest_bytes = block, sum(held.values())
 
@@ -119,7 +119,7 @@ def _weights(network: Network, block: Block, tile: Tile) -> dict[str, int]:
     reach = tile_extent(network, block, tile)
     graph, nodes = network.graph, network.nodes(block.start, block.stop)
     if tile.part is not None:
-        return {nodes[-1].name: sum(each.weight_bytes for each in tile_works(network, block, tile))}
+        return {nodes[-1].name: sum(work.weight_bytes for work in tile_works(network, block, tile))}
     held: dict[str, int] = {}
     for node, reads in zip(nodes, reach.reads, strict=True):
         for name, box in zip(node.inputs, reads, strict=False):
@@ -144,7 +144,7 @@ def too_little_memory(
     network: Network, cluster: Cluster, over: Mapping[DeviceId, Need]
 ) -> TooLittleMemory:
     """The error that names the device, the layer, and how much it needs, has and lacks."""
-    device = max((cluster.device(name) for name in over), key=lambda each: each.memory_bytes)
+    device = max((cluster.device(name) for name in over), key=lambda device: device.memory_bytes)
     need = over[device.id]
     assert need.largest is not None
     layers = layers_of(network.units[need.largest.start : need.largest.stop])

@@ -87,8 +87,10 @@ def _computation(network: Network, costs: Costs) -> _Computation:
     work, engines = unsplit_works(network), costs.engines
     if len(engines) == 1:
         return _Computation(costs.block_s(work))
-    nodes = np.array([[each.layer_rates(node).seconds(node) for node in work] for each in engines])
-    task_s = np.array([each.task_s for each in engines])[:, None]
+    nodes = np.array(
+        [[engine.layer_rates(node).seconds(node) for node in work] for engine in engines]
+    )
+    task_s = np.array([engine.task_s for engine in engines])[:, None]
     zero = np.zeros_like(task_s)
     geometry = geometry_of(network)
     inner = [*geometry.nodes[1:-1]]
@@ -156,7 +158,7 @@ def best_alone(network: Network, devices: Sequence[Device]) -> SingleDevice:
         seconds, cut = (whole_s, 0) if device.limits else computation.best(whole_s)
         seconds += sum(map(device.link.transfer_s, sizes))
         found.append(SingleDevice(device, seconds, holds(device, weights, relaid), cut))
-    return min(found, key=lambda each: (not each.fits, each.seconds, not each.device.host))
+    return min(found, key=lambda choice: (not choice.fits, choice.seconds, not choice.device.host))
 
 
 def bytes_alone(network: Network) -> tuple[int, int]:

@@ -44,7 +44,7 @@ def _plans(planner: Planner, network: Network, groups: Sequence[Cluster]) -> lis
     """The planner's plan for each group; that of another group whose devices cost the same."""
     made: list[tuple[Cluster, Plan]] = []
     for group in groups:
-        found = next((each for each in made if _unnamed(each[0]) == _unnamed(group)), None)
+        found = next((known for known in made if _unnamed(known[0]) == _unnamed(group)), None)
         if found is None:
             made.append((group, planner(network, group)))
         else:
@@ -55,7 +55,7 @@ def _plans(planner: Planner, network: Network, groups: Sequence[Cluster]) -> lis
 
 
 def _unnamed(group: Cluster) -> list[Device]:
-    return [replace(each, id=DeviceId(""), name="") for each in group.devices]
+    return [replace(device, id=DeviceId(""), name="") for device in group.devices]
 
 
 def _renamed(blocks: Sequence[Block], names: Mapping[DeviceId, DeviceId]) -> tuple[Block, ...]:

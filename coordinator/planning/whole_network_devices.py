@@ -28,7 +28,7 @@ def without_others(network: Network, cluster: Cluster) -> Cluster:
     whole = NetworkKey.of(network.graph)
     kept = tuple(d for d in cluster.devices if d.limits is None or d.limits.take(*whole))
     if cluster.devices and not kept:
-        names = ", ".join(f"{each.name} ({each.limits})" for each in cluster.devices)
+        names = ", ".join(f"{device.name} ({device.limits})" for device in cluster.devices)
         raise Infeasible(
             cause=f"no device takes {network.name}: {names}",
             cure="Add a device with another engine, or set engine = auto there",
@@ -38,8 +38,8 @@ def without_others(network: Network, cluster: Cluster) -> Cluster:
 
 def parted(cluster: Cluster) -> tuple[Cluster, tuple[Device, ...]]:
     """The devices that take any program, and those that take whole networks only."""
-    free = tuple(each for each in cluster.devices if each.limits is None)
-    limited = tuple(each for each in cluster.devices if each.limits is not None)
+    free = tuple(device for device in cluster.devices if device.limits is None)
+    limited = tuple(device for device in cluster.devices if device.limits is not None)
     return replace(cluster, devices=free), limited
 
 
@@ -69,15 +69,15 @@ def best_of(
         raise
     except Infeasible as error:
         refused = error
-    for each in limited if not (found and only_divided) else ():
+    for device in limited if not (found and only_divided) else ():
         try:
-            found.append(alone(network, replace(cluster, devices=(each,))))
+            found.append(alone(network, replace(cluster, devices=(device,))))
         except Infeasible as error:
             refused = refused or error
     if not found:
         assert refused is not None
         raise refused
-    plan = min(found, key=lambda each: each.predicted_latency_s)
+    plan = min(found, key=lambda plan: plan.predicted_latency_s)
     is_free = len(free.devices) == len(cluster.devices)
     return plan if is_free else _explained(plan, network, cluster, usable)
 
@@ -87,11 +87,11 @@ def _explained(plan: Plan, network: Network, cluster: Cluster, usable: Cluster) 
     for each that it leaves out.
     """
     best = best_alone(network, usable.devices)
-    told = {each.device: each for each in plan.unused}
-    for each in cluster.devices:
-        if each.id not in plan.devices and each.id not in told:
-            why = f"takes {each.limits}" if each.limits else "one device alone is faster"
-            told[each.id] = Unused(each.id, why)
+    told = {unused.device: unused for unused in plan.unused}
+    for device in cluster.devices:
+        if device.id not in plan.devices and device.id not in told:
+            why = f"takes {device.limits}" if device.limits else "one device alone is faster"
+            told[device.id] = Unused(device.id, why)
     return replace(
         plan,
         single_device_latency_s=best.seconds,

@@ -105,7 +105,7 @@ class PlanBook:
     def in_force(self) -> list[TaskGraph]:
         """The plans in force of all models."""
         entries = self._entries.values()
-        return [each.graph for each in entries if each.choice == IN_FORCE and each.graph]
+        return [entry.graph for entry in entries if entry.choice == IN_FORCE and entry.graph]
 
     def knows(self, model: str, choice: PlanChoice) -> bool:
         """Whether such a plan was requested before, or sent."""
@@ -141,7 +141,7 @@ class PlanBook:
     def is_busy(self, model: str = "") -> bool:
         """Whether a plan of a model, or of any, is being made."""
         entries = self._entries.values()
-        return any(each.busy for each in entries if not model or each.model == model)
+        return any(entry.busy for entry in entries if not model or entry.model == model)
 
     @property
     def due_s(self) -> float:
@@ -285,7 +285,7 @@ class PlanBook:
             entry.causes.clear()
             entry.begins_s = inf
             yield self._propose(entry, entry.making)
-        for ticket in [each for each, until_s in entry.waiting.items() if until_s <= now]:
+        for ticket in [ticket for ticket, until_s in entry.waiting.items() if until_s <= now]:
             del entry.waiting[ticket]
             late = Unavailable(
                 cause=f"no plan for {entry.model} within {FIRST_PLAN_S:.0f} s",

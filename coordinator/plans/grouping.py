@@ -254,8 +254,8 @@ class Regrouping:
 
     def programs(self, model: str = "") -> set[str]:
         """Hashes of the programs that the groups of one model, or of all, need."""
-        lines = [each for each in self._lines.values() if model in ("", each.model)]
-        groups = [group for line in lines for each in line.all_groups for group in each]
+        lines = [line for line in self._lines.values() if model in ("", line.model)]
+        groups = [group for line in lines for groups in line.all_groups for group in groups]
         return {sha256 for group in groups for sha256 in group.graph.programs}
 
     # ------------------------------------------------------------ what happens
@@ -306,7 +306,7 @@ class Regrouping:
 
     def ended(self, outcome: WorkOutcome, now: float) -> list[PlanStep]:
         """A work ended, for a line or for an entry of the book."""
-        lines = [each for each in self._lines.values() if each.work == outcome.work]
+        lines = [line for line in self._lines.values() if line.work == outcome.work]
         return [step for line in lines for step in self._made(line, outcome, now)]
 
     def _made(self, line: ModelLine, outcome: WorkOutcome, now: float) -> Iterator[PlanStep]:
@@ -352,7 +352,7 @@ class Regrouping:
             yield Prepare(line.work, line.model, line.planned[best].plans)
         elif outstanding > CROWD and self._are_old(line, now):
             line.work, line.target = Work(next(self._works)), line.ready[1][0].graph
-            ready = tuple(line.planned[each] for each in line.ready if each > 1)
+            ready = tuple(line.planned[count] for count in line.ready if count > 1)
             yield Divide(line.work, line.model, line.target.plan, ready)
 
     def _are_old(self, line: ModelLine, now: float) -> bool:

@@ -104,7 +104,7 @@ class PlanMaker:
         numbers = counts(len(free.devices), len(limited))
         if self._objective == "latency":
             numbers = numbers[:1]
-        ready = {len(each.plans): each for each in asked.ready}
+        ready = {len(division.plans): division for division in asked.ready}
         present = {device.id for device in cluster.devices}
 
         def cost_s(candidate: Grouping) -> float:
@@ -185,7 +185,7 @@ def _without(cluster: Cluster, errors: Mapping[DeviceId, ImbrexError]) -> Cluste
     Raises:
         ImbrexError: none is left.
     """
-    left = tuple(each for each in cluster.devices if each.id not in errors)
+    left = tuple(device for device in cluster.devices if device.id not in errors)
     if not left:
         raise next(iter(errors.values()))
     return replace(cluster, devices=left)

@@ -51,8 +51,10 @@ def plan_id(plan: Plan) -> str:
 def _by_name(cluster: Cluster) -> dict[str, DeviceId]:
     """Devices by the names that a plan may use: the id, or a name that only one device has."""
     names = [device.name for device in cluster.devices]
-    by_name = {each.name: each.id for each in cluster.devices if names.count(each.name) == 1}
-    return by_name | {str(each.id): each.id for each in cluster.devices}
+    by_name = {
+        device.name: device.id for device in cluster.devices if names.count(device.name) == 1
+    }
+    return by_name | {str(device.id): device.id for device in cluster.devices}
 
 
 def _for_devices(plan: Plan, known: Mapping[str, DeviceId]) -> Plan:

@@ -75,7 +75,8 @@ class ServedModels:
         ]
         if public:
             return [
-                replace(each, name=self._library.names.public(each.name)[0]) for each in statuses
+                replace(status, name=self._library.names.public(status.name)[0])
+                for status in statuses
             ]
         return statuses
 

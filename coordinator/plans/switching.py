@@ -62,7 +62,9 @@ class _Watch:
 
     def look(self, now: float) -> None:
         """Another plan is looked for, from what is seen now."""
-        self.basis = self.looked_at = {name: each.log_factor for name, each in self.seen.items()}
+        self.basis = self.looked_at = {
+            name: observed.log_factor for name, observed in self.seen.items()
+        }
         self.looked_s, self.moved_s = now, None
 
 
@@ -80,14 +82,15 @@ class Switching:
 
     def is_due(self, model: str, seen: Mapping[str, Observed], now: float) -> bool:
         """Counts a request, and tells whether to look for another plan now."""
-        factors = {name: each.log_factor for name, each in seen.items()}
+        factors = {name: observed.log_factor for name, observed in seen.items()}
         watch = self._watched.setdefault(model, _Watch(seen, factors, begun_s=now))
         watch.seen = seen
         watch.count(now)
         moved = [
             name
-            for name, each in seen.items()
-            if abs(each.log_factor - watch.basis.get(name, each.log_factor)) > each.drift
+            for name, observed in seen.items()
+            if abs(observed.log_factor - watch.basis.get(name, observed.log_factor))
+            > observed.drift
         ]
         if not moved:
             watch.moved_s = None
@@ -112,8 +115,9 @@ class Switching:
         """
         watch = self._watched.get(model)
         if watch is None or not any(
-            abs(each.log_factor - watch.looked_at.get(name, math.inf)) > WORTH_A_LOOK * each.drift
-            for name, each in watch.seen.items()
+            abs(observed.log_factor - watch.looked_at.get(name, math.inf))
+            > WORTH_A_LOOK * observed.drift
+            for name, observed in watch.seen.items()
         ):
             return False
         watch.look(now)

@@ -99,7 +99,9 @@ class AdmissionQueue:
         while self._promised and self._promised[0] < now - _LATE_S:
             self._promised.popleft()
         is_due = bool(self._promised) and self._promised[0] <= now
-        reserved = 0 if is_due else sum(each <= now + _SOON_S for each in self._promised)
+        reserved = (
+            0 if is_due else sum(promised_s <= now + _SOON_S for promised_s in self._promised)
+        )
         wait_s = self.wait_s
         if len(self._waiting) + reserved >= self._queue or wait_s > self._most_wait_s:
             raise self._overloaded(wait_s, now)

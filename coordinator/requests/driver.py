@@ -255,7 +255,7 @@ class Driver:
             for device, letter in letters.items():
                 self._post(device, letter)
         except Exception as error:
-            for request in {each.request for each in part}:
+            for request in {assignment.request for assignment in part}:
                 self._end(request, error)
         if later:
             asyncio.get_running_loop().call_soon(self._describe, later)
@@ -269,7 +269,7 @@ class Driver:
         """Sets the devices that can be used now; missing ones are lost."""
         present = dict.fromkeys(ready)
         self._distrusted.difference_update(present)
-        for device in [each for each in self.scheduler.devices if each not in present]:
+        for device in [device for device in self.scheduler.devices if device not in present]:
             self.step(self._lost(device))
         for device in present:
             if device not in self.scheduler.devices:

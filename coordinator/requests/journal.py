@@ -95,7 +95,7 @@ class Journal:
         Raises:
             NotFound: there was none, it has no answer, or it is too old.
         """
-        answered = [each for each in self._latest if each.answer is not None]
+        answered = [record for record in self._latest if record.answer is not None]
         for ended in reversed(answered):
             if ended.request_id == request_id:
                 return ended

@@ -50,7 +50,7 @@ def task_item(
         where = tuple(map(address, run.touched))
     elif run.direct:
         where = readers, sources = tuple(_readers(spec, run, address)), tuple(_sources(spec, run))
-    asked = tuple((each.tensor, selections.get(each.tensor)) for each in spec.outputs)
+    asked = tuple((output.tensor, selections.get(output.tensor)) for output in spec.outputs)
     key = action.task, where, run.unusual, asked
     known = _DESCRIBED.setdefault(graph, {})
     task = known.get(key)
@@ -102,16 +102,16 @@ def _described(
     spec = graph.tasks[number]
     inputs = [
         pb.Task.Input(
-            tensor=each.tensor,
-            box=box_message(each.box),
-            data_type=graph.tensors[each.tensor].data_type,
+            tensor=entry.tensor,
+            box=box_message(entry.box),
+            data_type=graph.tensors[entry.tensor].data_type,
             sources=[
                 pb.Task.Source(device=device, box=box_message(box))
                 for tensor, device, box in sources
-                if tensor == each.tensor
+                if tensor == entry.tensor
             ],
         )
-        for each in spec.inputs
+        for entry in spec.inputs
     ]
     return pb.Task(
         plan_version=graph.plan.version,

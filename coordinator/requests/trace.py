@@ -107,12 +107,12 @@ def _peer_bars(lived: Lived) -> Iterator[_Bar]:
     """Transfers between devices. A task that ran again got its input from the host, which
     `_task_bars` shows.
     """
-    first = {each.task: each for each in lived.tasks if not each.attempt}
+    first = {task.task: task for task in lived.tasks if not task.attempt}
     for passed in lived.sketch.passed:
         source, reader = first.get(passed.source), first.get(passed.reader)
         if source is None or reader is None or source.device == reader.device or reader.relayed:
             continue
-        names = [lived.names.get(each.device, each.device) for each in (source, reader)]
+        names = [lived.names.get(end.device, end.device) for end in (source, reader)]
         block = lived.sketch.blocks[passed.reader]
         details = {"from_task": passed.source, "to_task": passed.reader, "bytes": passed.bytes}
         times = (source.stop_s, reader.ready_s)
@@ -130,7 +130,7 @@ def _link_bar(
 def _lanes(bars: Sequence[_Bar]) -> Iterator[tuple[_Bar, int]]:
     """Bars of one row that overlap get different lanes, because viewers would hide one."""
     busy: dict[tuple[int, str], list[float]] = {}
-    for bar in sorted(bars, key=lambda each: each.start_s):
+    for bar in sorted(bars, key=lambda bar: bar.start_s):
         ends = busy.setdefault((bar.process, bar.row), [])
         lane = next((k for k, end in enumerate(ends) if end <= bar.start_s), len(ends))
         if lane == len(ends):

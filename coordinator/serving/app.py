@@ -64,7 +64,9 @@ def create_app(coordinator: Coordinator) -> FastAPI:
         if is_installed(name) or getattr(settings, setting, None)
     ]
     app.state.interfaces = interfaces
-    add_error_handlers(app, {path: each.error for each in interfaces for path in each.prefixes})
+    add_error_handlers(
+        app, {path: interface.error for interface in interfaces for path in interface.prefixes}
+    )
     app.add_middleware(
         Intake,
         max_body_bytes=settings.max_body_bytes,
@@ -72,9 +74,9 @@ def create_app(coordinator: Coordinator) -> FastAPI:
         answered=coordinator.settle,
     )
     app.add_middleware(
-        HttpConventions, kept=frozenset().union(*(each.with_slash for each in interfaces))
+        HttpConventions, kept=frozenset().union(*(interface.with_slash for interface in interfaces))
     )
-    routers = [room.router for room in ROOMS] + [each.router for each in interfaces]
+    routers = [room.router for room in ROOMS] + [interface.router for interface in interfaces]
     app.state.routes = [route for router in routers for route in router.routes]
     for router in routers:
         for route in router.routes:

@@ -97,8 +97,8 @@ async def _serve(coordinator: Coordinator, listener: socket.socket, tls: WebTls 
     url = f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def stop() -> None:
-        for each in interfaces:
-            each.close()
+        for interface in interfaces:
+            interface.close()
         server.stop()
 
     loop = asyncio.get_running_loop()
@@ -108,8 +108,8 @@ async def _serve(coordinator: Coordinator, listener: socket.socket, tls: WebTls 
     keeping = asyncio.create_task(tls.keep()) if tls else None
     try:
         places = {"url": url}
-        for each in interfaces:
-            places |= await each.start(tls)
+        for interface in interfaces:
+            places |= await interface.start(tls)
         with ready_file(settings.state_dir / READY_FILE, places):
             log.info("ready", **places)
             async with serving():
@@ -117,8 +117,8 @@ async def _serve(coordinator: Coordinator, listener: socket.socket, tls: WebTls 
     finally:
         if keeping is not None:
             keeping.cancel()
-        for each in reversed(interfaces):
-            await each.stop()
+        for interface in reversed(interfaces):
+            await interface.stop()
 
 
 class _Server(uvicorn.Server):
@@ -228,16 +228,20 @@ class HttpConnection(H11Protocol):
     def _excess(self) -> HttpConnection | None:
         """The connection to close for a new one; None if there is room."""
         everybody: list[HttpConnection] = [
-            each for each in self.connections if isinstance(each, HttpConnection)
+            connection for connection in self.connections if isinstance(connection, HttpConnection)
         ]
-        own = [each for each in everybody if each.address == self.address]
+        own = [connection for connection in everybody if connection.address == self.address]
         if self.address not in _PROXIES and len(own) > self._most_of_address:
             among = own
         elif len(everybody) > MOST_CONNECTIONS:
             among = everybody
         else:
             return None
-        others = [each for each in among if not each.unanswered and each is not self]
+        others = [
+            connection
+            for connection in among
+            if not connection.unanswered and connection is not self
+        ]
         return _idlest(others) or self
 
     def _forget(self) -> None:
@@ -256,9 +260,9 @@ def _idlest(connections: Iterable[HttpConnection]) -> HttpConnection | None:
     of the address that has the most, and of its connections the one in this state for longest.
     """
     among = list(connections)
-    count = Counter(each.address for each in among)
+    count = Counter(connection.address for connection in among)
     return max(
         among,
-        key=lambda each: (each.idle, count[each.address], -each.since_s),
+        key=lambda connection: (connection.idle, count[connection.address], -connection.since_s),
         default=None,
     )

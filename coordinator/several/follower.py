@@ -99,7 +99,7 @@ class Follower(Sharing):
         except ImbrexError as error:
             log.error("models of the cluster cannot be kept", cause=error.cause, cure=error.cure)
         loops = (self._admit, self._follow, self._fetch)
-        self._tasks = [asyncio.create_task(each()) for each in loops]
+        self._tasks = [asyncio.create_task(loop()) for loop in loops]
 
     async def stop(self) -> None:
         """Stops both."""
@@ -126,7 +126,7 @@ class Follower(Sharing):
 
     def _missing(self) -> dict[_Version, ListedFiles]:
         here = self._found.here
-        return {each: files for each, files in self._listed.items() if each not in here}
+        return {version: files for version, files in self._listed.items() if version not in here}
 
     async def _admit(self) -> None:
         while True:
@@ -189,8 +189,8 @@ class Follower(Sharing):
         before, self._found = self._found, found
         self._listed = {
             (name, number): files
-            for name, each in models.items()
-            for number, files in each.versions.items()
+            for name, entry in models.items()
+            for number, files in entry.versions.items()
         }
         self._lender.paths = {
             file.sha256: folder / name
@@ -253,13 +253,13 @@ class Follower(Sharing):
         missing = self._missing()
         for version in self._fetches.keys() - missing.keys():
             self._fetches[version].cancel()
-        self._why = {each: why for each, why in self._why.items() if each in missing}
-        self._again = {each: due for each, due in self._again.items() if each in missing}
+        self._why = {version: why for version, why in self._why.items() if version in missing}
+        self._again = {version: due for version, due in self._again.items() if version in missing}
         sizes = {
-            version: sum(each.size_bytes for each in files.values())
+            version: sum(file.size_bytes for file in files.values())
             for version, files in missing.items()
         }
-        for version in sorted(missing, key=lambda each: sizes[each]):
+        for version in sorted(missing, key=lambda version: sizes[version]):
             due_s, _ = self._again.get(version, (0.0, 0.0))
             is_due = version not in self._fetches and time.monotonic() >= due_s
             if is_due and len(self._fetches) < MOST_FETCHES:
@@ -353,9 +353,9 @@ class Follower(Sharing):
             for version, files in self._missing().items()
             for name, file in files.items()
         }
-        for each in (self._store.root / ".incoming").glob(f"{self._store.own_id}-*"):
-            if not any(each.name.startswith(one) for one in wanted):
-                each.unlink(missing_ok=True)
+        for folder in (self._store.root / ".incoming").glob(f"{self._store.own_id}-*"):
+            if not any(folder.name.startswith(one) for one in wanted):
+                folder.unlink(missing_ok=True)
 
 
 def survey(store: SharedStore, models: Mapping[str, Listed]) -> _Survey:

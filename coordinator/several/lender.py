@@ -50,7 +50,7 @@ class Lender(LibraryServicer):
             BadConfiguration: the port is taken.
         """
         own = "grpc.max_receive_message_length"
-        options = [each for each in SERVER_OPTIONS if each[0] != own]
+        options = [option for option in SERVER_OPTIONS if option[0] != own]
         server = grpc.aio.server(
             interceptors=[self._gate],
             options=[*options, (own, _MAX_MESSAGE_BYTES)],

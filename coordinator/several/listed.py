@@ -58,7 +58,9 @@ def add(entries: Entries, name: str, number: int, files: ListedFiles) -> int:
     """Lists a version, under this number or the next one that is free; returns that. The same files
     under the same number are the same version, whoever lists it first.
     """
-    told = {file: {"sha256": each.sha256, "bytes": each.size_bytes} for file, each in files.items()}
+    told = {
+        file: {"sha256": entry.sha256, "bytes": entry.size_bytes} for file, entry in files.items()
+    }
     entry = entries.setdefault(name, {"newest": 0, "versions": {}})
     if entry["versions"].get(str(number)) == told:
         return number
@@ -76,15 +78,15 @@ def drop(entries: Entries, name: str, version: int | None = None) -> tuple[int, 
     """
     versions = entries.get(name, {}).get("versions", {})
     gone = sorted(map(int, versions)) if version is None else [version]
-    if not versions or not {str(each) for each in gone} <= set(versions):
+    if not versions or not {str(number) for number in gone} <= set(versions):
         which = f"model {name!r}" if not versions else f"version {version} of {name!r}"
         known = ", ".join(sorted(versions, key=int))
         raise NotFound(
             cause=f"no {which} is installed in the cluster",
             cure=f"It has {known}" if known else "`imbrex models list` shows what is",
         )
-    for each in gone:
-        del versions[str(each)]
+    for number in gone:
+        del versions[str(number)]
     removed = [known for known, entry in entries.items() if not entry["versions"]]
     for forgotten in removed[MOST_REMOVED:]:
         del entries[forgotten]
@@ -95,20 +97,21 @@ def _listed(name: str, entry: Mapping[str, Any]) -> Listed:
     if not NAME.fullmatch(name):
         raise ValueError("its name cannot be used")
     newest = _number(entry["newest"])
-    versions = {_number(int(each)): _files(told) for each, told in entry["versions"].items()}
-    if any(not 0 < each <= newest for each in versions):
+    versions = {_number(int(number)): _files(told) for number, told in entry["versions"].items()}
+    if any(not 0 < version <= newest for version in versions):
         raise ValueError("a version has a number beyond its newest")
     return Listed(newest, versions)
 
 
 def _files(told: Any) -> dict[str, ListedFile]:
     files = {
-        name: ListedFile(str(each["sha256"]), _bytes(each["bytes"])) for name, each in told.items()
+        name: ListedFile(str(entry["sha256"]), _bytes(entry["bytes"]))
+        for name, entry in told.items()
     }
     if MODEL_FILE not in files or len(files) > MOST_FILES:
         raise ValueError("a version has no model, or too many files")
-    for name, each in files.items():
-        if not NAME.fullmatch(name) or not HASH.fullmatch(each.sha256):
+    for name, file in files.items():
+        if not NAME.fullmatch(name) or not HASH.fullmatch(file.sha256):
             raise ValueError("a file has a name or a hash that cannot be used")
     return files
 

@@ -62,9 +62,9 @@ class StoreAddress:
             BadRequest: the URL is invalid.
         """
         scheme, found, rest = self.url.partition("://")
-        servers = [f"{scheme}://{each.strip()}" for each in rest.split(",")]
+        servers = [f"{scheme}://{server.strip()}" for server in rest.split(",")]
         try:
-            good = all(urlsplit(each).hostname and urlsplit(each).port for each in servers)
+            good = all(urlsplit(server).hostname and urlsplit(server).port for server in servers)
         except ValueError:
             good = False
         if not found or scheme not in ("nats", "tls") or not good:
@@ -77,15 +77,15 @@ class StoreAddress:
     @property
     def is_secured(self) -> bool:
         """Whether its servers have certificates of the cluster's authority."""
-        hosts = [urlsplit(each).hostname or "" for each in self.servers]
+        hosts = [urlsplit(server).hostname or "" for server in self.servers]
         return self.url.startswith("tls:") or not all(map(is_loopback, hosts))
 
     @property
     def without_password(self) -> str:
         """The URL for logs and errors."""
         scheme, found, rest = self.url.partition("://")
-        hosts = (shown(f"{scheme}://{each.strip()}", port=True) for each in rest.split(","))
-        return f"{scheme}{found}{','.join(each.partition('://')[2] for each in hosts)}"
+        hosts = (shown(f"{scheme}://{server.strip()}", port=True) for server in rest.split(","))
+        return f"{scheme}{found}{','.join(host.partition('://')[2] for host in hosts)}"
 
 
 class StoreConnection:

@@ -201,8 +201,8 @@ class Replicated(ClusterState):
         await self._store.hang_up()
         # The library leaves tasks behind that end some seconds after their connection.
         left = asyncio.all_tasks() - {asyncio.current_task()}
-        for each in left:
-            each.cancel()
+        for task in left:
+            task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
 
     async def _follow(self) -> None:

@@ -70,7 +70,7 @@ class SharedStore(Store):
                 return ()
             gone = listed.drop(models, name, version)
             if not models.get(name, {}).get("versions"):
-                for task in [each for each, told in defaults.items() if told["model"] == name]:
+                for task in [task for task, told in defaults.items() if told["model"] == name]:
                     del defaults[task]
             return gone
 
@@ -96,7 +96,7 @@ class SharedStore(Store):
     def missing(self) -> dict[str, list[int]]:
         """The versions that the cluster has, and that are not in the folder yet."""
         models, _ = listed.read(self.state.entries(MODELS))
-        here = {name: each.versions.keys() for name, each in self.installed().items()}
+        here = {name: model.versions.keys() for name, model in self.installed().items()}
         found = {
             name: sorted(model.versions.keys() - here.get(name, set()))
             for name, model in models.items()
@@ -106,13 +106,13 @@ class SharedStore(Store):
     def others(self) -> list[str]:
         """The names of the other coordinators, which are asked for what is missing."""
         coordinators = self.state.entries(COORDINATORS).items()
-        return [str(entry["name"]) for each, entry in coordinators if each != self.own_id]
+        return [str(entry["name"]) for id_, entry in coordinators if id_ != self.own_id]
 
     def mark(self, folder: Path, files: ListedFiles) -> None:
         """Notes that a version's folder is the cluster's."""
         told = {
             "authority": self.authority,
-            "files": {name: [each.sha256, each.size_bytes] for name, each in files.items()},
+            "files": {name: [file.sha256, file.size_bytes] for name, file in files.items()},
         }
         write_atomically(folder / MARK, json.dumps(told).encode() + b"\n")
 
@@ -144,8 +144,8 @@ def files_of(folder: Path) -> dict[str, ListedFile]:
         BadRequest: there are too many, or other things than files, or unusual names.
         OSError: they cannot be read.
     """
-    found = [each for each in folder.iterdir() if not each.name.startswith(".")]
-    odd = [each.name for each in found if not each.is_file() or not NAME.fullmatch(each.name)]
+    found = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    odd = [path.name for path in found if not path.is_file() or not NAME.fullmatch(path.name)]
     if odd or len(found) > listed.MOST_FILES:
         raise BadRequest(
             cause=f"{folder} cannot be shared with the other coordinators: "
@@ -153,16 +153,16 @@ def files_of(folder: Path) -> dict[str, ListedFile]:
             cure=f"At most {listed.MOST_FILES} files belong to a version, named by letters and "
             "digits",
         )
-    return {each.name: ListedFile(_hash(each), each.stat().st_size) for each in sorted(found)}
+    return {path.name: ListedFile(_hash(path), path.stat().st_size) for path in sorted(found)}
 
 
 def is_as_marked(folder: Path, files: ListedFiles) -> bool:
     """Whether no file was changed since the mark was made."""
     marked_ns = (folder / MARK).stat().st_mtime_ns
-    here = {each.name: each.stat() for each in folder.iterdir() if not each.name.startswith(".")}
+    here = {path.name: path.stat() for path in folder.iterdir() if not path.name.startswith(".")}
     return here.keys() == files.keys() and all(
-        each.st_size == files[name].size_bytes and each.st_mtime_ns <= marked_ns
-        for name, each in here.items()
+        stat.st_size == files[name].size_bytes and stat.st_mtime_ns <= marked_ns
+        for name, stat in here.items()
     )
 
 

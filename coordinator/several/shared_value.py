@@ -125,7 +125,7 @@ def _check(name: str, entries: Any) -> None:
                 raise ValueError(f"{key!r} is missing in {name!r}")
         if name == KEYS and entry["role"] not in _ROLES:
             raise ValueError(f"{entry['role']!r} is not a role")
-        if name == GENERATION and not all(isinstance(each, int) for each in entry.values()):
+        if name == GENERATION and not all(isinstance(value, int) for value in entry.values()):
             raise ValueError("a generation is not a number")
 
 

@@ -29,11 +29,11 @@ def own_address(store_url: str, host: str, port: int) -> str:
         is_every_address = False  # a host's name
     if not is_every_address:
         return _with_port(host, port)
-    servers = [urlsplit(each) for each in StoreAddress(store_url).servers]
-    if all(is_loopback(each.hostname or "") for each in servers):
+    servers = [urlsplit(server) for server in StoreAddress(store_url).servers]
+    if all(is_loopback(server.hostname or "") for server in servers):
         return _with_port("127.0.0.1", port)
     # One of the servers may be on this machine.
-    for there in [*((each.hostname or "", each.port or 0) for each in servers), ELSEWHERE]:
+    for there in [*((server.hostname or "", server.port or 0) for server in servers), ELSEWHERE]:
         with suppress(OSError):
             found = address_towards(*there)
             if not is_loopback(found):
@@ -44,11 +44,9 @@ def own_address(store_url: str, host: str, port: int) -> str:
 def sources(coordinators: Entries, own_id: str) -> list[LendingCoordinator]:
     """The other coordinators that say where they give files."""
     return [
-        LendingCoordinator(each, str(entry.get("name", each)), entry[ADDRESS])
-        for each, entry in coordinators.items()
-        if each != own_id
-        and _ID.fullmatch(each)
-        and _ADDRESS.fullmatch(str(entry.get(ADDRESS, "")))
+        LendingCoordinator(id_, str(entry.get("name", id_)), entry[ADDRESS])
+        for id_, entry in coordinators.items()
+        if id_ != own_id and _ID.fullmatch(id_) and _ADDRESS.fullmatch(str(entry.get(ADDRESS, "")))
     ]
 
 

@@ -51,8 +51,8 @@ def survivors(run: RequestRun) -> list[TaskRun]:
         if not any(attempt.resent for attempt in task.attempts.values()):
             ahead += {
                 piece.source
-                for each in task.spec.inputs
-                for piece in each.pieces
+                for entry in task.spec.inputs
+                for piece in entry.pieces
                 if piece.source is not None
             }
     for task in run.tasks:

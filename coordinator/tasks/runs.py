@@ -98,9 +98,11 @@ class TaskRun:
 
     def finish(self, attempt: Attempt) -> list[Attempt]:
         """Takes an attempt's result; returns the other attempts, which are no longer needed."""
-        others = [each for each in self.attempts.values() if each is not attempt]
+        others = [other for other in self.attempts.values() if other is not attempt]
         self.attempts.clear()
-        self.held.update(each.tensor for each in self.spec.outputs if attempt.has_merged(each))
+        self.held.update(
+            output.tensor for output in self.spec.outputs if attempt.has_merged(output)
+        )
         self.phase, self.kept = RunPhase.DONE, attempt
         return others
 
@@ -117,9 +119,9 @@ class TaskRun:
     def is_fed(self, attempt: Attempt) -> bool:
         """Whether the host has sent all of the task's inputs in this attempt."""
         return all(
-            (each.tensor, each.box) in attempt.sent
-            or all((each.tensor, piece.box) in attempt.sent for piece in each.pieces)
-            for each in self.spec.inputs
+            (entry.tensor, entry.box) in attempt.sent
+            or all((entry.tensor, piece.box) in attempt.sent for piece in entry.pieces)
+            for entry in self.spec.inputs
         )
 
 
@@ -147,7 +149,7 @@ class RequestRun:
     @property
     def computing(self) -> set[DeviceId]:
         """The devices with active attempts."""
-        return {each.device for task in self.tasks for each in task.attempts.values()}
+        return {attempt.device for task in self.tasks for attempt in task.attempts.values()}
 
     @property
     def occupied(self) -> set[DeviceId]:
@@ -158,15 +160,17 @@ class RequestRun:
 
     def forget_cancelled(self, now: float) -> None:
         """Forgets what was cancelled so long ago that it has ended."""
-        lately = {each: at_s for each, at_s in self.cancelled.items() if now - at_s < LINGERS_S}
+        lately = {
+            request: at_s for request, at_s in self.cancelled.items() if now - at_s < LINGERS_S
+        }
         self.cancelled = lately
 
     def awaited(self, task: TaskRun) -> list[TaskOutput]:
         """Outputs that the host needs and does not have."""
         return [
-            each
-            for each in task.spec.outputs
-            if (each.to_host or not self.direct) and each.tensor not in task.held
+            output
+            for output in task.spec.outputs
+            if (output.to_host or not self.direct) and output.tensor not in task.held
         ]
 
     def sendable(self, task: TaskRun, attempt: Attempt | None) -> Iterator[tuple[str, Box]]:
@@ -174,21 +178,21 @@ class RequestRun:
         if attempt is not None and attempt.resent:
             return
         sent = attempt.sent if attempt else set()
-        for each in task.spec.inputs:
-            if self.direct and task.spec.direct and each.pieces[0].source is not None:
+        for entry in task.spec.inputs:
+            if self.direct and task.spec.direct and entry.pieces[0].source is not None:
                 continue
             boxes = [
                 piece.box
-                for piece in each.pieces
-                if piece.source is None or each.tensor in self.tasks[piece.source].held
+                for piece in entry.pieces
+                if piece.source is None or entry.tensor in self.tasks[piece.source].held
             ]
-            if len(boxes) == len(each.pieces) and not any(t == each.tensor for t, _ in sent):
-                boxes = [each.box]
-            elif each.summed or (each.tensor, each.box) in sent:
+            if len(boxes) == len(entry.pieces) and not any(t == entry.tensor for t, _ in sent):
+                boxes = [entry.box]
+            elif entry.summed or (entry.tensor, entry.box) in sent:
                 continue
             for box in boxes:
-                if (each.tensor, box) not in sent:
-                    yield each.tensor, box
+                if (entry.tensor, box) not in sent:
+                    yield entry.tensor, box
 
     def feeds_others(self, task: TaskRun) -> bool:
         """Whether a peer that reads this task's outputs has not finished."""
@@ -229,7 +233,7 @@ class Judge:
         box, before = came.box, attempt.merged.get(came.tensor, ())
         whole = next((o.box for o in task.spec.outputs if o.tensor == came.tensor), None)
         is_part = whole is not None and len(box) == len(whole) and whole.contains(box)
-        if not is_part or box.is_empty or any(box.overlaps(each) for each in before):
+        if not is_part or box.is_empty or any(box.overlaps(other) for other in before):
             cause = f"it sent {came.box} of {came.tensor!r}, which was not requested"
             return Objection(cause, proven=True)
         if not came.finite and not self._believes(run, task, attempt.device):

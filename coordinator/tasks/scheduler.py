@@ -171,10 +171,10 @@ class Scheduler:
         reduce = any(o.reduce for o in task.spec.outputs if o.tensor == event.tensor)
         yield Merge(event.request, event.task, event.tensor, event.box, reduce)
         awaited = run.awaited(task)
-        if all(attempt.has_merged(each) for each in awaited):
-            for each in awaited:
-                if each.reduce:
-                    yield Add(event.request, event.task, each.tensor, each.box)
+        if all(attempt.has_merged(output) for output in awaited):
+            for output in awaited:
+                if output.reduce:
+                    yield Add(event.request, event.task, output.tensor, output.box)
             yield from self._finish(event.request, found)
 
     def _computed(self, event: Finished) -> Iterator[Action]:
@@ -205,7 +205,7 @@ class Scheduler:
             for output in task.spec.outputs
             for reader in run.graph.readers.get((task.spec.id, output.tensor), ())
         )
-        later.update(dict.fromkeys(each.spec.id for each in run.tasks if each.spec.barrier))
+        later.update(dict.fromkeys(task.spec.id for task in run.tasks if task.spec.barrier))
         yield from self._advance(request, later)
 
     def _refuse(self, request: RequestId, found: _Found, objection: Objection) -> Iterator[Action]:
@@ -253,7 +253,9 @@ class Scheduler:
                     task.kept = None
                     if run.direct and run.feeds_others(task):
                         broken.append(task.spec.id)
-                for attempt in [each for each in task.attempts.values() if each.device == device]:
+                for attempt in [
+                    attempt for attempt in task.attempts.values() if attempt.device == device
+                ]:
                     task.give_up(attempt)
                     broken.append(task.spec.id)
             if broken:
@@ -331,7 +333,7 @@ class Scheduler:
             yield Assign(request, index, other.number, other.device)
             yield from self._advance(request, [index])
         elif delay.is_hopeless:
-            tried = ", ".join(each.device for each in task.attempts.values())
+            tried = ", ".join(attempt.device for attempt in task.attempts.values())
             cause = f"task {index} got no result for {delay.silent_s:.0f} s (from {tried})"
             cure = "See the logs of those devices' workers."
             yield from self._abort(request, LostWorker(cause=cause, cure=cure))
@@ -409,9 +411,10 @@ def place(
         return planned
     trying = {attempt.device for attempt in task.attempts.values()}
     free = [
-        each
-        for each in devices
-        if each not in trying and (not trying or expected.has_room(run.graph, task.spec.id, each))
+        device
+        for device in devices
+        if device not in trying
+        and (not trying or expected.has_room(run.graph, task.spec.id, device))
     ]
     if planned in free and not task.failures:
         return planned
@@ -439,12 +442,16 @@ def place(
 def _separated(
     run: RequestRun, devices: Collection[DeviceId], requests: Collection[RequestRun]
 ) -> Collection[DeviceId]:
-    others = [each for each in requests if each is not run and (run.is_suspect or each.is_suspect)]
+    others = [
+        other for other in requests if other is not run and (run.is_suspect or other.is_suspect)
+    ]
     if run.is_suspect:
-        own, used = run.computing, {device for each in others for device in each.occupied}
-        return [each for each in devices if each not in used and (not own or each in own)]
-    avoided = {device for each in others for device in each.occupied}
-    return [each for each in devices if each not in avoided] or devices if avoided else devices
+        own, used = run.computing, {device for other in others for device in other.occupied}
+        return [device for device in devices if device not in used and (not own or device in own)]
+    avoided = {device for other in others for device in other.occupied}
+    return (
+        [device for device in devices if device not in avoided] or devices if avoided else devices
+    )
 
 
 def dispatch(actions: Sequence[Action]) -> tuple[Sequence[Action], list[list[Assign]]]:
@@ -453,16 +460,18 @@ def dispatch(actions: Sequence[Action]) -> tuple[Sequence[Action], list[list[Ass
     places all tasks of a request at once, dozens for each device: if all of them were described
     before anything is sent, no device would begin before the last description.
     """
-    fed = {(each.request, each.task) for each in actions if isinstance(each, Send)}
+    fed = {(action.request, action.task) for action in actions if isinstance(action, Send)}
     later: dict[DeviceId, list[Assign]] = {}
-    for each in actions:
-        if isinstance(each, Assign) and (each.request, each.task) not in fed:
-            later.setdefault(each.device, []).append(each)
+    for action in actions:
+        if isinstance(action, Assign) and (action.request, action.task) not in fed:
+            later.setdefault(action.device, []).append(action)
     follow = in_parts(later.values())
     if not follow:
         return actions, []
     waiting = set(chain.from_iterable(follow))
-    return [each for each in actions if not (isinstance(each, Assign) and each in waiting)], follow
+    return [
+        action for action in actions if not (isinstance(action, Assign) and action in waiting)
+    ], follow
 
 
 def in_parts(later: Collection[Sequence[T]]) -> list[list[T]]:

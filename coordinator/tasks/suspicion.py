@@ -79,7 +79,9 @@ class Suspicion:
 
     def ended(self, run: RequestRun, now: float) -> None:
         """A request that was being computed when a device crashed is over: answered or not."""
-        lately = {each: at_s for each, at_s in self._lingering.items() if now - at_s < LINGERS_S}
+        lately = {
+            request: at_s for request, at_s in self._lingering.items() if now - at_s < LINGERS_S
+        }
         self._lingering = lately | dict.fromkeys(run.occupied, now)
 
     def began(self, device: DeviceId) -> None:

@@ -139,13 +139,16 @@ class TaskGraph:
             axis, parts = self.joined.get(name, (selection.axis, (name,)))
             if axis == selection.axis:
                 found |= dict.fromkeys(parts, selection)
-        return {name: each for name, each in found.items() if name not in self._used_or_summed}
+        return {
+            name: selection for name, selection in found.items() if name not in self._used_or_summed
+        }
 
     @cached_property
     def _used_or_summed(self) -> frozenset[str]:
-        used = {each.tensor for task in self.tasks for each in task.inputs}
+        used = {entry.tensor for task in self.tasks for entry in task.inputs}
         return frozenset(
-            used | {each.tensor for task in self.tasks for each in task.outputs if each.reduce}
+            used
+            | {output.tensor for task in self.tasks for output in task.outputs if output.reduce}
         )
 
     def programs_of(self, device: DeviceId) -> list[Program]:
@@ -156,7 +159,7 @@ class TaskGraph:
     @cached_property
     def sketch(self) -> Sketch:
         """What a trace needs to know of this plan."""
-        passed = (each for task in self.tasks for each in _passed(self, task))
+        passed = (passed for task in self.tasks for passed in _passed(self, task))
         return Sketch(tuple(task.block for task in self.tasks), tuple(passed))
 
     @cached_property
@@ -164,9 +167,9 @@ class TaskGraph:
         """Tasks that read a tensor computed by a task (None: brought by the request)."""
         found: dict[tuple[int | None, str], list[int]] = {}
         for task in self.tasks:
-            for each in task.inputs:
-                for piece in each.pieces:
-                    readers = found.setdefault((piece.source, each.tensor), [])
+            for entry in task.inputs:
+                for piece in entry.pieces:
+                    readers = found.setdefault((piece.source, entry.tensor), [])
                     if task.id not in readers:
                         readers.append(task.id)
         return {key: tuple(ids) for key, ids in found.items()}
@@ -190,8 +193,8 @@ def outline_plan(plan: Plan, network: Network) -> TaskGraph:
     for index, block in enumerate(plan.blocks):
         outliner.add_block(index, block)
     graph = network.graph
-    names = {each.tensor for task in outliner.tasks for each in task.inputs}
-    names |= {each.tensor for task in outliner.tasks for each in task.outputs}
+    names = {entry.tensor for task in outliner.tasks for entry in task.inputs}
+    names |= {output.tensor for task in outliner.tasks for output in task.outputs}
     return TaskGraph(
         plan=plan,
         tasks=tuple(routed(outliner.tasks, graph.results)),
@@ -241,11 +244,11 @@ def routed(tasks: Sequence[TaskSpec], network_outputs: Sequence[str]) -> Iterato
     direct: dict[tuple[int, str], list[Route]] = {}
     through_host: set[tuple[int, str]] = set()
     for task in tasks:
-        for each in task.inputs:
-            for piece in each.pieces:
+        for entry in task.inputs:
+            for piece in entry.pieces:
                 if piece.source is None:
                     continue
-                key = (piece.source, each.tensor)
+                key = (piece.source, entry.tensor)
                 if task.direct:
                     direct.setdefault(key, []).append(Route(task.id, piece.box))
                 else:
@@ -301,8 +304,8 @@ class _Outliner:
 
     def _input(self, tensor: str, box: Box) -> TaskInput:
         pieces = tuple(
-            InputPart(each.source, each.box.intersect(box))
-            for each in self._made[tensor]
-            if each.box.overlaps(box)
+            InputPart(part.source, part.box.intersect(box))
+            for part in self._made[tensor]
+            if part.box.overlaps(box)
         )
         return TaskInput(tensor, box, pieces, tensor in self._summed)

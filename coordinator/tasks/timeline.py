@@ -109,8 +109,8 @@ class Timeline:
                 shared=times.device in shared,
                 relayed=relayed,
             )
-        computing = _merge((each.start_s, each.stop_s) for each in self.tasks)
-        returning = _merge((each.stop_s, max(each.stop_s, each.received_s)) for each in self.tasks)
+        computing = _merge((task.start_s, task.stop_s) for task in self.tasks)
+        returning = _merge((task.stop_s, max(task.stop_s, task.received_s)) for task in self.tasks)
         start_s, stop_s = self.submitted_s, self.ended_s
         compute_s, either_s = (
             sum(max(0.0, min(stop, stop_s) - max(start, start_s)) for start, stop in intervals)

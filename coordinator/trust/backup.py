@@ -108,7 +108,7 @@ def _is_kept(name: str) -> bool:
     a slash.
     """
     parts = PurePosixPath(name).parts
-    patterns = (PurePosixPath(each).parts for each in KEPT)
+    patterns = (PurePosixPath(pattern).parts for pattern in KEPT)
     return ".." not in parts and any(
         len(parts) == len(pattern) and all(map(fnmatch, parts, pattern)) for pattern in patterns
     )

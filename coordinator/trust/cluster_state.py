@@ -51,7 +51,7 @@ def read_entries(path: Path) -> Entries:
         return {}
     except (OSError, ValueError) as error:
         raise _unusable(path, error) from error
-    if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
+    if not isinstance(found, dict) or not all(isinstance(entry, dict) for entry in found.values()):
         raise _unusable(path, "it does not hold entries")
     return found
 

@@ -120,9 +120,9 @@ class Roster:
 
         def without(devices: Entries, coordinators: Entries, noted: Entries) -> Member:
             members = {**_members(devices), **_members(coordinators)}
-            named = [each for each in members.values() if name in (each.id, each.name)]
+            named = [member for member in members.values() if name in (member.id, member.name)]
             if len(named) != 1:
-                known = ", ".join(f"{each.name} ({each.id})" for each in members.values())
+                known = ", ".join(f"{member.name} ({member.id})" for member in members.values())
                 raise NotFound(
                     cause=f"{len(named) or 'no'} members are called {name!r}",
                     cure=f"Members: {known or 'none'}; name one of them, or give its id",

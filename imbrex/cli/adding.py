@@ -87,7 +87,7 @@ def add(file: Path, said: Said, *, default: bool, as_json: bool) -> int:
         graph = _graph(file, said.size or (written_size(stored.proto) if is_open else None))
         sidecar = _described(graph, metadata(stored.proto), name, said, file)
     try:
-        check_outputs(sidecar, {each: graph.shape(each) for each in graph.outputs})
+        check_outputs(sidecar, {name: graph.shape(name) for name in graph.outputs})
     except OutputMismatch as error:
         if said.sidecar or beside.is_file():
             raise
@@ -258,7 +258,7 @@ def _require_picture(graph: Graph, file: Path) -> None:
 
 
 def _unread(graph: Graph, file: Path) -> BadRequest:
-    shapes = [graph.shape(each) for each in graph.outputs]
+    shapes = [graph.shape(name) for name in graph.outputs]
     cure = "Write a sidecar with its head and anchors, and name it with --sidecar; --task tensor "
     cure += "returns its outputs as they are"
     if [shape[2:] for shape in shapes] == [(6,)]:
@@ -278,7 +278,7 @@ def _read_labels(text: str) -> tuple[str, ...]:
     """The labels of a file, or from a list separated by commas."""
     file = Path(text)
     if file.suffix.lower() not in LABEL_FILES and ("," in text or not file.is_file()):
-        return tuple(each.strip() for each in text.split(",") if each.strip())
+        return tuple(label.strip() for label in text.split(",") if label.strip())
     try:
         return labels_of(read_text(file))
     except OSError as error:
@@ -301,9 +301,9 @@ def _choose(
     """One of the choices; as `_ask`."""
     told = f"{question} ({', '.join(choices)})"
     while (answer := _ask(told, option, missing)) is not None:
-        for each in choices:
-            if answer == each:
-                return each
+        for choice in choices:
+            if answer == choice:
+                return choice
         typer.echo(f"not one of {', '.join(choices)}", err=True)
     return None
 

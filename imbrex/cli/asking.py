@@ -120,7 +120,7 @@ def _phases(answer: Mapping[str, Any]) -> str:
     """Where an answer's time went, in one line."""
     timing = dict(answer["timing_ms"])
     total = timing.pop("total")
-    parts = ", ".join(f"{phase} {each:.1f}" for phase, each in timing.items())
+    parts = ", ".join(f"{phase} {phase_ms:.1f}" for phase, phase_ms in timing.items())
     count = len(answer["devices"])
     devices = "1 device" if count == 1 else f"{count} devices"
     return f"{total:.1f} ms on {devices} ({parts}); plan {answer['plan_version']}"
@@ -253,7 +253,7 @@ def doctor(url: Url = URL, as_json: Json = False) -> None:
 
     with Client(url) as client, terminal.waiting("examining the cluster"):
         found = client.doctor()
-    errors = sum(each.severity == "error" for each in found.findings)
+    errors = sum(finding.severity == "error" for finding in found.findings)
     if as_json:
         terminal.print_json({"ok": not errors, **plain(found)})
     else:
@@ -265,12 +265,14 @@ def show_diagnosis(found: "Diagnosis", out: "Console") -> None:
     """What was looked at on each device; then every cause once, each with its cure behind it."""
     from rich.text import Text
 
-    for (device, address), rows in groupby(found.checks, lambda each: (each.device, each.address)):
+    for (device, address), rows in groupby(
+        found.checks, lambda check: (check.device, check.address)
+    ):
         where = f" ({address})" if address not in ("", device) else ""
         out.print(Text(f"{device}{where}", style="bold"))
-        for each in rows:
-            state = Text(f"  {each.state:8}", style=_STYLES[each.state])
-            out.print(Text.assemble(state, (f"{each.what:14}{each.seen}", "")))
+        for row in rows:
+            state = Text(f"  {row.state:8}", style=_STYLES[row.state])
+            out.print(Text.assemble(state, (f"{row.what:14}{row.seen}", "")))
         out.print()
     for cause in _once(found.findings):
         out.print()
@@ -286,9 +288,9 @@ def _once(findings: "Sequence[Finding]") -> "list[Text]":
     from rich.text import Text
 
     causes: dict[tuple[str, str, str], dict[str, list[str]]] = {}
-    for each in findings:
-        same = causes.setdefault((each.severity, each.code, each.cure), {})
-        same.setdefault(each.cause, []).append(each.device)
+    for finding in findings:
+        same = causes.setdefault((finding.severity, finding.code, finding.cure), {})
+        same.setdefault(finding.cause, []).append(finding.device)
     told = []
     for (severity, code, cure), by_cause in causes.items():
         lines = Text()
@@ -326,7 +328,7 @@ def drain(
         if wait:
             with terminal.waiting(f"{found.name} is finishing its work"):
                 found = _until_drained(client, found)
-        left = sum(each.state == "ready" for each in client.devices())
+        left = sum(device.state == "ready" for device in client.devices())
     safe = ": it can be switched off" if found.state != "draining" else ""
     rest = "requests cannot be answered: no other device is ready"
     if left:
@@ -413,8 +415,8 @@ def trace(
     with Client(url) as client:
         found = plain(client.trace(request))
     write(output, json.dumps(found), "--output")
-    events = [each for each in found["traceEvents"] if each["ph"] == "X"]
-    rows = {(each["pid"], each["tid"]) for each in events}
+    events = [event for event in found["traceEvents"] if event["ph"] == "X"]
+    rows = {(event["pid"], event["tid"]) for event in events}
     terminal.tell(
         {"request": request, "file": str(output), "events": len(events), "rows": len(rows)},
         f"{output}: {len(events)} events in {len(rows)} rows; open it at "

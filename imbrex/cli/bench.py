@@ -38,8 +38,8 @@ def bench(models: Sequence[str], url: str, asked: MeasureOptions, form: OutputFo
     posed = {model: question(model, asked.seed) for model in models}
     found = []
     with Client(url) as client:
-        for model, each in posed.items():
-            found.append(measure(client, model, each, asked))
+        for model, one in posed.items():
+            found.append(measure(client, model, one, asked))
             if form == "people":
                 show(found[-1])
         there = plain(client.devices())
@@ -54,21 +54,21 @@ def bench(models: Sequence[str], url: str, asked: MeasureOptions, form: OutputFo
         write(asked.plot, plot(found), "--plot")
         if form == "people":
             terminal.out().print(f"drawn: {asked.plot}")
-    return 0 if all(each.same for each in found) else 1
+    return 0 if all(measured.same for measured in found) else 1
 
 
 def as_json(found: Sequence[Found], there: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The documented object: of several models a list, and `there`, the devices."""
-    called = {str(each["id"]): str(each["name"]) for each in there}
+    called = {str(device["id"]): str(device["name"]) for device in there}
     models = [
         {
-            **each.about,
-            "baseline": {"samples_s": list(each.alone_s), **_quartiles(each.alone_s)},
-            "results": [result(case, each.about, called) for case in each.cases],
+            **measured.about,
+            "baseline": {"samples_s": list(measured.alone_s), **_quartiles(measured.alone_s)},
+            "results": [result(case, measured.about, called) for case in measured.cases],
         }
-        for each in found
+        for measured in found
     ]
-    prints = [{key: each[key] for key in _FINGERPRINT} for each in there]
+    prints = [{key: device[key] for key in _FINGERPRINT} for device in there]
     begin = models[0] if len(models) == 1 else {"models": models}
     return {**begin, "devices": prints, "provenance": provenance()}
 
@@ -82,10 +82,10 @@ def result(
         return {**begin, "reason": case.reason}
     return {
         **begin,
-        "devices_used": [called.get(each, each) for each in case.plan["devices_used"]],
+        "devices_used": [called.get(device, device) for device in case.plan["devices_used"]],
         "plan_version": case.plan["version"],
         "latency_s": case.latency_s,
-        **_quartiles([each.latency_s for each in case.samples]),
+        **_quartiles([sample.latency_s for sample in case.samples]),
         "predicted_latency_s": case.predicted_s,
         "prediction_error": round(case.predicted_s / case.latency_s - 1, 4),
         "speedup": round(about["single_device_latency_s"] / case.latency_s, 4),
@@ -93,8 +93,8 @@ def result(
         "planned_bytes": case.plan["bytes"],
         "max_abs_error": case.comparison.max_abs_error,
         "max_rel_error": case.comparison.max_rel_error,
-        "samples_s": [each.latency_s for each in case.samples],
-        "plan_versions": [each.plan_version for each in case.samples],
+        "samples_s": [sample.latency_s for sample in case.samples],
+        "plan_versions": [sample.plan_version for sample in case.samples],
     }
 
 
@@ -105,11 +105,11 @@ def print_csv(found: Sequence[Found]) -> None:
     out = csv.writer(sys.stdout, lineterminator="\n")
     head = ("model", "round", "strategy", "devices", "latency_s", "predicted_latency_s")
     out.writerow((*head, "plan_version", "scatter", "gather", "halo", "max_rel_error"))
-    for each in found:
-        model = each.about["model"]
-        for number, alone_s in enumerate(each.alone_s):
+    for measured in found:
+        model = measured.about["model"]
+        for number, alone_s in enumerate(measured.alone_s):
             out.writerow((model, number, "alone", 1, alone_s, "", "", 0, 0, 0, 0.0))
-            for case in (case for case in each.cases if case.samples):
+            for case in (case for case in measured.cases if case.samples):
                 one = case.samples[number]
                 moved = (one.bytes[way] for way in ("scatter", "gather", "halo"))
                 first = (model, number, case.label, case.devices, one.latency_s, one.predicted_s)
@@ -138,7 +138,7 @@ def show(found: Found) -> None:
         made.add_row(
             case.label,
             str(case.devices),
-            *_times([each.latency_s for each in case.samples], slowest),
+            *_times([sample.latency_s for sample in case.samples], slowest),
             terminal.ms(case.predicted_s),
             f"{case.predicted_s / case.latency_s - 1:+.0%}",
             f"{alone_s / case.latency_s:.2f}",
@@ -161,10 +161,10 @@ def plot(found: Iterable[Found]) -> str:
     """Measured speed-ups, and predicted ones beside them."""
     lines: dict[str, list[tuple[int, float]]] = {}
     names = []
-    for each in found:
-        names.append(str(each.about["model"]))
-        alone_s = each.about["single_device_latency_s"]
-        for case in each.cases:
+    for measured in found:
+        names.append(str(measured.about["model"]))
+        alone_s = measured.about["single_device_latency_s"]
+        for case in measured.cases:
             if case.samples:
                 name = f"{case.label}, {names[-1]}"
                 lines.setdefault(name, []).append((case.devices, alone_s / case.latency_s))
@@ -175,7 +175,7 @@ def plot(found: Iterable[Found]) -> str:
 
 def _quartiles(samples: Sequence[float]) -> dict[str, float]:
     """The first and third quartile, as numpy computes them."""
-    low, high = (float(each) for each in np.quantile(samples, (0.25, 0.75)))
+    low, high = (float(quantile) for quantile in np.quantile(samples, (0.25, 0.75)))
     return {"quartile_1_s": round(low, 6), "quartile_3_s": round(high, 6)}
 
 

@@ -67,12 +67,12 @@ class LossReport:
     @property
     def ok(self) -> bool:
         """Whether all values of all answers are finite."""
-        return all(isfinite(each.max_rel_error) for each in self.effects.values())
+        return all(isfinite(effect.max_rel_error) for effect in self.effects.values())
 
     def as_json(self) -> dict[str, object]:
         """As a dictionary; without `map_50` if the model is not a detector."""
         found: dict[str, object] = {self.loss.option: self.loss.wire}
-        found |= {name: each.as_json() for name, each in self.effects.items()}
+        found |= {name: effect.as_json() for name, effect in self.effects.items()}
         found |= {"map_50": dict(self.map_50)} if self.map_50 else {}
         return {self.loss.option: found}
 
@@ -120,11 +120,11 @@ def loss_report(
                 pictures[name].append(EvaluatedPicture(found, asked.truth))
     return LossReport(
         loss,
-        {name: each.effect() for name, each in differences.items()},
+        {name: difference.effect() for name, difference in differences.items()},
         {
-            name: round(mean_average_precision(each)[0], 4)
-            for name, each in pictures.items()
-            if each
+            name: round(mean_average_precision(evaluated)[0], 4)
+            for name, evaluated in pictures.items()
+            if evaluated
         },
     )
 
@@ -132,11 +132,12 @@ def loss_report(
 def show(report: LossReport, console: Console) -> None:
     """The report as text."""
     computed = ", blocks computed in half precision" if report.loss.in_half else ""
-    for name, each in report.effects.items():
+    for name, effect in report.effects.items():
         told = (
-            f"maps as {report.loss.wire} {_MEANINGS[name]}{computed}: over {each.inputs} inputs "
-            f"the largest difference is {each.max_rel_error:.3g} of the output's largest magnitude "
-            f"(median {each.median_rel_error:.3g}), top-1 agreement {each.top1_agreement:.2%}"
+            f"maps as {report.loss.wire} {_MEANINGS[name]}{computed}: over {effect.inputs} inputs "
+            f"the largest difference is {effect.max_rel_error:.3g} of the output's largest "
+            f"magnitude (median {effect.median_rel_error:.3g}), "
+            f"top-1 agreement {effect.top1_agreement:.2%}"
         )
         if report.map_50:
             change = report.map_50[name] - report.map_50["exact"]
@@ -162,9 +163,9 @@ def _inputs(loaded: LoadedModel, network: Network, count: int) -> Iterator[_Aske
         margin = around * _MARGIN_PX
         wider = np.pad(sheet, ((margin, 0), (margin, 0), (0, 0)), mode="edge")
         moved = [
-            GroundTruth(each.label, (x + margin, y + margin, x_max + margin, y_max + margin))
-            for each in truth
-            for x, y, x_max, y_max in (each.box,)
+            GroundTruth(entry.label, (x + margin, y + margin, x_max + margin, y_max + margin))
+            for entry in truth
+            for x, y, x_max, y_max in (entry.box,)
         ]
         pixels, placement = image_to_pixels(Image.fromarray(wider), form)
         yield _Asked({form.name: np.asarray(pixels)}, placement, moved)
@@ -175,7 +176,7 @@ def _detections(sidecar: Sidecar, outputs: Arrays, placement: Placement) -> list
     assert isinstance(sidecar.head, YoloV2), "digits is a YOLOv2"
     eager = replace(sidecar, head=replace(sidecar.head, min_score=MIN_SCORE))
     found = predictions(eager, dict(outputs), placement)
-    return [each for each in found if isinstance(each, DetectedBox)]
+    return [prediction for prediction in found if isinstance(prediction, DetectedBox)]
 
 
 def check(

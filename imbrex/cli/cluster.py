@@ -224,12 +224,12 @@ def members(config: ConfigOption = None, state_dir: StateDir = None, as_json: Js
         listed = {
             f"{kind}s": [
                 {
-                    "id": each.id,
-                    "name": each.name,
-                    "since": each.since.isoformat(),
-                    "expires": each.expires.isoformat(),
+                    "id": member.id,
+                    "name": member.name,
+                    "since": member.since.isoformat(),
+                    "expires": member.expires.isoformat(),
                 }
-                for each in found.values()
+                for member in found.values()
             ]
             for kind, found in kinds.items()
         }
@@ -237,8 +237,10 @@ def members(config: ConfigOption = None, state_dir: StateDir = None, as_json: Js
         return
     for kind, found in kinds.items():
         table = terminal.table(kind, "id", "since", "certificate until")
-        for each in found.values():
-            table.add_row(each.name, each.id, f"{each.since:%Y-%m-%d}", f"{each.expires:%Y-%m-%d}")
+        for member in found.values():
+            table.add_row(
+                member.name, member.id, f"{member.since:%Y-%m-%d}", f"{member.expires:%Y-%m-%d}"
+            )
         if found or kind == "device":
             terminal.out().print(table)
 
@@ -317,10 +319,10 @@ def keys(config: ConfigOption = None, state_dir: StateDir = None, as_json: Json 
     """List the API keys, without their secrets."""
     found = _keys(config, state_dir).all()
     table = terminal.table("name", "role")
-    for each in found:
-        table.add_row(each.name, each.role.value)
+    for key in found:
+        table.add_row(key.name, key.role.value)
     terminal.tell(
-        {"keys": [{"name": each.name, "role": each.role.value} for each in found]},
+        {"keys": [{"name": key.name, "role": key.role.value} for key in found]},
         table if found else "no keys: anyone who can reach the coordinator may do everything",
         as_json=as_json,
     )

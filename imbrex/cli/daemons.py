@@ -37,9 +37,9 @@ class _Daemon(TyperCommand):
         """The flags with their help."""
         fields = imported(_SETTINGS[self.name or ""]).model_fields
         found: list[Any] = super().get_params(ctx)
-        for each in found:
-            if each.name in fields and not each.help:
-                each.help = _told(fields[each.name])
+        for parameter in found:
+            if parameter.name in fields and not parameter.help:
+                parameter.help = _told(fields[parameter.name])
         return found
 
 

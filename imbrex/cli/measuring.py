@@ -85,13 +85,13 @@ def measure(client: Client, model: str, posed: Posed, asked: MeasureOptions) -> 
         NotFound: an unknown strategy.
         Infeasible: no case has a plan.
     """
-    devices = [each for each in client.devices() if each.state == "ready"]
+    devices = [device for device in client.devices() if device.state == "ready"]
     if not devices:
         raise Unavailable(cause="no device is ready", cure="See `imbrex status`")
     rounds = Rounds(client, public_name(model), posed.body, others=posed.right)
     cases = _cases(asked, len(devices), client, rounds.model)
     able, baselines = _measured(rounds, cases, asked.repeat)
-    precisions = {each.name: each.precision for each in client.models()}
+    precisions = {model.name: model.precision for model in client.models()}
     about = {
         "model": rounds.model,
         "url": client.shown,
@@ -100,11 +100,11 @@ def measure(client: Client, model: str, posed: Posed, asked: MeasureOptions) -> 
         "warm_up": WARM_UP,
         "seed": asked.seed,
         "reference": f"{able[0].label} on {able[0].devices}",
-        "single_device_latency_s": statistics.median(each.latency_s for each in baselines),
+        "single_device_latency_s": statistics.median(baseline.latency_s for baseline in baselines),
         "baseline_device": baselines[-1].device,
         "precision": precisions.get(rounds.model, "exact"),
     }
-    return Found(cases, about, [each.latency_s for each in baselines])
+    return Found(cases, about, [baseline.latency_s for baseline in baselines])
 
 
 def question(model: str, seed: int) -> Posed:

@@ -46,16 +46,16 @@ def list_models(as_json: Json = False) -> None:
         return
     made = terminal.table("model", "task", "version", "description")
     for row in rows:
-        awaited = [f"{each} (not yet here)" for each in row["missing"]]
+        awaited = [f"{version} (not yet here)" for version in row["missing"]]
         version = ", ".join([*map(str, row["versions"]), *awaited]) or "-"
         task = f"{row['task']} (default)" if row["default"] else row["task"]
         task = task if row["versions"] or not awaited else "-"
         made.add_row(row["name"], task, version, row["description"])
     console = terminal.out()
     console.print(made)
-    for each in offered:
-        size = terminal.size(each["bytes"])
-        console.print(f"imbrex models pull {each['name']}: {each['description']} ({size})")
+    for download in offered:
+        size = terminal.size(download["bytes"])
+        console.print(f"imbrex models pull {download['name']}: {download['description']} ({size})")
 
 
 def _row(
@@ -83,7 +83,9 @@ def _own() -> list[dict[str, Any]]:
     from models.catalogue import catalogue
 
     entries = [catalogue.entry(name) for name in catalogue.names()]
-    return [_row(each.name, each.description, each.task, trained=each.trained) for each in entries]
+    return [
+        _row(entry.name, entry.description, entry.task, trained=entry.trained) for entry in entries
+    ]
 
 
 def _installed() -> list[dict[str, Any]]:
@@ -97,8 +99,8 @@ def _installed() -> list[dict[str, Any]]:
     defaults = store.defaults()
     missing = store.missing()
     rows = []
-    for name, each in store.installed().items():
-        path = sidecar_path(each.latest)
+    for name, model in store.installed().items():
+        path = sidecar_path(model.latest)
         try:
             sidecar = load(path) if path.is_file() else None
             told = sidecar.description if sidecar else "takes tensors"
@@ -111,7 +113,7 @@ def _installed() -> list[dict[str, Any]]:
                 told,
                 task,
                 trained=sidecar.trained if sidecar else True,
-                versions=each.versions,
+                versions=model.versions,
                 missing=missing.pop(name, []),
                 default=defaults.get(task) == name,
             )
@@ -125,15 +127,15 @@ def _offered(known: Collection[str]) -> list[dict[str, Any]]:
 
     return [
         {
-            "name": each.name,
-            "task": each.sidecar.task,
-            "description": each.sidecar.description,
-            "licence": each.sidecar.licence,
-            "source": each.sidecar.source,
-            "bytes": each.size_bytes,
+            "name": download.name,
+            "task": download.sidecar.task,
+            "description": download.sidecar.description,
+            "licence": download.sidecar.licence,
+            "source": download.sidecar.source,
+            "bytes": download.size_bytes,
         }
-        for each in read_manifest().values()
-        if each.name not in known
+        for download in read_manifest().values()
+        if download.name not in known
     ]
 
 
@@ -300,7 +302,7 @@ def _fetch(store: "Store", wanted: "Download", base_url: str) -> int:
     sidecar_path(file).write_text(dump(wanted.sidecar), encoding="utf-8")
     with terminal.waiting(f"checking {wanted.name}"):
         graph = graph_of(catalogue.load(file).stored, wanted.name)
-        check_outputs(wanted.sidecar, {each: graph.shape(each) for each in graph.outputs})
+        check_outputs(wanted.sidecar, {name: graph.shape(name) for name in graph.outputs})
 
     def write(folder: Path) -> None:
         file.replace(folder / MODEL_FILE)

@@ -16,7 +16,7 @@ def model_names(incomplete: str) -> list[str]:
     from models.catalogue.installed import Store
 
     known = (*names(), *Store().installed())
-    return [each for each in known if each.startswith(incomplete)]
+    return [name for name in known if name.startswith(incomplete)]
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object.")]

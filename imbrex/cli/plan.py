@@ -165,15 +165,15 @@ def _by_name(shown: Shown) -> dict[str, Any]:
     called = list(shown.names.values())
     names = {device: name for device, name in shown.names.items() if called.count(name) == 1}
 
-    def named(each: Mapping[str, Any]) -> dict[str, Any]:
-        return {**each, "device": names.get(each["device"], each["device"])}
+    def named(tile: Mapping[str, Any]) -> dict[str, Any]:
+        return {**tile, "device": names.get(tile["device"], tile["device"])}
 
     plan = shown.plan
     blocks = [{**block, "tiles": [*map(named, block["tiles"])]} for block in plan["blocks"]]
     return {
         **plan,
         "baseline_device": names.get(plan["baseline_device"], plan["baseline_device"]),
-        "devices_used": [names.get(each, each) for each in plan["devices_used"]],
+        "devices_used": [names.get(device, device) for device in plan["devices_used"]],
         "devices_unused": [*map(named, plan["devices_unused"])],
         "blocks": blocks,
     }
@@ -195,7 +195,7 @@ def _of_coordinator(model: str, source: PlanSource, *, explain: bool) -> Shown:
     from imbrex.client import Client
 
     with Client(source.url) as client:
-        names = {each.id: each.name for each in client.devices()}
+        names = {device.id: device.name for device in client.devices()}
         found = plain(client.plan(model, source.choice))
         if not explain:
             return Shown(found, names)
@@ -223,9 +223,9 @@ def _explanation(shown: Shown, network: Network | None, chosen: str) -> Iterator
             told = list(sentences(situation, lambda what: bar.update(task, description=what)))
         yield from told
     planned = set(shown.plan["devices_used"])
-    for each in shown.plan["devices_unused"]:
-        planned.add(each["device"])
-        yield f"{shown.names.get(each['device'], each['device'])} left out: {each['reason']}"
+    for unused in shown.plan["devices_unused"]:
+        planned.add(unused["device"])
+        yield f"{shown.names.get(unused['device'], unused['device'])} left out: {unused['reason']}"
     for device in cluster.devices:
         if device.id not in planned:
             yield f"{device.name} left out: a plan for the fastest {len(planned)} was requested"
@@ -237,7 +237,7 @@ def _called(cluster: Cluster, shown: Shown) -> Cluster:
     """The cluster with the plan's device ids: a coordinator's file has names instead."""
     ids = {name: device for device, name in shown.names.items()}
     devices = tuple(
-        replace(each, id=DeviceId(ids.get(each.name, each.id))) for each in cluster.devices
+        replace(device, id=DeviceId(ids.get(device.name, device.id))) for device in cluster.devices
     )
     return replace(cluster, devices=devices)
 
@@ -245,7 +245,7 @@ def _called(cluster: Cluster, shown: Shown) -> Cluster:
 def sentences(situation: Situation, step: _Announce) -> Iterator[str]:
     """Sentences on the number of devices, other strategies, and options that would help."""
     now_s = situation.now_s
-    numbers = [each.would(now_s) for each in _numbers(situation, step)]
+    numbers = [alternative.would(now_s) for alternative in _numbers(situation, step)]
     used = len(situation.plan.devices)
     if numbers:
         yield (
@@ -257,11 +257,11 @@ def sentences(situation: Situation, step: _Announce) -> Iterator[str]:
         if name not in (situation.plan.strategy, "auto"):
             step(name)
             others.append(situation.planned(name, situation.cluster, planner))
-    yield f"Other strategies would take: {_listed([each.would(now_s) for each in others])}."
+    yield f"Other strategies would take: {_listed([other.would(now_s) for other in others])}."
     # One that beats the plan, which `auto` may have ruled out by an estimate.
-    faster = [each for each in others if each.is_notable(now_s)]
+    faster = [alternative for alternative in others if alternative.is_notable(now_s)]
     if faster:
-        best = min(faster, key=lambda each: each.latency_s)
+        best = min(faster, key=lambda option: option.latency_s)
         yield f"{best.what} would be faster here: plan with --strategy {best.what}."
     yield from _opt_in_sentences(now_s, list(_opt_ins(situation, step)))
 
@@ -274,10 +274,12 @@ def _numbers(situation: Situation, step: _Announce) -> Iterator[_Alternative]:
             step(f"{count} devices")
             devices = "1 device" if count == 1 else f"{count} devices"
             yield situation.planned(f"{devices} would take", fastest(cluster, count))
-    taking = [cluster.device(each) for each in situation.plan.devices]
-    slowest = min(taking, key=lambda each: each.speed)
-    without = replace(cluster, devices=tuple(each for each in cluster.devices if each != slowest))
-    if len(taking) > 1 and {each.speed for each in taking} != {slowest.speed}:
+    taking = [cluster.device(device) for device in situation.plan.devices]
+    slowest = min(taking, key=lambda device: device.speed)
+    without = replace(
+        cluster, devices=tuple(device for device in cluster.devices if device != slowest)
+    )
+    if len(taking) > 1 and {device.speed for device in taking} != {slowest.speed}:
         step(f"without {slowest.name}")
         yield situation.planned(f"without {slowest.name}, the slowest, it would take", without)
 
@@ -295,8 +297,8 @@ def _opt_ins(situation: Situation, step: _Announce) -> Iterator[_Alternative]:
             cluster,
             # The host's own worker reads from memory as before.
             devices=tuple(
-                each if each.host else replace(each, link=faster(each.link))
-                for each in cluster.devices
+                device if device.host else replace(device, link=faster(device.link))
+                for device in cluster.devices
             ),
             uplink=faster(cluster.uplink) if cluster.uplink else None,
         ),
@@ -315,13 +317,17 @@ def _opt_ins(situation: Situation, step: _Announce) -> Iterator[_Alternative]:
 
 
 def _opt_in_sentences(now_s: float, found: Sequence[_Alternative]) -> Iterator[str]:
-    helping = [each for each in found if each.is_notable(now_s)]
-    for each in sorted(helping, key=lambda one: one.latency_s):
-        sentence = each.would(now_s)
+    helping = [alternative for alternative in found if alternative.is_notable(now_s)]
+    for alternative in sorted(helping, key=lambda one: one.latency_s):
+        sentence = alternative.would(now_s)
         yield sentence[0].upper() + sentence[1:] + "."
     if len(helping) < len(found):
-        rest = [each.what.partition(" would")[0].partition(" (")[0] for each in found]
-        rest = [what for what, each in zip(rest, found, strict=True) if each not in helping]
+        rest = [alternative.what.partition(" would")[0].partition(" (")[0] for alternative in found]
+        rest = [
+            what
+            for what, alternative in zip(rest, found, strict=True)
+            if alternative not in helping
+        ]
         yield f"Not worth it here: {_listed(rest)}."
 
 

@@ -192,7 +192,7 @@ def bench(  # noqa: PLR0913, PLR0917 - typer reads the flags from the parameters
     wanted = _parsed(ranges.listed, models, "--models") if models else [model] if model else []
     names = _parsed(ranges.listed, strategies, "--strategies") if strategies is not None else []
     counts = _parsed(ranges.counts, devices, "--devices") if devices is not None else None
-    wires = [known_wire(each) for each in _parsed(ranges.listed, wire, "--wire")] if wire else [""]
+    wires = [known_wire(name) for name in _parsed(ranges.listed, wire, "--wire")] if wire else [""]
     from imbrex.cli import bench as command
     from imbrex.cli.measuring import MeasureOptions
 

@@ -21,18 +21,18 @@ TIMEOUT_S = 600.0
 def profile(devices: Sequence[str], url: str, *, as_json: bool) -> int:
     """Measures and prints; returns 1 if a device could not be measured."""
     with Client(url) as client:
-        ready = [each.id for each in client.devices() if each.state == "ready"]
+        ready = [device.id for device in client.devices() if device.state == "ready"]
         if not ready:
             raise NotFound(cause="no device is ready", cure="See `imbrex status`")
-        started = [client.profile_again(each) for each in devices or ready]
-        names = {each.device: each.name for each in started}
+        started = [client.profile_again(device) for device in devices or ready]
+        names = {state.device: state.name for state in started}
         found = wait(client, names)
     if as_json:
         terminal.print_json({"devices": found})
     else:
-        for each in found:
-            _show(each)
-    return 0 if all(each["state"] == "measured" for each in found) else 1
+        for status in found:
+            _show(status)
+    return 0 if all(status["state"] == "measured" for status in found) else 1
 
 
 def wait(client: Client, names: Mapping[str, str]) -> list[dict[str, Any]]:

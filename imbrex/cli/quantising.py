@@ -103,7 +103,7 @@ class _Feeds:
     pictures: Sequence[_Picture]
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
-        return (each.feeds for each in self.pictures)
+        return (picture.feeds for picture in self.pictures)
 
 
 def quantise(
@@ -170,7 +170,7 @@ def _gain_on_cluster(url: str, model: str, quantised: str, picture: Path) -> flo
 def _pictures(folder: Path, sidecar: Sidecar) -> list[_Picture]:
     """The pictures of a folder as the model takes them, in random order."""
     try:
-        files = sorted(each for each in folder.iterdir() if each.suffix.lower() in SUFFIXES)
+        files = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
     except OSError as error:
         raise BadRequest(
             cause=f"the folder {folder} cannot be read: {error.strerror}",
@@ -228,9 +228,9 @@ def _made(
     quantised, compared = WholeModel(made, threads=0), pictures[:held]
     same, top1, speedup = _compared(sidecar, whole, quantised, compared)
     figures = Figures(loaded.name, len(pictures) - held, held, same, top1, speedup, tuple(in_float))
-    if any(each.truth for each in compared):
+    if any(picture.truth for picture in compared):
         models = {FLOAT: whole, INT8: quantised}
-        quality = {name: _map_50(sidecar, each, compared) for name, each in models.items()}
+        quality = {name: _map_50(sidecar, model, compared) for name, model in models.items()}
         figures = replace(figures, map_50=quality)
     return made, figures
 
@@ -250,7 +250,7 @@ def _compared(
             taken.append(time.perf_counter() - began_s)
         if number < len(pictures):
             differences.add(answers[1], answers[0])
-            first, second = (_detections(sidecar, each, picture) for each in answers)
+            first, second = (_detections(sidecar, answer, picture) for answer in answers)
             boxes.append((first, second))
     same = boxes_agree(boxes) if sidecar.task == "detection" else None
     speedup = statistics.median(seconds[0]) / statistics.median(seconds[1])
@@ -264,15 +264,15 @@ def _map_50(sidecar: Sidecar, model: WholeModel, pictures: Sequence[_Picture]) -
     head = replace(sidecar.head, min_score=MIN_SCORE)  # type: ignore[arg-type]
     eager = replace(sidecar, head=head)
     seen = [
-        EvaluatedPicture(_detections(eager, model.run(each.feeds), each), each.truth or ())
-        for each in pictures
+        EvaluatedPicture(_detections(eager, model.run(picture.feeds), picture), picture.truth or ())
+        for picture in pictures
     ]
     return round(mean_average_precision(seen)[0], 4)
 
 
 def _detections(sidecar: Sidecar, outputs: Arrays, picture: _Picture) -> list[DetectedBox]:
     found = predictions(sidecar, dict(outputs), picture.placement)
-    return [each for each in found if isinstance(each, DetectedBox)]
+    return [prediction for prediction in found if isinstance(prediction, DetectedBox)]
 
 
 def _keep(name: str, made: ModelProto, sidecar: Sidecar, figures: Figures) -> int:

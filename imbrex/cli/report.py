@@ -58,11 +58,14 @@ def report(models: Sequence[str], url: str, asked: measuring.MeasureOptions, tar
     with Client(url) as client:
         _require_measured(client)
         found = []
-        for model, each in posed.items():
-            found.append(measuring.measure(client, model, each, asked))
+        for model, question in posed.items():
+            found.append(measuring.measure(client, model, question, asked))
             bench.show(found[-1])
         between_devices = any(
-            sample.bytes["halo"] for each in found for case in each.cases for sample in case.samples
+            sample.bytes["halo"]
+            for measured in found
+            for case in measured.cases
+            for sample in case.samples
         )
         files = client.cluster_files("report")
         cluster = _anonymous(cluster_of(files.file, files.profiles, "of the coordinator"))
@@ -70,32 +73,34 @@ def report(models: Sequence[str], url: str, asked: measuring.MeasureOptions, tar
         document = {
             "format": FORMAT,
             "kinds": list(_kinds(cluster, between_devices)),
-            "speedups": [_speedups(each) for each in found],
+            "speedups": [_speedups(measured) for measured in found],
             "condition": _condition(client),
             "made": _made(client),
             "cluster": {"file": described.text, "profiles": described.profiles},
         }
     write(target, json.dumps(document, indent=1, allow_nan=False) + "\n", "--report")
     terminal.out().print(f"report: {target}; docs/hardware.md says where to send it")
-    return 0 if all(each.same for each in found) else 1
+    return 0 if all(measured.same for measured in found) else 1
 
 
 def _require_measured(client: Client) -> None:
     """Every device has a profile, and its link was probed after that."""
-    ready = [each for each in client.devices() if each.state == "ready"]
-    if all(each.host for each in ready):
+    ready = [device for device in client.devices() if device.state == "ready"]
+    if all(device.host for device in ready):
         raise Unavailable(
             cause="no device is ready beside the coordinator's own: there is no link to measure",
             cure="Start `imbrex worker` on another device, and see `imbrex status`",
         )
     # Alike devices share a profile.
     missing = {
-        each.fingerprint: each for each in ready if client.profile(each.id).state != "measured"
+        device.fingerprint: device
+        for device in ready
+        if client.profile(device.id).state != "measured"
     }.values()
-    for each in missing:
-        if not client.profile(each.id).under_way:
-            client.profile_again(each.id)
-    for state in profile.wait(client, {each.id: each.name for each in missing}):
+    for device in missing:
+        if not client.profile(device.id).under_way:
+            client.profile_again(device.id)
+    for state in profile.wait(client, {device.id: device.name for device in missing}):
         if state["state"] != "measured":
             told = state["error"] or {"cause": state["state"]}
             raise Unavailable(
@@ -104,7 +109,7 @@ def _require_measured(client: Client) -> None:
             )
     pause, deadline = threading.Event(), time.monotonic() + _PROBED_S
     with terminal.waiting("probing the links"):
-        while not all(each.profiled for each in client.devices() if each.state == "ready"):
+        while not all(device.profiled for device in client.devices() if device.state == "ready"):
             if time.monotonic() > deadline:
                 raise Unavailable(
                     cause=f"the links had not been probed after {_PROBED_S:.0f} s",
@@ -119,14 +124,14 @@ def _anonymous(cluster: Cluster) -> Cluster:
         cluster,
         devices=tuple(
             replace(
-                each,
-                id=HOST if each.host else DeviceId(f"device-{number}"),
-                name=HOST if each.host else f"device-{number}",
+                device,
+                id=HOST if device.host else DeviceId(f"device-{number}"),
+                name=HOST if device.host else f"device-{number}",
                 costs=RegressionCosts(replace(known, fingerprint=_facts(known)))
-                if (known := _profile(each))
-                else each.costs,
+                if (known := _profile(device))
+                else device.costs,
             )
-            for number, each in enumerate(cluster.devices, start=1)
+            for number, device in enumerate(cluster.devices, start=1)
         ),
     )
 
@@ -145,10 +150,10 @@ def _kinds(cluster: Cluster, between_devices: bool) -> Iterator[dict[str, Any]]:
     for device in cluster.devices:
         if known := _profile(device):
             groups.setdefault(tuple(known.fingerprint.items()), []).append(device)
-    wires = [each.link for each in cluster.devices if not each.host]
-    for facts, devices in sorted(groups.items(), key=lambda each: -len(each[1])):
-        away = [each for each in devices if not each.host]
-        own = [each.link for each in away] or wires
+    wires = [device.link for device in cluster.devices if not device.host]
+    for facts, devices in sorted(groups.items(), key=lambda group: -len(group[1])):
+        away = [device for device in devices if not device.host]
+        own = [device.link for device in away] or wires
         numbers = _numbers(devices, away or devices, own, between_devices)
         told = {key: {"value": value, "how": how} for key, (value, how) in numbers.items()}
         medium = {"value": cluster.medium, "how": "as the coordinator was told"}
@@ -161,21 +166,21 @@ def _numbers(
     """A preset's numbers, by their names there, each with how it was measured."""
 
     def middle(of: Callable[[EndpointOverhead], float]) -> float:
-        return _rounded(of(each.link.far) for each in ends)
+        return _rounded(of(end.link.far) for end in ends)
 
     def side(of: Callable[[EndpointOverhead], float]) -> float:
         """Of either end: how both are divided is assumed, what they need together is not."""
         return _rounded(
             max(of(link.far), (of(link.near) + of(link.far)) / 2)
-            for link in (each.link for each in ends)
+            for link in (end.link for end in ends)
         )
 
     message_ms = side(lambda end: end.message_s * 1e3)
 
     known = _profile(devices[0])
     assert known is not None, "kinds are told apart by their profiles"
-    samples = sum(each.samples for each in known.fits.values())
-    computes = _rounded(speed_of(each.costs) * each.concurrency * 1e-9 for each in devices)
+    samples = sum(fit.samples for fit in known.fits.values())
+    computes = _rounded(speed_of(device.costs) * device.concurrency * 1e-9 for device in devices)
     weights = known.fits.get("fully_connected")
     return {
         "gflops": (
@@ -184,12 +189,12 @@ def _numbers(
             f"one device; {known.blocks} fused blocks are off by {known.block_mape:.1%}",
         ),
         "mbps": (
-            _rounded(each.bytes_per_s * 8e-6 for each in wires),
+            _rounded(link.bytes_per_s * 8e-6 for link in wires),
             f"pings of 16 KB to 1 MB each way, less what the ends need; median of {len(wires)} "
             "links",
         ),
         "latency_ms": (
-            _rounded(max(0.0, each.fixed_s * 1e3 - 2 * message_ms) for each in wires),
+            _rounded(max(0.0, link.fixed_s * 1e3 - 2 * message_ms) for link in wires),
             "empty pings, one way, less what both ends need",
         ),
         "message_ms": (
@@ -213,7 +218,7 @@ def _numbers(
             f"{_OBSERVED}: from when a task has its input until its kernels run",
         ),
         "set_up_ms": (middle(lambda end: end.set_up_s * 1e3), _NOT_MEASURED),
-        "describe_ms": (_rounded(each.near.task_s * 1e3 for each in wires), _NOT_MEASURED),
+        "describe_ms": (_rounded(link.near.task_s * 1e3 for link in wires), _NOT_MEASURED),
         "weight_ns": (
             _rounded([weights.rates.weight_byte_s * 1e9]),
             f"a fit to {weights.samples} fully connected layers, off by {weights.mape:.1%}",
@@ -234,20 +239,20 @@ def _speedups(found: measuring.Found) -> dict[str, Any]:
     return {
         "model": found.about["model"],
         "repeat": found.about["repeat"],
-        "one_device_s": [round(each, 6) for each in found.alone_s],
+        "one_device_s": [round(seconds, 6) for seconds in found.alone_s],
         "how": "the whole model on the best device by its fastest engine, in turns with the rest",
-        "results": [{key: each[key] for key in _RESULT if key in each} for each in results],
+        "results": [{key: result[key] for key in _RESULT if key in result} for result in results],
     }
 
 
 def _condition(client: Client) -> dict[str, Any]:
     """Whether the devices were well, after all that work."""
-    ready = [each for each in client.devices() if each.state == "ready"]
+    ready = [device for device in client.devices() if device.state == "ready"]
     with terminal.waiting("asking the doctor"):
-        found = {(each.code, each.severity) for each in client.doctor().findings}
+        found = {(finding.code, finding.severity) for finding in client.doctor().findings}
     return {
-        "throttled_devices": sum(each.throttled for each in ready),
-        "celsius_at_most": max((each.celsius for each in ready), default=0.0),
+        "throttled_devices": sum(device.throttled for device in ready),
+        "celsius_at_most": max((device.celsius for device in ready), default=0.0),
         "findings": [{"code": code, "severity": severity} for code, severity in sorted(found)],
     }
 

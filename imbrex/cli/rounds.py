@@ -52,19 +52,19 @@ class PlanSamples:
     @property
     def latency_s(self) -> float:
         """The median."""
-        return statistics.median(each.latency_s for each in self.samples)
+        return statistics.median(sample.latency_s for sample in self.samples)
 
     @property
     def predicted_s(self) -> float:
         """The median."""
-        return statistics.median(each.predicted_s for each in self.samples)
+        return statistics.median(sample.predicted_s for sample in self.samples)
 
     @property
     def comparison(self) -> Comparison:
         """The worst difference from the reference."""
         worst = EQUAL
-        for each in self.samples:
-            worst = worst.worse(each.comparison)
+        for sample in self.samples:
+            worst = worst.worse(sample.comparison)
         return worst
 
 
@@ -132,12 +132,12 @@ class Rounds:
             arrays,
             [
                 {
-                    **each,
+                    **expected,
                     **{
-                        name: as_read(selection, arrays[name], each[name], PLAIN)
+                        name: as_read(selection, arrays[name], expected[name], PLAIN)
                         for name, selection in case.selections.items()
                     },
                 }
-                for each in right
+                for expected in right
             ],
         )

@@ -88,10 +88,11 @@ def _json(loaded: LoadedModel, graph: Graph, summary: Summary) -> dict[str, Any]
         "partitioned_flop_share": round(summary.partitioned_flop_share, 6),
         "partitioned_time_share": round(summary.partitioned_time_share, 6),
         "unknown_work": list(summary.unknown),
-        "largest_activations": [each.as_json() for each in summary.largest],
+        "largest_activations": [activation.as_json() for activation in summary.largest],
         "units": [unit.as_json() for unit in summary.units],
         "refusals": [
-            {"layer": each.layer, "op": each.op, "reason": each.reason} for each in summary.refusals
+            {"layer": refusal.layer, "op": refusal.op, "reason": refusal.reason}
+            for refusal in summary.refusals
         ],
     }
 
@@ -133,7 +134,9 @@ def _summarise(loaded: LoadedModel, graph: Graph, summary: Summary, console: Con
         console.print(
             f"not known: the work of {', '.join(summary.unknown)}, which predictions leave out"
         )
-    largest = (f"{each.name} {terminal.size(each.nbytes)}" for each in summary.largest)
+    largest = (
+        f"{activation.name} {terminal.size(activation.nbytes)}" for activation in summary.largest
+    )
     console.print(f"largest activations: {', '.join(largest)}")
 
 

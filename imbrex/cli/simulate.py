@@ -47,7 +47,11 @@ def simulate(
         else:
             drawn = outcomes
         lines = {
-            name: [(each.count, each.speedup) for each in found if isinstance(each, Predicted)]
+            name: [
+                (outcome.count, outcome.speedup)
+                for outcome in found
+                if isinstance(outcome, Predicted)
+            ]
             for name, found in drawn.items()
         }
         lines = {name: line for name, line in lines.items() if line}
@@ -58,7 +62,7 @@ def simulate(
         _show(network.name, len(cluster.devices), outcomes)
         if plot is not None:
             terminal.out().print(f"drawn: {plot}")
-    feasible = any(isinstance(each[-1], Predicted) for each in outcomes.values())
+    feasible = any(isinstance(by_count[-1], Predicted) for by_count in outcomes.values())
     return 0 if feasible else 1
 
 
@@ -85,27 +89,29 @@ def _json(
 ) -> dict[str, Any]:
     found: dict[str, Any] = {
         "model": model,
-        "strategies": {name: each[-1].as_json() for name, each in outcomes.items()},
+        "strategies": {name: by_count[-1].as_json() for name, by_count in outcomes.items()},
     }
     if counts is not None:
         found["by_devices"] = {
-            name: [{"count": one.count, **one.as_json()} for one in each]
-            for name, each in outcomes.items()
+            name: [{"count": one.count, **one.as_json()} for one in by_count]
+            for name, by_count in outcomes.items()
         }
     return found
 
 
 def _show(model: str, there: int, outcomes: Mapping[str, Sequence[Outcome]]) -> None:
     console = terminal.out()
-    known = [one for each in outcomes.values() for one in each if isinstance(one, Predicted)]
-    slowest_s = max((each.latency_s for each in known), default=0.0)
-    best_s = min((each.latency_s for each in known), default=0.0)
+    known = [
+        one for by_count in outcomes.values() for one in by_count if isinstance(one, Predicted)
+    ]
+    slowest_s = max((predicted.latency_s for predicted in known), default=0.0)
+    best_s = min((predicted.latency_s for predicted in known), default=0.0)
     console.print(f"{model} on a cluster of {there}, predicted by the simulator")
     made = terminal.table(
         *("strategy", ">of", ">latency, ms", "", ">speed-up", ">used", ">moved, MB"), ">search, ms"
     )
-    for name, each in outcomes.items():
-        for one in each:
+    for name, by_count in outcomes.items():
+        for one in by_count:
             if isinstance(one, Refused):
                 made.add_row(name, str(one.count), "-")
                 continue
@@ -124,8 +130,8 @@ def _show(model: str, there: int, outcomes: Mapping[str, Sequence[Outcome]]) -> 
                 terminal.ms(one.search_s),
             )
     console.print(made)
-    for name, each in outcomes.items():
-        for one in each:
+    for name, by_count in outcomes.items():
+        for one in by_count:
             if isinstance(one, Refused):
                 told = Text(f"{name} on {one.count}: {one.reason}", "yellow")
                 console.print(told, soft_wrap=not console.is_terminal)

@@ -120,9 +120,9 @@ class DemoCluster:
 
         def complete() -> bool:
             found = [
-                each
-                for each in self.client.devices()
-                if each.state == "ready" and each.source == "mdns"
+                device
+                for device in self.client.devices()
+                if device.state == "ready" and device.source == "mdns"
             ]
             progress(f"{len(found)} of {self.form.workers} workers found over mDNS")
             return len(found) >= self.form.workers

@@ -108,7 +108,7 @@ def scales(preset: Preset, devices: int, core_gflops: float) -> Sequence[float]:
     share = core_gflops / (devices * preset.gflops)
     least = min(1.0, _SHARE_OF_A_CORE * share, preset.message_ms / _LEAST_MESSAGE_MS)
     first, last = (
-        math.floor(math.log2(each)) for each in (least, min(1.0, _MOST_OF_A_CORE * share))
+        math.floor(math.log2(scale)) for scale in (least, min(1.0, _MOST_OF_A_CORE * share))
     )
     return [2.0**power for power in range(first, max(first, last) + 1)]
 

@@ -68,14 +68,14 @@ class PlanRun:
     def predictions(self) -> list[dict[str, Any]]:
         """The predictions; only name and shape of tensors."""
         return [
-            {key: value for key, value in each.items() if key != "data"}
-            for each in self.first["predictions"]
+            {key: value for key, value in prediction.items() if key != "data"}
+            for prediction in self.first["predictions"]
         ]
 
     def phase_ms(self, phase: str) -> float:
         """Median time of one phase over the warm requests."""
         return self.scale * statistics.median(
-            float(each["timing_ms"][phase]) for each in self.answers
+            float(answer["timing_ms"][phase]) for answer in self.answers
         )
 
 
@@ -111,7 +111,7 @@ def measure(
             found = client.outputs(model, question.body, question.media_type, chosen)
             judgement = judgement.worse(question.whole.judge(found.arrays))
             answers.append(plain(found.origin))
-        versions = {each["plan_version"] for each in (first, *answers)}
+        versions = {answer["plan_version"] for answer in (first, *answers)}
         if versions == {plan["version"]} and is_for_all(plan, cluster.form):
             break
     else:
@@ -181,7 +181,7 @@ def is_for_all(plan: Mapping[str, Any], form: ClusterForm) -> bool:
     """Whether a plan was made for all workers and, unless the demo measures none, their measured
     speeds.
     """
-    speeds = [each["speed"] for each in plan.get("made_for", ())]
+    speeds = [device["speed"] for device in plan.get("made_for", ())]
     return len(speeds) == form.workers and not (form.profile and "assumed" in speeds)
 
 
@@ -193,18 +193,21 @@ def all_right(question: Question, predictions: Sequence[Mapping[str, Any]]) -> b
 
     found = [
         DetectedBox(
-            str(each["label"]), int(each["index"]), float(each["score"]), tuple(each["box"])
+            str(prediction["label"]),
+            int(prediction["index"]),
+            float(prediction["score"]),
+            tuple(prediction["box"]),
         )
-        for each in predictions
+        for prediction in predictions
     ]
     return exactly_right([EvaluatedPicture(found, question.truth)]) == 1
 
 
 def labels(truth: Sequence[GroundTruth]) -> str:
     """The labels in order."""
-    return " ".join(sorted(each.label for each in truth))
+    return " ".join(sorted(entry.label for entry in truth))
 
 
 def _median_s(answers: Sequence[Mapping[str, Any]]) -> float:
-    timings = [each["timing_ms"] for each in answers]
-    return float(statistics.median(each["total"] - each["decode"] for each in timings)) / 1000
+    timings = [answer["timing_ms"] for answer in answers]
+    return float(statistics.median(timing["total"] - timing["decode"] for timing in timings)) / 1000

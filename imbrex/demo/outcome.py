@@ -69,7 +69,7 @@ class DemoResult:
     def as_json(self) -> dict[str, Any]:
         """The documented JSON object."""
         measured, plan = self.measured, self.measured.plan
-        names = {each["id"]: each["name"] for each in self.devices}
+        names = {device["id"]: device["name"] for device in self.devices}
         baseline = measured.baseline["device"]
         return {
             "model": self.question.model,
@@ -119,7 +119,7 @@ def _first_screen(outcome: DemoResult) -> Iterator[Text | str]:
     yield ""
     rows = [("one alone", measured.alone_s), ("together", measured.latency_s)]
     if outcome.curve:
-        rows = [rows[0], *((_devices(each), seconds) for each, seconds in outcome.curve)]
+        rows = [rows[0], *((_devices(count), seconds) for count, seconds in outcome.curve)]
     longest = max(seconds for _, seconds in rows)
     for name, seconds in rows:
         bar = terminal.bar(seconds / longest, _BAR_WIDTH)
@@ -211,24 +211,26 @@ def _workers(outcome: DemoResult, console: Console) -> None:
             "the emulation, not of the device"
         )
     made = terminal.table("worker", "address", ">pace", ">GFLOP/s measured", ">Mbit/s to it")
-    for each in outcome.devices:
+    for device in outcome.devices:
         made.add_row(
-            each["name"],
-            each["address"],
-            f"{each['pace']:.3f}",
-            terminal.number(each["gflops"]),
-            terminal.number(each["mbps"]),
+            device["name"],
+            device["address"],
+            f"{device['pace']:.3f}",
+            terminal.number(device["gflops"]),
+            terminal.number(device["mbps"]),
         )
     console.print(made)
 
 
 def _plan(outcome: DemoResult, console: Console) -> None:
     plan = outcome.measured.plan
-    names = {str(each["id"]): str(each["name"]) for each in outcome.devices}
+    names = {str(device["id"]): str(device["name"]) for device in outcome.devices}
     console.print(terminal.plan_sentence(plan, outcome.measured.scale))
     console.print(terminal.plan_table(plan, names))
-    for each in plan["devices_unused"]:
-        console.print(f"{names.get(each['device'], each['device'])} left out: {each['reason']}")
+    for unused in plan["devices_unused"]:
+        console.print(
+            f"{names.get(unused['device'], unused['device'])} left out: {unused['reason']}"
+        )
     for note in plan.get("notes", ()):
         console.print(f"note: {note}")
 
@@ -257,7 +259,7 @@ def _time(outcome: DemoResult, console: Console) -> None:
 
 def _compared(outcome: DemoResult, console: Console) -> None:
     measured = outcome.measured
-    names = {each["id"]: each["name"] for each in outcome.devices}
+    names = {device["id"]: device["name"] for device in outcome.devices}
     device = names.get(measured.baseline["device"], measured.baseline["device"])
     engine, plain_s = measured.baseline["engine"], measured.baseline["onnxruntime_s"]
     others = ""

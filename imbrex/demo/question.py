@@ -74,7 +74,9 @@ def prepare(model: str, image: Path | None) -> Question:
         whole=agreement.reference_of(loaded.proto, graph, feeds),
         maps=maps_of(graph),
         network=divide(graph),
-        truth=next((each.truth for each in examples() if each.path.read_bytes() == body), None)
+        truth=next(
+            (example.truth for example in examples() if example.path.read_bytes() == body), None
+        )
         if loaded.sidecar and loaded.name == "digits"
         else None,
     )

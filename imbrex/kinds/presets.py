@@ -161,7 +161,7 @@ def load_kind(name: str) -> Preset:
             told = tomllib.loads(text)
         else:
             numbers = json.loads(text)["kinds"][0]["preset"]
-            told = {name: each["value"] for name, each in numbers.items()}
+            told = {name: number["value"] for name, number in numbers.items()}
         return Preset.model_validate(told)
     except FileNotFoundError:
         raise NotFound(

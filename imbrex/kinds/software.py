@@ -25,7 +25,7 @@ class Software(BaseModel):
 
     def slower(self, times: float) -> dict[str, float]:
         """The same on a computer whose software is so many times slower."""
-        return {name: round(each * times, 4) for name, each in self.model_dump().items()}
+        return {name: round(cost * times, 4) for name, cost in self.model_dump().items()}
 
 
 # How long the server's core takes for the interpreted function of `benchmarks.report.provenance`:

@@ -75,11 +75,11 @@ class Folder:
         found: dict[str, Stamp] = {}
         try:
             with os.scandir(self.path) as entries:
-                for each in entries:
-                    if Path(each.name).suffix.lower() in SUFFIXES and each.is_file():
+                for entry in entries:
+                    if Path(entry.name).suffix.lower() in SUFFIXES and entry.is_file():
                         with suppress(FileNotFoundError):  # it was removed meanwhile
-                            told = each.stat()
-                            found[each.name] = (told.st_size, told.st_mtime_ns)
+                            told = entry.stat()
+                            found[entry.name] = (told.st_size, told.st_mtime_ns)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotFound(
                 cause=f"there is no folder {self.path.absolute()}",

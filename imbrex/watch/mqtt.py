@@ -164,10 +164,14 @@ class Publisher:
         """Publishes an answer; a failed frame does not change sensors."""
         if "error" in line:
             return
-        found = [composed(str(each["label"])) for each in line["predictions"] if "label" in each]
+        found = [
+            composed(str(prediction["label"]))
+            for prediction in line["predictions"]
+            if "label" in prediction
+        ]
         # Messages that the broker does not accept would be queued without a limit: paho's limit is
         # for other qualities of service.
-        self._unsent = [each for each in self._unsent if _is_queued(each)]
+        self._unsent = [message for message in self._unsent if _is_queued(message)]
         if len(self._unsent) >= MOST_QUEUED:
             return
         told = self._client.publish(self._topic, json.dumps({**line, "labels": found}), qos=0)
@@ -258,7 +262,7 @@ def label_ids(labels: Sequence[str]) -> dict[str, str]:
     alphabet keeps it.
     """
     found: dict[str, str] = {}
-    for label in sorted({composed(each) for each in labels}):
+    for label in sorted({composed(label) for label in labels}):
         plain = as_id(label)
         found[label] = f"{plain}_{name_hash(label)}" if plain in found.values() else plain
     return {label: found[label] for label in map(composed, labels)}

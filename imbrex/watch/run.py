@@ -150,11 +150,11 @@ class Watch:
             threading.Thread(target=self._answer_all, daemon=True)
             for _ in range(self._wanted.at_once)
         ]
-        for each in (giving, *asking):
-            each.start()
-        for each in asking:
-            while each.is_alive():  # so that signals are still handled
-                each.join(0.2)
+        for thread in (giving, *asking):
+            thread.start()
+        for thread in asking:
+            while thread.is_alive():  # so that signals are still handled
+                thread.join(0.2)
         self.stop()
         giving.join(LEAVE_S)
         if self._failure is not None:

@@ -130,8 +130,8 @@ ENTRIES = {
 }
 _NAMES = tuple(
     name
-    for name, each in ENTRIES.items()
-    if not isinstance(each.source, str) or is_installed(each.source)
+    for name, entry in ENTRIES.items()
+    if not isinstance(entry.source, str) or is_installed(entry.source)
 )
 
 
@@ -179,7 +179,7 @@ def load(name_or_path: str | Path) -> LoadedModel:
     inputs, form = inputs_of(proto), sidecar.input if sidecar else None
     if size is None:
         known = Size(*form.size) if form else written_size(proto)
-        if known and any(open_axes(each) for each in inputs):
+        if known and any(open_axes(value) for value in inputs):
             bind(inputs, known)
         return loaded
     bind(inputs, size)

@@ -106,13 +106,15 @@ def guess(graph: Graph, told: Mapping[str, object], task: VisionTask | None, lab
     if not takes_pictures(graph):
         return Guess(task or "tensor")
     allowed = {
-        each: reading
-        for each, reading in _readings(graph, count, told).items()
-        if task in (None, each) and (not count or reading.classes in (0, count))
+        kind: reading
+        for kind, reading in _readings(graph, count, told).items()
+        if task in (None, kind) and (not count or reading.classes in (0, count))
     }
     pixels = "bytes" if takes_bytes(graph) else "unit" if "stride" in told else None
     possible = _possible(graph, allowed)
-    readings = allowed if task else {k: each for k, each in allowed.items() if each.evidence}
+    readings = (
+        allowed if task else {k: reading for k, reading in allowed.items() if reading.evidence}
+    )
     written = _written_task(told)
     if written in readings:
         readings = {written: readings[written]}
@@ -143,7 +145,7 @@ def _possible(graph: Graph, readings: Mapping[VisionTask, _Reading]) -> str:
     shapes = ", ".join(str(graph.tensors[name].told_shape) for name in graph.outputs)
     if not readings:
         return ""
-    several = " or ".join(what[task].format(each.classes) for task, each in readings.items())
+    several = " or ".join(what[task].format(reading.classes) for task, reading in readings.items())
     return f"its output {shapes} may be {several}, and nothing in the file says so"
 
 
@@ -232,11 +234,11 @@ def _classes_found(shapes: Sequence[Shape], size: tuple[int, int], count: int) -
         return columns - 5 if rows > columns else rows - 4
     if len(shapes) == 2 and (both := ssd_shapes(shapes)) is not None:
         return both[1][2] - 1
-    grids = [each for each in shapes if len(each) == 4 and stride_of(each, size)]
+    grids = [shape for shape in shapes if len(shape) == 4 and stride_of(shape, size)]
     if len(grids) != len(shapes) or not grids:
         return None
     anchors = 5 if len(grids) == 1 else 3
-    per_anchor = {each[1] / anchors - 5 for each in grids}
+    per_anchor = {grid[1] / anchors - 5 for grid in grids}
     if len(per_anchor) != 1:
         return None
     (classes,) = per_anchor

@@ -75,12 +75,12 @@ class Store:
     def installed(self) -> dict[str, Installed]:
         """Every model by name; a folder that does not exist yet holds none."""
         try:
-            folders = sorted(each for each in self.root.iterdir() if NAME.fullmatch(each.name))
+            folders = sorted(path for path in self.root.iterdir() if NAME.fullmatch(path.name))
         except (FileNotFoundError, NotADirectoryError):
             return {}
         except OSError as error:
             raise self._unusable(error) from error
-        found = {each.name: _versions(each) for each in folders if each.is_dir()}
+        found = {folder.name: _versions(folder) for folder in folders if folder.is_dir()}
         return {name: Installed(name, versions) for name, versions in found.items() if versions}
 
     def find(self, name: str) -> Installed | None:
@@ -116,7 +116,7 @@ class Store:
         there is none.
         """
         try:
-            return sum(each.stat().st_mtime for each in (self.root, *self.root.iterdir()))
+            return sum(path.stat().st_mtime for path in (self.root, *self.root.iterdir()))
         except OSError:
             return 0.0
 
@@ -194,10 +194,10 @@ class Store:
         """
         here = _versions(self.root / name)
         try:
-            for each in here.keys() & set(versions):
+            for number in here.keys() & set(versions):
                 # All of it at once, whatever happens meanwhile.
                 with tempfile.TemporaryDirectory(dir=self.root / name, prefix=".old-") as old:
-                    here[each].parent.rename(Path(old) / "version")
+                    here[number].parent.rename(Path(old) / "version")
             if here and here.keys() <= set(versions):
                 shutil.rmtree(self.root / name)
                 self._write_defaults({k: v for k, v in self.defaults().items() if v != name})
@@ -243,7 +243,7 @@ class Store:
 
 def _versions(folder: Path) -> dict[int, Path]:
     try:
-        numbers = sorted(int(each.name) for each in folder.iterdir() if each.name.isdecimal())
+        numbers = sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
     except OSError:
         return {}
     files = {number: folder / str(number) / MODEL_FILE for number in numbers if number}

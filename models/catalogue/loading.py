@@ -76,8 +76,8 @@ def _loaded(loaded: LoadedModel, name: str, room: Allocate) -> Graph:
 def _samples(graph: Graph, form: ImageInput | None) -> Iterator[Arrays]:
     """Inputs in wire form: the example sheets in the `form` of `digits`, else seeded noise."""
     if form is not None:
-        for each in examples():
-            yield {form.name: image_to_pixels(Image.open(each.path).convert("RGB"), form)[0]}
+        for example in examples():
+            yield {form.name: image_to_pixels(Image.open(example.path).convert("RGB"), form)[0]}
         return
     for seed in SEEDS:
         yield as_they_travel(graph, random_inputs(graph, seed))

@@ -86,7 +86,7 @@ class Judgement:
 
     def worse(self, other: "Judgement") -> "Judgement":
         """The errors of the worse of two, and the kind that exceeds more."""
-        farther = max((self, other), key=lambda each: each.excess)
+        farther = max((self, other), key=lambda judgement: judgement.excess)
         return Judgement(self.comparison.worse(other.comparison), farther.excess, farther.worst)
 
 
@@ -110,7 +110,7 @@ class Reference:
     ) -> None:
         self._right = [whole, again] if again and either else [whole]
         self._kinds, self.limit = tuple(kinds(whole)), limit
-        self._noise = {each: _noise(each, whole, again or {}) for each in self._kinds}
+        self._noise = {kind: _noise(kind, whole, again or {}) for kind in self._kinds}
         self._factor = 0.0 if either else NOISE_FACTOR
         self._most = max(most, limit)
         self._rounded = rounded
@@ -136,12 +136,12 @@ class Reference:
         right = nearest(answer, self._right)
         every = compare(answer, right)
         found = Judgement(every, 0.0 if isfinite(every.max_rel_error) else inf)
-        for each in self._kinds:
-            error = compare(each.of(answer), each.of(right))
-            excess = error.max_rel_error / self.allowed(each)
-            if error.max_abs_error <= self._rounded.get(each.output, 0.0):
+        for kind in self._kinds:
+            error = compare(kind.of(answer), kind.of(right))
+            excess = error.max_rel_error / self.allowed(kind)
+            if error.max_abs_error <= self._rounded.get(kind.output, 0.0):
                 excess = min(excess, 1.0)
-            found = found.worse(Judgement(error, excess, each))
+            found = found.worse(Judgement(error, excess, kind))
         return found
 
 
@@ -170,7 +170,7 @@ def in_double(
     found = Judgement(every, 0.0 if isfinite(every.max_rel_error) else inf)
     for kind in kinds(_like(exact, answers[0])):
         right = kind.of(_like(exact, answers[0]))
-        own = max(compare(kind.of(each), right).max_rel_error for each in answers)
+        own = max(compare(kind.of(answer), right).max_rel_error for answer in answers)
         allowed = max(limit, min(most, EXACT_FACTOR * own))
         error = compare(kind.of(answer), right)
         widest = max(widest, allowed)
@@ -223,7 +223,7 @@ def kinds(whole: Arrays) -> Iterator[ChannelRange]:
         if array.ndim not in (3, 4) or array.size < _LEAST_VALUES * array.shape[axis]:
             yield ChannelRange(name, 0, 0, len(np.atleast_1d(array)))
             continue
-        others = tuple(each for each in range(array.ndim) if each != axis)
+        others = tuple(other for other in range(array.ndim) if other != axis)
         peaks = np.abs(array.astype(np.float64)).max(axis=others)
         start = 0
         for stop in range(1, len(peaks) + 1):

@@ -103,8 +103,8 @@ class CheckReport:
             "tolerance": self.tolerance,
             "noise": self.noise,
             "refusals": [
-                {"layer": each.layer, "op": each.op, "reason": each.reason}
-                for each in self.refusals
+                {"layer": refusal.layer, "op": refusal.op, "reason": refusal.reason}
+                for refusal in self.refusals
             ],
             "verdict": self.verdict,
             "maps_inside": self.inside,

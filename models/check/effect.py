@@ -118,7 +118,9 @@ def round_to_half(model: ModelProto, floats: Set[str]) -> None:
     """
     graph = model.graph
     encoded = {
-        each.name for each in graph.output if each.type.tensor_type.elem_type != TensorProto.FLOAT
+        output.name
+        for output in graph.output
+        if output.type.tensor_type.elem_type != TensorProto.FLOAT
     }
     for tensor in graph.initializer:
         if tensor.data_type == TensorProto.FLOAT:

@@ -86,7 +86,7 @@ def summarise(network: Network) -> Summary:
     """The summary of a network."""
     graph = network.graph
     refused = refusals(network)
-    reasons = {each.layer: each.reason for each in refused}
+    reasons = {refusal.layer: refusal.reason for refusal in refused}
     units = tuple(
         _unit(network, unit, index, reasons) for index, unit in enumerate(network.units, start=1)
     )
@@ -99,7 +99,7 @@ def summarise(network: Network) -> Summary:
         partitioned_time_share=partitioned_time_share(network),
         unknown=tuple(node.name for node in of_unknown_work(graph)),
         refusals=refused,
-        largest=tuple(sorted(made, key=lambda each: -each.nbytes)[:LARGEST]),
+        largest=tuple(sorted(made, key=lambda tensor: -tensor.nbytes)[:LARGEST]),
     )
 
 

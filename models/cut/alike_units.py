@@ -54,7 +54,8 @@ class Likenesses:
                     node.op,
                     node.refusal,
                     tuple(
-                        each.SerializeToString(deterministic=True) for each in node.proto.attribute
+                        attribute.SerializeToString(deterministic=True)
+                        for attribute in node.proto.attribute
                     ),
                     tuple(numbers[name] for name in node.inputs),
                     tuple(numbers[name] for name in node.outputs),
@@ -71,9 +72,10 @@ class Likenesses:
             return None
         constants = [self._graph.constants.get(name) for name in node.inputs]
         return tuple(
-            each.tobytes()
-            for each in constants
-            if each is not None and (each.nbytes <= _SETTING_BYTES or each.dtype.name in _INDICES)
+            constant.tobytes()
+            for constant in constants
+            if constant is not None
+            and (constant.nbytes <= _SETTING_BYTES or constant.dtype.name in _INDICES)
         )
 
     def _tensor(self, name: str) -> Hashable:

@@ -263,7 +263,7 @@ class TileBuilder(Emitter):
         if one is None or one != other or not self.graph.constants.keys().isdisjoint(node.inputs):
             return
         told = {name: (of, one) for name, of in zip(names, node.inputs, strict=True)}
-        for known in [each for each in self._added if not told.keys().isdisjoint(each)]:
+        for known in [known for known in self._added if not told.keys().isdisjoint(known)]:
             self._added.remove(known)
             told = known | told
         self._added.append(told)

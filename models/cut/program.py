@@ -215,4 +215,4 @@ def whole_network(program: Program) -> str | None:
     from no file. None: the program is a part of a network.
     """
     told = ModelProto.FromString(program.graph).metadata_props
-    return {each.key: each.value for each in told}.get(_KEY)
+    return {entry.key: entry.value for entry in told}.get(_KEY)

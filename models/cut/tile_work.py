@@ -53,6 +53,6 @@ def block_work(network: Network, start: int, stop: int, demand: Mapping[str, Box
         computed |= found.reach.computed
         parts.append(found)
     parts.reverse()
-    reads = tuple(each for part in parts for each in part.reach.reads)
-    every = [each for part in parts for each in part.works]
+    reads = tuple(read for part in parts for read in part.reach.reads)
+    every = [work for part in parts for work in part.works]
     return TileWork(Extent(computed, reads, wanted), every)

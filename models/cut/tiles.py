@@ -43,7 +43,7 @@ def grain(size: int) -> int:
     if size <= _MOST_PLACES:
         return 1
     most = size // _ENOUGH_PLACES
-    exact = max(each for each in range(1, most + 1) if size % each == 0)
+    exact = max(step for step in range(1, most + 1) if size % step == 0)
     return exact if size // exact <= _MOST_PLACES else most
 
 
@@ -54,8 +54,8 @@ def places(size: int) -> int:
 
 def on_map(size: int, parts: Iterable[Span]) -> tuple[Span, ...]:
     """Spans of the places of a map of `size` as spans of its rows or columns."""
-    each = grain(size)
-    return tuple(Span(min(a * each, size), min(b * each, size)) for a, b in parts)
+    step = grain(size)
+    return tuple(Span(min(a * step, size), min(b * step, size)) for a, b in parts)
 
 
 def even_spans(size: int, parts: int) -> tuple[Span, ...]:

@@ -137,7 +137,7 @@ class Network:
         """
         if wire not in self._variants:
             graph = with_wire(self.graph, wire, self._found() if wire == "int8" else {})
-            units = tuple(Unit(graph, each.start, each.stop) for each in self.units)
+            units = tuple(Unit(graph, unit.start, unit.stop) for unit in self.units)
             made = Network(graph, units, self.boundaries, wire, self.ranges)
             made.__dict__["_variants"] = self._variants
             self._variants[wire] = made
@@ -158,7 +158,7 @@ class Network:
     @cached_property
     def marks(self) -> tuple[int, ...]:
         """Boundaries (by index) outside residual blocks, from the first to the end."""
-        return tuple(i for i, each in enumerate(self.boundaries) if not each.bypass)
+        return tuple(i for i, boundary in enumerate(self.boundaries) if not boundary.bypass)
 
     def nodes(self, start: int, stop: int) -> tuple[Node, ...]:
         """Nodes of the units [start, stop)."""
@@ -188,11 +188,11 @@ class Network:
         unit, graph = self.units[index], self.graph
         if unit.splits or not unit.is_replicable:
             return False
-        starts = [each.start for each in self.units[:index]]
+        starts = [unit.start for unit in self.units[:index]]
         read = {name for node in unit.nodes for name in node.inputs if name in graph.producer}
         makers = {graph.producer[name] for name in read if graph.size(name, ROWS) > 1}
         before = {bisect_right(starts, maker) - 1 for maker in makers if maker < unit.start}
-        return any(not self.units[each]._is_slight for each in before)
+        return any(not self.units[number]._is_slight for number in before)
 
 
 def block_outputs(graph: Graph, start: int, stop: int) -> tuple[str, ...]:
@@ -261,7 +261,7 @@ def _layer_starts(graph: Graph) -> list[int]:
 def groups_rows(graph: Graph, node: Node) -> bool:
     """Whether it makes fewer rows of many, and others follow: windows begin or end there."""
     readers = graph.consumers.get(node.outputs[0], ())
-    if node.op != "Reshape" or [graph.nodes[each].op for each in readers] != ["Transpose"]:
+    if node.op != "Reshape" or [graph.nodes[reader].op for reader in readers] != ["Transpose"]:
         return False
     before, after = (graph.size(name, ROWS) for name in (node.inputs[0], node.outputs[0]))
     return 1 < after < before
@@ -275,7 +275,7 @@ def _lists_for_one(graph: Graph, node: Node) -> bool:
     axis, readers = graph.axis(made, ROWS), graph.consumers.get(made, ())
     if node.op != "Concat" or axis != node.int("axis", 1) % len(graph.shape(made)) or not readers:
         return False
-    return not any(splits_along(graph, graph.nodes[each], ROWS) for each in readers)
+    return not any(splits_along(graph, graph.nodes[reader], ROWS) for reader in readers)
 
 
 def _gathers(graph: Graph, node: Node, made: Container[str]) -> bool:

@@ -75,14 +75,14 @@ def read_manifest(path: Path = MANIFEST) -> dict[str, Download]:
     """
     try:
         manifest = read(_Manifest, json.loads(read_text(path)), "manifest")
-        found = [_download(each, f"models[{n}]") for n, each in enumerate(manifest.models)]
+        found = [_download(model, f"models[{n}]") for n, model in enumerate(manifest.models)]
     except (OSError, ValueError, RecursionError) as error:
         raise BadConfiguration(
             cause=f"the manifest {path} cannot be read ({error})", cure="Correct or replace it"
         ) from error
     except Problem as problem:
         raise BadConfiguration(cause=f"{path}: {problem.what}", cure=problem.cure) from problem
-    return {each.name: each for each in found}
+    return {download.name: download for download in found}
 
 
 def find(name: str, path: Path = MANIFEST) -> Download:

@@ -27,7 +27,7 @@ class Ending:
 
     def ahead(self, outputs: Sequence[str]) -> tuple[str, ...]:
         """What devices make for these outputs of the network."""
-        behind = (self.source if each in self.outputs else each for each in outputs)
+        behind = (self.source if output in self.outputs else output for output in outputs)
         return tuple(dict.fromkeys(behind))
 
     def understands(self, selections: Selections) -> bool:
@@ -35,13 +35,16 @@ class Ending:
         mine = [selections[name] for name in self.outputs if name in selections]
         score = Span(self.column, self.column + 1)
         return len(mine) == len(self.outputs) and all(
-            (each.axis, each.across, each.scores, each.factor) == (ENTRIES, VALUES, score, None)
-            for each in mine
+            (selection.axis, selection.across, selection.scores, selection.factor)
+            == (ENTRIES, VALUES, score, None)
+            for selection in mine
         )
 
     def selected(self, selections: Selections) -> Selections:
         """Selections by output, with those of its outputs as one of `source`."""
-        found = {name: each for name, each in selections.items() if name not in self.outputs}
+        found = {
+            name: selection for name, selection in selections.items() if name not in self.outputs
+        }
         if not self.understands(selections):
             return found
         least = min(selections[name].least for name in self.outputs)

@@ -87,7 +87,7 @@ def results_of(
     """What nodes have to make for these outputs: themselves, what the ending reads, or parts."""
     if ending is not None:
         outputs = ending.ahead(tuple(outputs))
-    parts = (joined[each].parts if each in joined else (each,) for each in outputs)
+    parts = (joined[output].parts if output in joined else (output,) for output in outputs)
     return tuple(dict.fromkeys(itertools.chain.from_iterable(parts)))
 
 

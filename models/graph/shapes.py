@@ -107,7 +107,7 @@ def light_model(
     light.ir_version = max(_FREE_INITIALISERS, model.ir_version)
     light.opset_import.extend(model.opset_import)
     # onnxruntime knows its own domains without an import, and its optimiser writes files so.
-    unnamed = {node.domain for node in nodes} - {each.domain for each in model.opset_import}
+    unnamed = {node.domain for node in nodes} - {opset.domain for opset in model.opset_import}
     light.opset_import.extend(
         helper.make_opsetid(domain, 1) for domain in sorted(unnamed - {"", "ai.onnx"})
     )
@@ -181,7 +181,7 @@ def infer_node(
 ) -> dict[str, TensorInfo]:
     """The shapes of one node's outputs, from those of its inputs, as far as ONNX can infer them."""
     names = [name for name in node.input if name]
-    versions = {each.domain: each.version for each in opsets}
+    versions = {opset.domain: opset.version for opset in opsets}
     if not all(name in known for name in names) or node.domain not in versions:
         return {}
     types = {

@@ -55,8 +55,8 @@ def split_name(text: str) -> tuple[str, Size | None]:
 
 def inputs_of(proto: ModelProto) -> list[ValueInfoProto]:
     """The inputs that requests supply: older files list their weights among the inputs."""
-    stored = {each.name for each in proto.graph.initializer}
-    return [each for each in proto.graph.input if each.name not in stored]
+    stored = {tensor.name for tensor in proto.graph.initializer}
+    return [value for value in proto.graph.input if value.name not in stored]
 
 
 def open_axes(value: ValueInfoProto) -> list[int]:

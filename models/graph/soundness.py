@@ -39,10 +39,10 @@ def sound_nodes(graph: GraphProto) -> list[NodeProto]:
         raise BadRequest(
             cause="the model has sparse initialisers", cure="Export it with dense weights."
         )
-    given = [each.name for each in graph.initializer]
+    given = [tensor.name for tensor in graph.initializer]
     stored = set(given)
     # Before IR version 4 every initialiser was an input too.
-    given += [each.name for each in graph.input if each.name not in stored]
+    given += [value.name for value in graph.input if value.name not in stored]
     for value in graph.input:
         _require_tensor(value)
     _require_once((*given, *(name for node in graph.node for name in node.output if name)))
@@ -78,7 +78,9 @@ def require_schema(node: NodeProto, opset: int) -> None:
         known = schema.attributes.get(attribute.name)
         if known is not None and int(known.type) != attribute.type:  # type: ignore[call-overload]
             raise _misuse(node, f"attribute {attribute.name!r} is of another type")
-    missing = [k for k, each in schema.attributes.items() if each.required and k not in given]
+    missing = [
+        k for k, attribute in schema.attributes.items() if attribute.required and k not in given
+    ]
     if missing:
         raise _misuse(node, f"attribute {missing[0]!r} is missing")
     for what, names, least, most in (
@@ -96,24 +98,28 @@ def is_newer(node: NodeProto) -> bool:
     attributes, most = _known(node.op_type)
     if node.domain not in ("", "ai.onnx") or (not attributes and not most):
         return False
-    return len(node.input) > most or not attributes.issuperset(each.name for each in node.attribute)
+    return len(node.input) > most or not attributes.issuperset(
+        attribute.name for attribute in node.attribute
+    )
 
 
 @cache
 def _known(op: str) -> tuple[frozenset[str], int]:
     """The attributes of an operator, and how many inputs it has at most; none if it is unknown."""
-    schemas = [each for each in _every_schema().get(op, ()) if each.since_version <= _DECLARED]
-    attributes = frozenset(name for each in schemas for name in each.attributes)
-    return attributes, max((each.max_input for each in schemas), default=0)
+    schemas = [
+        schema for schema in _every_schema().get(op, ()) if schema.since_version <= _DECLARED
+    ]
+    attributes = frozenset(name for schema in schemas for name in schema.attributes)
+    return attributes, max((schema.max_input for schema in schemas), default=0)
 
 
 @cache
 def _every_schema() -> Mapping[str, Sequence[defs.OpSchema]]:
     """ONNX's own operators in all of their versions."""
     found: dict[str, list[defs.OpSchema]] = {}
-    for each in defs.get_all_schemas_with_history():
-        if not each.domain:
-            found.setdefault(each.name, []).append(each)
+    for schema in defs.get_all_schemas_with_history():
+        if not schema.domain:
+            found.setdefault(schema.name, []).append(schema)
     return found
 
 
@@ -165,11 +171,11 @@ def apart(model: ModelProto) -> tuple[ModelProto, dict[str, str]]:
     graph = model.graph
     made = {name for node in graph.node for name in node.output if name}
     public = {value.name for value in (*graph.input, *graph.output)}
-    known = made | public | {each.name for each in graph.initializer}
+    known = made | public | {tensor.name for tensor in graph.initializer}
     names: dict[str, str] = {}
     for name in sorted(known):
         bases = (name[: mark.start()] for mark in _ADDED.finditer(name))
-        base = next((each for each in bases if each in known), None)
+        base = next((base for base in bases if base in known), None)
         if base is None or base in names:
             continue
         inner = name if name not in public else base
@@ -203,8 +209,8 @@ def rename(node: NodeProto, names: Mapping[str, str]) -> None:
     node.input[:] = [names.get(name, name) for name in node.input]
     node.output[:] = [names.get(name, name) for name in node.output]
     for inner in nested(node):
-        for each in inner.node:
-            rename(each, names)
+        for within in inner.node:
+            rename(within, names)
         for output in inner.output:
             output.name = names.get(output.name, output.name)
 
@@ -252,12 +258,12 @@ def nested(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def _free_names(graph: GraphProto) -> Iterator[str]:
-    own = {each.name for each in graph.input} | {each.name for each in graph.initializer}
+    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     own |= {name for node in graph.node for name in node.output} | {""}
     for node in graph.node:
         yield from (name for name in node.input if name not in own)
         yield from (name for name in outer_names(node) if name not in own)
-    yield from (each.name for each in graph.output if each.name not in own)
+    yield from (value.name for value in graph.output if value.name not in own)
 
 
 def _ordered(nodes: Sequence[NodeProto], given: set[str]) -> list[NodeProto]:
@@ -268,8 +274,8 @@ def _ordered(nodes: Sequence[NodeProto], given: set[str]) -> list[NodeProto]:
     for index, node in enumerate(nodes):
         makers = {maker[name] for name in reads(node) if name not in given}
         waiting.append(len(makers))
-        for each in makers:
-            readers[each].append(index)
+        for needed in makers:
+            readers[needed].append(index)
     ready = [index for index, count in enumerate(waiting) if not count]
     order = []
     while ready:

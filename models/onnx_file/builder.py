@@ -102,13 +102,13 @@ class NetworkBuilder:
         assert sum(sizes) == tensor.shape[1]
         inputs = [tensor.name, self.integers(f"{name}.sizes", sizes)]
         names = [name, *(f"{name}_{index}" for index in range(2, len(sizes) + 1))]
-        for each in names:
-            self._claim(each)
+        for output in names:
+            self._claim(output)
         self._model.graph.node.append(helper.make_node("Split", inputs, names, name=name, axis=1))
         batch, _, *rest = tensor.shape
         return [
-            NetworkTensor(self, each, (batch, size, *rest), layer=name)
-            for each, size in zip(names, sizes, strict=True)
+            NetworkTensor(self, output, (batch, size, *rest), layer=name)
+            for output, size in zip(names, sizes, strict=True)
         ]
 
     def concat(self, name: str, parts: Sequence[NetworkTensor], axis: int = 1) -> NetworkTensor:

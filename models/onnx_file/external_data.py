@@ -100,11 +100,11 @@ def load_external_data(path: Path, model: ModelProto, most_bytes: int) -> dict[s
         BadRequest: a file outside the folder of `path`, missing or too short, a tensor of
             unusable type or shape, or more than `most_bytes` in all.
     """
-    own = [each for each in model.graph.initializer if uses_external_data(each)]
+    own = [tensor for tensor in model.graph.initializer if uses_external_data(tensor)]
     # Of attributes, nested graphs and functions.
     holders: list[GraphProto | FunctionProto] = [model.graph, *model.functions]
-    beside = (each for holder in holders for each in _tensors_beside(holder))
-    inner = [each for each in beside if uses_external_data(each)]
+    beside = (tensor for holder in holders for tensor in _tensors_beside(holder))
+    inner = [tensor for tensor in beside if uses_external_data(tensor)]
     extents = [(tensor, _extent(path, tensor)) for tensor in own + inner]
     total = model.ByteSize() + sum(extent.size for _, extent in extents)
     if total > most_bytes:

@@ -81,7 +81,7 @@ def load_graph(
             constants[label := f"{output}__constant"] = constants.pop(output)
             nodes.append(helper.make_node("Identity", [label], [output], name=output))
     # With an open batch size bound to 1.
-    copied = GraphProto(input=[each for each in model.graph.input if each.name not in constants])
+    copied = GraphProto(input=[value for value in model.graph.input if value.name not in constants])
     bind(copied.input)
     inputs = list(copied.input)
     nodes, constants, tensors, told, opsets = _settled(model, weights, nodes, constants, inputs)
@@ -126,8 +126,8 @@ def load_graph(
     _require_shapes(graph)
     _require_computed(graph)
     graph = replace(graph, nodes=tuple(_with_refusals(graph)))
-    for each in graph.nodes:
-        require_fitting(graph, each)
+    for checked in graph.nodes:
+        require_fitting(graph, checked)
     return graph
 
 

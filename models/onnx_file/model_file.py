@@ -62,7 +62,7 @@ class _Written:
     def of_all(self, nodes: Iterable[NodeProto]) -> _Size:
         """The size of several nodes."""
         found = [self._of_call(node) for node in nodes]
-        return _Size(sum(each.nodes for each in found), sum(each.size for each in found))
+        return _Size(sum(part.nodes for part in found), sum(part.size for part in found))
 
     def _of_call(self, node: NodeProto) -> _Size:
         """The size of one node, with its function if it calls one."""
@@ -74,8 +74,8 @@ class _Written:
                 for attribute in node.attribute
                 for graph in (attribute.g, *attribute.graphs)
             ]
-            size = sum(each.size for each in inner) + (node.ByteSize() if self._within else 0)
-            return _Size(1 + sum(each.nodes for each in inner), size)
+            size = sum(part.size for part in inner) + (node.ByteSize() if self._within else 0)
+            return _Size(1 + sum(part.nodes for part in inner), size)
         if key in self._within or len(self._within) == _DEEPEST:
             raise BadRequest(
                 cause=f"the model's function {key[1]!r} calls itself, or is nested too deeply",
@@ -109,12 +109,12 @@ def read_model(path: Path) -> StoredModel:
     if not _is_text(model):
         raise _not_onnx(path)
     with_scores(model)
-    most_bytes = MAX_MODEL_BYTES - sum(each.size for each in inside.values())
+    most_bytes = MAX_MODEL_BYTES - sum(entry.size for entry in inside.values())
     extents = inside | load_external_data(path, model, most_bytes)
     return StoredModel(
         without_functions(model, MAX_NODES),
         partial(read_extents, path, extents),
-        tuple(each.size for each in extents.values()),
+        tuple(extent.size for extent in extents.values()),
     )
 
 
@@ -178,7 +178,7 @@ def _is_text(message: Message) -> bool:
     for field, value in message.ListFields():
         several = (value,) if isinstance(value, str | bytes | Message) else value
         if field.type == FieldDescriptor.TYPE_STRING:
-            if not all(isinstance(each, str) for each in several):
+            if not all(isinstance(value, str) for value in several):
                 return False
         elif field.type == FieldDescriptor.TYPE_MESSAGE and not all(map(_is_text, several)):
             return False
@@ -199,7 +199,7 @@ def _require_onnx(path: Path, model: ModelProto) -> None:
         _raise_opset(path, model)
     elif opsets[0] not in OPSETS:
         raise _wrong_opset(f"{path} uses ONNX opset {opsets[0]}")
-    count = _nodes_in(model.graph) + sum(len(each.node) for each in model.functions)
+    count = _nodes_in(model.graph) + sum(len(function.node) for function in model.functions)
     if count > MAX_NODES:
         raise BadRequest(
             cause=f"{path} has {count} nodes",
@@ -251,7 +251,7 @@ def _nodes_in(graph: GraphProto) -> int:
         for attribute in node.attribute
         for inner in (attribute.g, *attribute.graphs)
     )
-    return len(graph.node) + sum(_nodes_in(each) for each in nested)
+    return len(graph.node) + sum(_nodes_in(inner) for inner in nested)
 
 
 def _not_onnx(path: Path) -> BadRequest:
@@ -273,7 +273,7 @@ def with_scores(model: ModelProto) -> None:
         if node is None or not _is_of(node, "ZipMap"):
             kept.append(value)
             continue
-        if not any(each.key == NAMES for each in model.metadata_props):
+        if not any(entry.key == NAMES for entry in model.metadata_props):
             model.metadata_props.add(key=NAMES, value=str(dict(enumerate(_names(node)))))
         scores = helper.make_node("Identity", node.input, node.output, node.name)
         node.CopyFrom(scores)
@@ -298,10 +298,10 @@ def _is_of(node: NodeProto, op: str) -> bool:
 
 def _names(node: NodeProto) -> list[str]:
     """Of the classes of a ZipMap, by its attributes."""
-    given = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     texts: list[bytes] = given.get("classlabels_strings", [])
     numbers: list[int] = given.get("classlabels_int64s", [])
-    return [each.decode(errors="replace") for each in texts] or [str(each) for each in numbers]
+    return [text.decode(errors="replace") for text in texts] or [str(number) for number in numbers]
 
 
 def _require_numbers(value: ValueInfoProto) -> None:
@@ -324,7 +324,7 @@ def without_functions(model: ModelProto, most: int) -> ModelProto:
     """
     if not model.functions:
         return model
-    count = _Written({(each.domain, each.name): each for each in model.functions})
+    count = _Written({(function.domain, function.name): function for function in model.functions})
     total = count.of_all(model.graph.node)
     if total.nodes > most:
         raise BadRequest(

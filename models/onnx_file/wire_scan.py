@@ -135,11 +135,11 @@ def merge(
     which is passed to `take`.
     """
     run = value.start
-    for each in data.fields(value):
-        if each.number == number and each.wire_type == LENGTH:
-            message.MergeFromString(data.read(run, each.begin))
-            take(each)
-            run = each.end
+    for field in data.fields(value):
+        if field.number == number and field.wire_type == LENGTH:
+            message.MergeFromString(data.read(run, field.begin))
+            take(field)
+            run = field.end
     message.MergeFromString(data.read(run, value.end))
 
 
@@ -154,17 +154,17 @@ class _Walk:
         if depth > _DEEPEST:
             raise DecodeError("nested too deeply")
         known = kind.fields_by_number
-        for each in self._data.fields(value):
+        for entry in self._data.fields(value):
             self._fields += 1
             if self._fields > MOST_FIELDS:
                 raise TooMuch(f"more than {MOST_FIELDS} fields")
-            field = known.get(each.number)
-            if each.wire_type != LENGTH or field is None:
+            field = known.get(entry.number)
+            if entry.wire_type != LENGTH or field is None:
                 continue
             if field.message_type is not None:
-                self.message(each, field.message_type, depth + 1)
+                self.message(entry, field.message_type, depth + 1)
             elif field.type not in (*_FLAT, *_AS_THEY_ARE):
-                self._count(each.size)
+                self._count(entry.size)
 
     def _count(self, most: int) -> None:
         """`count` bytes hold at most that many numbers."""

@@ -74,7 +74,7 @@ class BoxPiece:
         proto = NodeProto()
         proto.CopyFrom(self.node.proto)
         proto.input[:] = self.inputs
-        kept = [each for each in proto.attribute if each.name not in changed]
+        kept = [attribute for attribute in proto.attribute if attribute.name not in changed]
         del proto.attribute[:]
         proto.attribute.extend(kept)
         given = {key: value for key, value in changed.items() if value is not None}

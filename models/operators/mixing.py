@@ -26,8 +26,8 @@ def _along_axis(graph: Graph, node: Node, box: Box) -> Box:
     flattens = graph.opset < 13 and node.op != "LpNormalization"
     default = 1 if flattens else -1
     axis = node.int("axis", default) % len(shape)
-    for each in range(axis, len(shape)) if flattens else (axis,):
-        box = box.replace(each, Span(0, shape[each]))
+    for dim in range(axis, len(shape)) if flattens else (axis,):
+        box = box.replace(dim, Span(0, shape[dim]))
     return box
 
 
@@ -95,8 +95,8 @@ def _layer_norm(graph: Graph, node: Node, box: Box) -> Boxes:
 def _normalised(graph: Graph, node: Node, box: Box) -> Box:
     """All of the last axes, from `axis` on."""
     shape = graph.shape(node.outputs[0])
-    for each in range(node.int("axis", -1) % len(shape), len(shape)):
-        box = box.replace(each, Span(0, shape[each]))
+    for dim in range(node.int("axis", -1) % len(shape), len(shape)):
+        box = box.replace(dim, Span(0, shape[dim]))
     return box
 
 

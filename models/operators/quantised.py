@@ -124,8 +124,8 @@ def _distribution(graph: Graph, node: Node, box: Box) -> Box:
     shape = graph.shape(node.outputs[0])
     axis = node.int("axis", -1) % len(shape)
     alone = node.int("opset", _AXIS_ALONE_SINCE) >= _AXIS_ALONE_SINCE
-    for each in (axis,) if alone else range(axis, len(shape)):
-        box = box.replace(each, Span(0, shape[each]))
+    for dim in (axis,) if alone else range(axis, len(shape)):
+        box = box.replace(dim, Span(0, shape[dim]))
     return box
 
 

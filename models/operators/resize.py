@@ -100,8 +100,8 @@ def _reads(graph: Graph, node: Node, box: Box) -> Boxes:
 def _build(piece: BoxPiece, program: Emitter) -> None:
     resized = _resized(piece.graph, piece.node)
     source = piece.inputs[0]
-    growing = {axis: each.factor for axis, each in resized.items() if each.factor > 1}
-    others = {axis: each for axis, each in resized.items() if axis not in growing}
+    growing = {axis: resizing.factor for axis, resizing in resized.items() if resizing.factor > 1}
+    others = {axis: resizing for axis, resizing in resized.items() if axis not in growing}
     if _mode(piece.node) == "nearest":
         source = gather(
             piece, program, source, {a: _part(piece, a, e.near) for a, e in others.items()}
@@ -124,13 +124,16 @@ def _blend(piece: BoxPiece, program: Emitter, source: str, axes: dict[int, AxisR
     """Both neighbours, weighted, one axis after the other."""
     dtype = piece.graph.tensors[piece.node.inputs[0]].dtype
     rank = len(piece.output)
-    for axis, each in axes.items():
+    for axis, resizing in axes.items():
         span = piece.output[axis]
-        share = each.share[span.start : span.stop]
+        share = resizing.share[span.start : span.stop]
         shape = [1] * rank
         shape[axis] = len(share)
         terms = []
-        for side, index, weight in (("near", each.near, 1 - share), ("far", each.far, share)):
+        for side, index, weight in (
+            ("near", resizing.near, 1 - share),
+            ("far", resizing.far, share),
+        ):
             name = f"{piece.name}__{side}{axis}"
             picks = program.constant(f"{name}_index", _part(piece, axis, index))
             picked = program.emit("Gather", [source, picks], f"{name}_picked", axis=axis)

@@ -141,7 +141,7 @@ def keeps_lines(graph: Graph, node: Node, which: int) -> bool:
         return False
     if node.op == "Slice":
         axes = setting(graph, node, "axes", 3)
-        return axes is not None and axis not in [int(each) % len(shape) for each in axes]
+        return axes is not None and axis not in [int(listed) % len(shape) for listed in axes]
     return node.op == "Concat" and axis is not None and axis != node.int("axis", 1) % len(shape)
 
 

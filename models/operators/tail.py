@@ -16,8 +16,8 @@ def build_tail(piece: BoxPiece, program: Emitter) -> None:
     """Writes the nodes inside the tail as nodes of the program."""
     body = piece.node.attributes[BODY]
     names = {given.name: name for given, name in zip(body.input, piece.inputs, strict=True)}
-    for each in body.node:
+    for node in body.node:
         proto = NodeProto()
-        proto.CopyFrom(each)
+        proto.CopyFrom(node)
         rename(proto, names)
         program.nodes.append(proto)

@@ -97,6 +97,6 @@ def is_sequential(node: Node) -> bool:
     body = node.attributes.get(BODY)
     if node.op in _REPEATING or body is None:
         return node.op in _REPEATING
-    ops = [each.op_type for each in body.node]
+    ops = [inner.op_type for inner in body.node]
     multiplies = any(part in op for part in _MULTIPLYING for op in ops)
     return not multiplies and not _REPEATING.isdisjoint(ops)

@@ -26,7 +26,7 @@ def truth_of(
     """
     beside = picture.with_suffix(".txt")
     files = (beside, picture.parent.parent / "labels" / beside.name)
-    found = next((each for each in files if each.is_file()), None)
+    found = next((file for file in files if file.is_file()), None)
     if found is None:
         return None
     try:
@@ -51,7 +51,7 @@ def _object(
     if not which.is_integer() or not 0 <= which < len(labels):
         raise _wrong(file, f"line {number} is of class {which:g}, and there are {len(labels)}")
     shares = (x, y, width, height)
-    if not all(math.isfinite(each) and 0 <= each <= 1 for each in shares):
+    if not all(math.isfinite(share) and 0 <= share <= 1 for share in shares):
         raise _wrong(file, f"line {number} has a box that is not within 0 and 1")
     across, down = size
     box = (

@@ -105,11 +105,13 @@ def sensitive(
     progress in [0, 1].
     """
     seen = list(islice(feeds, MOST_PICTURES))
-    expected = [whole.run(each) for each in seen]
+    expected = [whole.run(picture) for picture in seen]
 
     def error(in_float: Collection[str]) -> float:
         run = WholeModel(quantiser.made(in_float), threads=0)
-        return sum(_error(run.run(each), right) for each, right in zip(seen, expected, strict=True))
+        return sum(
+            _error(run.run(picture), right) for picture, right in zip(seen, expected, strict=True)
+        )
 
     began_s = time.monotonic()
     base, kept = error(()), []
@@ -133,7 +135,7 @@ def _error(actual: Feeds, expected: Feeds) -> float:
         axes = tuple(axis for axis in range(right.ndim) if axis != 1)
         wrong = (actual[name].astype(np.float64) - right) ** 2
         found.append(np.sqrt(wrong.mean(axes)) / (right.std(axes) + 1e-6))
-    return float(np.mean([each.mean() for each in found]))
+    return float(np.mean([error.mean() for error in found]))
 
 
 def _check(model: ModelProto) -> None:

@@ -257,6 +257,6 @@ class _Picked:
             return Span(cut.start, cut.stop) if cut and cut.axis == VALUES else None
         if op_of(node) != "Split" or int(attributes_of(node).get("axis", 0)) % 3 != VALUES:
             return None
-        sizes = [self.tensors[each].shape[VALUES] for each in node.output]
+        sizes = [self.tensors[name].shape[VALUES] for name in node.output]
         place = list(node.output).index(name)
         return Span(sum(sizes[:place]), sum(sizes[: place + 1]))

@@ -90,7 +90,7 @@ class Draft:
 
 def attributes_of(node: NodeProto) -> dict[str, Any]:
     """The attributes of a node by name."""
-    return {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
 def op_of(node: NodeProto) -> str:
@@ -125,7 +125,9 @@ def slice_of(node: NodeProto, tensors: Mapping[str, TensorInfo], constants: Arra
     if not starts or not ends or len(starts) != 1 or (steps or [1]) != [1]:
         return None
     axis = (axes or [0])[0] % len(shape)
-    ends = [min(max(each + shape[axis] * (each < 0), 0), shape[axis]) for each in (*starts, *ends)]
+    ends = [
+        min(max(place + shape[axis] * (place < 0), 0), shape[axis]) for place in (*starts, *ends)
+    ]
     return Slice(axis, *ends)
 
 

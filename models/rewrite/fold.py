@@ -180,7 +180,7 @@ def _evaluate(
 ) -> dict[str, np.ndarray] | None:
     """The node's outputs, if they are constant and small; None if the node must stay."""
     if node.op_type == "Shape" and node.input[0] in tensors:
-        ends = {each.name: each.i for each in node.attribute}
+        ends = {attribute.name: attribute.i for attribute in node.attribute}
         shape = np.array(tensors[node.input[0]].shape, dtype=np.int64)
         return {node.output[0]: shape[ends.get("start") : ends.get("end")]}
     made = [name for name in node.output if name]
@@ -254,9 +254,9 @@ def taken_branch(
     Raises:
         BadRequest: the branch does not follow ONNX's declarations.
     """
-    (opset,) = (each.version for each in opsets if each.domain in ("", "ai.onnx"))
+    (opset,) = (opset.version for opset in opsets if opset.domain in ("", "ai.onnx"))
     wanted = "then_branch" if condition.all() else "else_branch"
-    (branch,) = (each.g for each in node.attribute if each.name == wanted)
+    (branch,) = (attribute.g for attribute in node.attribute if attribute.name == wanted)
     for inner in branch.node:
         require_schema(inner, opset)
     with fitting(node.name, node.op_type):
@@ -264,13 +264,13 @@ def taken_branch(
 
 
 def _nodes(node: NodeProto, branch: GraphProto) -> list[NodeProto]:
-    own = [*(each.name for each in branch.initializer)]
+    own = [*(tensor.name for tensor in branch.initializer)]
     own += [name for inner in branch.node for name in inner.output if name]
     made = next(filter(None, node.output))
     renamed = {name: f"{made}__branch_{name}" for name in own}
     nodes = [
-        helper.make_node("Constant", [], [renamed[each.name]], value=each)
-        for each in branch.initializer
+        helper.make_node("Constant", [], [renamed[tensor.name]], value=tensor)
+        for tensor in branch.initializer
     ]
     for inner in branch.node:
         copied = NodeProto()

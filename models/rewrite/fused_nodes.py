@@ -69,7 +69,7 @@ def _write(
 ) -> str:
     """Writes an operator with the attributes of a node."""
     one = NodeProto(op_type=op, input=inputs, output=[output], name=output, domain=domain)
-    one.attribute.extend(each for each in node.attribute if each.name not in without)
+    one.attribute.extend(attribute for attribute in node.attribute if attribute.name not in without)
     draft.nodes.append(one)
     return output
 
@@ -154,7 +154,10 @@ def _skip_norm(draft: Draft, node: NodeProto) -> bool:
         return False
     parts = 2 if op.startswith("Simplified") else 3  # the norm's inputs, before the bias
     source, skip, *weights = node.input
-    weights, bias = [each for each in weights[: parts - 1] if each], "".join(weights[parts - 1 :])
+    weights, bias = (
+        [weight for weight in weights[: parts - 1] if weight],
+        "".join(weights[parts - 1 :]),
+    )
     total = total or f"{made}__total"
     found = draft.emit("Add", [source, skip], f"{made}__sum" if bias else total)
     if bias:
@@ -201,7 +204,7 @@ def _integer_product(node: NodeProto, known: dict[str, TensorInfo]) -> _Nodes:
     def write(op: str, inputs: Sequence[str], *outputs: tuple[str, TensorInfo]) -> str:
         label = outputs[0][0]
         name = (node.name or made) if label == made else label
-        written.append(helper.make_node(op, inputs, [each for each, _ in outputs], name=name))
+        written.append(helper.make_node(op, inputs, [output for output, _ in outputs], name=name))
         known.update(outputs)
         return label
 

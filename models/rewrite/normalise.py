@@ -157,25 +157,25 @@ def _in_single(draft: Draft, node: NodeProto, write: Callable[[Draft, NodeProto]
 
 def _write_groups(draft: Draft, node: NodeProto, groups: int) -> None:
     channels = draft.shape(node.input[0])[1]
-    each = channels // groups
+    of_group = channels // groups
     found = _of_map(draft, node.input[0], node.output[0], channels=groups == 1)
     if 1 < groups < channels:
         average = _group_average(draft, channels, groups)
         found = _of_parts(draft, found, f"{node.output[0]}__groups", average)
     # GroupNormalization's scale and bias are per group until opset 21.
     given = [draft.constants[name] for name in node.input[1:3]]
-    wide = [part if part.size == channels else np.repeat(part, each) for part in given]
+    wide = [part if part.size == channels else np.repeat(part, of_group) for part in given]
     _scaled(draft, node, found, *wide)
 
 
 def _group_average(draft: Draft, channels: int, groups: int) -> Average:
     """Statistics of each group's channels, expanded to one value per channel."""
-    each = channels // groups
+    of_group = channels // groups
 
     def average(source: str, output: str) -> str:
-        grouped = draft.reshape(source, f"{output}_grouped", [1, groups, each, 1])
+        grouped = draft.reshape(source, f"{output}_grouped", [1, groups, of_group, 1])
         found = draft.reduce("ReduceMean", grouped, f"{output}_groups", [2])
-        owner = draft.ints(f"{output}_owner", np.repeat(np.arange(groups), each).tolist())
+        owner = draft.ints(f"{output}_owner", np.repeat(np.arange(groups), of_group).tolist())
         return draft.emit("Gather", [found, owner], output, axis=1)
 
     return average

@@ -17,12 +17,14 @@ def einsum(draft: Draft, node: NodeProto) -> bool:
     operands, arrow, result = equation.partition("->")
     labels = operands.split(",")
     if not arrow:  # those that occur once, in the order of the alphabet
-        result = "".join(sorted(each for each in {*operands} - {","} if operands.count(each) == 1))
+        result = "".join(
+            sorted(letter for letter in {*operands} - {","} if operands.count(letter) == 1)
+        )
     terms = _terms(labels, result) if result else None
     if terms is None or any(name not in draft.tensors for name in node.input):
         return False
     shapes = [draft.shape(name) for name in node.input]
-    if any(len(each) != len(shape) for each, shape in zip(labels, shapes, strict=True)):
+    if any(len(label) != len(shape) for label, shape in zip(labels, shapes, strict=True)):
         return False
     sizes = dict(zip(labels[0], shapes[0], strict=True))
     if any(sizes.setdefault(k, n) != n for k, n in zip(labels[1], shapes[1], strict=True)):
@@ -31,17 +33,17 @@ def einsum(draft: Draft, node: NodeProto) -> bool:
     made = node.output[0]
 
     def size(part: str) -> int:
-        return math.prod(sizes[each] for each in part)
+        return math.prod(sizes[letter] for letter in part)
 
     def arranged(place: int, label: str, before: str, rows: str, columns: str) -> str:
         order = before + rows + columns
         source, given = node.input[place], labels[place]
         if given != order:
-            perm = [given.index(each) for each in order]
+            perm = [given.index(letter) for letter in order]
             source = draft.emit("Transpose", [source], f"{made}__{label}", perm=perm)
         if len(rows) == len(columns) == 1:
             return source
-        shape = [*(sizes[each] for each in before), size(rows), size(columns)]
+        shape = [*(sizes[letter] for letter in before), size(rows), size(columns)]
         return draft.reshape(source, f"{made}__{label}_matrix", shape)
 
     first = arranged(0, "first", batch, left, summed)
@@ -49,8 +51,8 @@ def einsum(draft: Draft, node: NodeProto) -> bool:
     found = draft.emit("MatMul", [first, second], f"{made}__product")
     order = batch + left + right
     if not len(left) == len(right) == 1:
-        found = draft.reshape(found, f"{made}__whole", [sizes[each] for each in order])
-    draft.emit("Transpose", [found], made, perm=[order.index(each) for each in result])
+        found = draft.reshape(found, f"{made}__whole", [sizes[letter] for letter in order])
+    draft.emit("Transpose", [found], made, perm=[order.index(letter) for letter in result])
     draft.nodes[-1].name = node.name or made
     return True
 
@@ -59,22 +61,22 @@ def _terms(labels: list[str], result: str) -> tuple[str, str, str, str] | None:
     """The labels of both tensors that are kept, of the first, of both that are summed, and of the
     second; None unless it is a product of two tensors, of which each label occurs once.
     """
-    if len(labels) != 2 or any(len(set(each)) != len(each) for each in (*labels, result)):
+    if len(labels) != 2 or any(len(set(letters)) != len(letters) for letters in (*labels, result)):
         return None
     first, second = labels
     if not f"{first}{second}{result}".isalpha() or set(first) ^ set(second) != {
-        each for each in result if (each in first) != (each in second)
+        letter for letter in result if (letter in first) != (letter in second)
     }:
         return None  # an ellipsis, or a sum over one of them alone
-    both = [each for each in first if each in second]
-    summed = "".join(each for each in both if each not in result)
+    both = [letter for letter in first if letter in second]
+    summed = "".join(letter for letter in both if letter not in result)
     if not summed:
         return None
     return (
-        "".join(each for each in result if each in both),
-        "".join(each for each in result if each not in second),
+        "".join(letter for letter in result if letter in both),
+        "".join(letter for letter in result if letter not in second),
         summed,
-        "".join(each for each in result if each not in first),
+        "".join(letter for letter in result if letter not in first),
     )
 
 
@@ -115,8 +117,8 @@ def multi_head(draft: Draft, node: NodeProto) -> bool:
     if any([names[4], *names[6:]]) or not _is_plain(draft, node, [*names[:3], added]):
         return False
     parts = [_Part(name, draft.shape(name)) for name in names[:3]]
-    sizes = [each.shape[-1] for each in parts]
-    if any(len(each.shape) != 3 for each in parts) or any(size % heads for size in sizes):
+    sizes = [part.shape[-1] for part in parts]
+    if any(len(part.shape) != 3 for part in parts) or any(size % heads for size in sizes):
         return False
     if names[3]:
         bias = draft.constants.get(names[3])

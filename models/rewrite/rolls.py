@@ -113,7 +113,7 @@ class _Search:
         if node.op_type == "Concat":
             return False
         given = [self.draft.constants.get(node.input[place]) for place in (0, 3, 6, 1, 4, 7)]
-        known = [each for each in given if each is not None]
+        known = [array for array in given if array is not None]
         same = len(known) == len(given) and _are_equal(known[:3]) and _are_equal(known[3:])
         return not same
 
@@ -146,7 +146,7 @@ class _Search:
 
 def _are_equal(arrays: Sequence[np.ndarray]) -> bool:
     first, *others = arrays
-    return all(np.array_equal(np.ravel(first), np.ravel(each)) for each in others)
+    return all(np.array_equal(np.ravel(first), np.ravel(other)) for other in others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class _Writing:
         self.draft.emit("Identity", [source], copy)
         given = {"axis": roll.axis, "shift": roll.parts[0].taken.start}
         one = helper.make_node(ROLL_OP, [source, copy], [target], name, domain=DOMAIN)
-        one.attribute.extend(helper.make_attribute(*each) for each in given.items())
+        one.attribute.extend(helper.make_attribute(*item) for item in given.items())
         self.draft.nodes.append(one)
 
     def part(self, roll: _Roll, place: int) -> None:
@@ -184,7 +184,7 @@ class _Writing:
         self.draft.part(target, part.made, roll.axis, start, stop)
 
     def _like(self, source: str, *made: str) -> None:
-        for each in made:
-            self.tensors[each] = self.tensors[source]
+        for name in made:
+            self.tensors[name] = self.tensors[source]
             if source in self.rows:
-                self.rows[each] = self.rows[source]
+                self.rows[name] = self.rows[source]

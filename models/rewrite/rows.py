@@ -91,8 +91,8 @@ def row_axes(
             lost.update(node.output)
             axis = len(out) - 2 if _are_tokens(made, out, readers) else axis
         if axis is not None and axis != ROWS:
-            like = (each for each in node.output if each and each in tensors)
-            found |= {each: axis for each in like if len(tensors[each].shape) == len(out)}
+            like = (name for name in node.output if name and name in tensors)
+            found |= {name: axis for name in like if len(tensors[name].shape) == len(out)}
     return found
 
 
@@ -101,8 +101,8 @@ def _turned(name: str, shape: Shape, readers: Mapping[str, Sequence[NodeProto]])
     channels come last; None if it does not.
     """
     names, axes = [name], set[int]()
-    for each in names:
-        for node in readers.get(each, ()):
+    for tensor in names:
+        for node in readers.get(tensor, ()):
             if node.op_type == "Transpose" and len(shape) == _MAP:
                 perm = attributes_of(node).get("perm", ())
                 axes.add(perm[ROWS] if len(perm) == len(shape) else ROWS)
@@ -120,9 +120,9 @@ def _are_tokens(name: str, shape: Shape, readers: Mapping[str, Sequence[NodeProt
     if len(shape) not in (2, 3) or shape[-2] < 2:
         return False
     names = [name]
-    for each in names:
-        for node in readers.get(each, ()):
-            if node.op_type in _OF_TOKENS and node.input[0] == each:
+    for tensor in names:
+        for node in readers.get(tensor, ()):
+            if node.op_type in _OF_TOKENS and node.input[0] == tensor:
                 return True
             if op_of(node) in _KEEPING | _ELEMENTWISE and len(names) < _FOLLOWED:
                 names += node.output

@@ -92,7 +92,7 @@ def _in_chains(draft: Draft) -> list[NodeProto]:
                 placed.add(index)
                 order.append(draft.nodes[index])
                 found = sorted(set(followers(draft.nodes[index])), reverse=True)
-                waiting += sorted(found, key=lambda each: _is_scale(draft, draft.nodes[each]))
+                waiting += sorted(found, key=lambda number: _is_scale(draft, draft.nodes[number]))
     return order
 
 
@@ -222,7 +222,7 @@ def _dynamic_quantise(draft: Draft, node: NodeProto) -> bool:
     """The extremes of each row, whose scale and zero point are those of all, then elementwise."""
     x, made = node.input[0], node.output[0]
     axis, rank = draft.rows.get(x, ROWS), len(draft.shape(x))
-    across = [each for each in range(rank) if each != axis]
+    across = [other for other in range(rank) if other != axis]
     if axis >= rank or not across:
         return False
     extremes = [

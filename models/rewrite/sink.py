@@ -146,7 +146,7 @@ class _Sinking:
             sizes = tuple(self.draft.shape(name)[axis] for name in node.input)
             return _TensorParts(tuple(node.input), axis, sizes)
         read = {name: self._parts[name] for name in node.input if name in self._parts}
-        if not read or len({each.sizes for each in read.values()}) > 1:
+        if not read or len({parts.sizes for parts in read.values()}) > 1:
             return None
         if len(self.made) > _MOST_WRITTEN:
             return None
@@ -221,7 +221,7 @@ _Rule = Callable[[Draft, NodeProto, Mapping[str, _TensorParts]], _Change | None]
 
 def _elementwise(draft: Draft, node: NodeProto, read: Mapping[str, _TensorParts]) -> _Change | None:
     out = draft.shape(node.output[0])
-    places = {len(out) - len(draft.shape(name)) + each.axis for name, each in read.items()}
+    places = {len(out) - len(draft.shape(name)) + parts.axis for name, parts in read.items()}
     if len(places) > 1:
         return None
     (axis,) = places
@@ -255,7 +255,7 @@ def _linear(draft: Draft, node: NodeProto, read: Mapping[str, _TensorParts]) -> 
 
 
 def _concat(draft: Draft, node: NodeProto, read: Mapping[str, _TensorParts]) -> _Change | None:
-    axes = {each.axis for each in read.values()}
+    axes = {parts.axis for parts in read.values()}
     along = joined_axis(node, len(draft.shape(node.output[0])))
     if len(axes) > 1 or along in axes or any(name not in read for name in node.input):
         return None

@@ -71,7 +71,7 @@ def _steps(encoding: Quantised) -> WholeModel:
     nodes.append(helper.make_node("QuantizeLinear", inputs, ["quantised"]))
     kinds = {"numbers": encoding.data_type, "values": TensorProto.FLOAT}
     kinds |= {"decoded": TensorProto.FLOAT, "quantised": encoding.data_type}
-    values = [helper.make_tensor_value_info(*each, None) for each in kinds.items()]
+    values = [helper.make_tensor_value_info(*item, None) for item in kinds.items()]
     weights = [numpy_helper.from_array(array, label) for label, array in constants.items()]
     model = helper.make_model(
         helper.make_graph(nodes, "quantised", values[:2], values[2:], weights),

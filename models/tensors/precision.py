@@ -29,5 +29,5 @@ def write_precision(model: "onnx.ModelProto", precision: Precision) -> None:
 
 def read_precision(model: "onnx.ModelProto") -> Precision:
     """The precision that a program needs: `exact` if it is not noted, or unknown here."""
-    found = {each.key: each.value for each in model.metadata_props}.get(_KEY)
-    return next((each for each in WIRES if each == found), "exact")
+    found = {entry.key: entry.value for entry in model.metadata_props}.get(_KEY)
+    return next((wire for wire in WIRES if wire == found), "exact")

@@ -148,7 +148,7 @@ class Pixels:
     def pixels(self, values: NDArray[np.floating[Any]]) -> NDArray[np.uint8] | None:
         """The pixels of which this is the tensor, to the bit; None if there are none."""
         every = Span(0, len(self.mean))
-        mean, std = (self._operand(each, every) for each in (self.mean, self.std))
+        mean, std = (self._operand(array, every) for array in (self.mean, self.std))
         pixels = np.empty(values.shape, np.uint8)
         rows_axis = values.ndim + self._axis + (-2 if self.channels_last else 1)
         # In parts that fit into a cache. Most tensors that are none show it in the first.

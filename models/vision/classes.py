@@ -139,7 +139,7 @@ class ClassMap(OutputReader):
             for index, label in enumerate(view.labels)
             if label != self.background and masks[index].any()
         ]
-        return sorted(found, key=lambda each: -each.share)
+        return sorted(found, key=lambda detected: -detected.share)
 
 
 def run_lengths(mask: NDArray[np.bool_]) -> list[int]:

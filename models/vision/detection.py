@@ -96,7 +96,7 @@ class Detector(OutputReader):
 
     def described(self, found: Candidates, outputs: OutputValues, view: View) -> list[DetectedBox]:
         """The detections of these candidates."""
-        return [each for _, each in self.kept(found, view)]
+        return [detection for _, detection in self.kept(found, view)]
 
     def kept(
         self, found: Candidates, view: View, boxes: PixelBoxes | None = None
@@ -154,7 +154,9 @@ def iou(one: PixelBoxes, other: PixelBoxes) -> Values:
     low = np.maximum(one[:, None, :2], other[None, :, :2])
     high = np.minimum(one[:, None, 2:], other[None, :, 2:])
     both = np.clip(high - low, 0, None).prod(axis=-1)
-    areas, others = (np.clip(each[:, 2:] - each[:, :2], 0, None).prod(-1) for each in (one, other))
+    areas, others = (
+        np.clip(boxes[:, 2:] - boxes[:, :2], 0, None).prod(-1) for boxes in (one, other)
+    )
     union = areas[:, None] + others[None, :] - both
     ratio: Values = np.divide(both, union, out=np.zeros_like(both), where=union > 0)
     return ratio

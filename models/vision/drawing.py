@@ -30,12 +30,12 @@ def annotated(image: Image.Image, predictions: Sequence[VisionPrediction]) -> Im
     Classes are listed in the upper left corner; plain tensors are not drawn. A picture that the
     model made is itself the answer.
     """
-    for each in predictions:
-        if isinstance(each, Repainting):
-            return each.picture
+    for prediction in predictions:
+        if isinstance(prediction, Repainting):
+            return prediction.picture
     if (full := full_size(image)) != image.size:
         x, y = (part / whole for part, whole in zip(image.size, full, strict=True))
-        predictions = [_scaled(each, x, y) for each in predictions]
+        predictions = [_scaled(prediction, x, y) for prediction in predictions]
     picture = image.convert("RGB")
     if picture is image:
         picture = image.copy()

@@ -64,9 +64,9 @@ def _by_class(matches: Mapping[int, re.Match[str]]) -> tuple[str, ...]:
         if not labels[number]:
             raise Problem(f"line {line} has no label", _CURE)
     first = min(1, *labels)
-    absent = next((each for each in range(first, max(labels)) if each not in labels), None)
+    absent = next((number for number in range(first, max(labels)) if number not in labels), None)
     # "20 kilometres" is a label: after a single space, only a complete sequence numbers classes.
     unsure = any(match["between"] == " " for match in matches.values())
     if absent is not None and (unsure or min(labels) > 1):
         raise Problem(f"no line has the number {absent}", _CURE)
-    return tuple(labels.get(each, str(each)) for each in range(first, max(labels) + 1))
+    return tuple(labels.get(number, str(number)) for number in range(first, max(labels) + 1))

@@ -215,9 +215,9 @@ def _keeps(operator: str) -> bool:
 
 def ssd_shapes(shapes: Sequence[Shape]) -> tuple[Shape, Shape] | None:
     """Of the boxes (1, N, 4) and of the scores (1, N, 1 + classes)."""
-    if len(shapes) != 2 or any(len(each) != 3 for each in shapes) or shapes[0][1] != shapes[1][1]:
+    if len(shapes) != 2 or any(len(shape) != 3 for shape in shapes) or shapes[0][1] != shapes[1][1]:
         return None
-    boxes, scores = sorted(shapes, key=lambda each: each[2] != 4)
+    boxes, scores = sorted(shapes, key=lambda shape: shape[2] != 4)
     return (boxes, scores) if boxes[2] == 4 and scores[2] > 1 and scores[2] != 4 else None
 
 
@@ -258,14 +258,14 @@ def cell_counts(size: tuple[int, int]) -> frozenset[int]:
     """How many boxes detectors of the usual strides have for a picture of `size`: one for each cell
     of all grids, or three.
     """
-    cells = [YoloX("yolox", each, MIN_SCORE, NMS_IOU).cells(size) for each in _USUAL_STRIDES]
-    return frozenset((*cells, *(3 * each for each in cells)))
+    cells = [YoloX("yolox", stride, MIN_SCORE, NMS_IOU).cells(size) for stride in _USUAL_STRIDES]
+    return frozenset((*cells, *(3 * cell for cell in cells)))
 
 
 def every_operator(graph: Graph) -> set[str]:
     """The operators of a graph, those of its tail and its ending among them."""
     bodies = (node.proto.attribute for node in graph.nodes)
-    inner = {n.op_type for body in bodies for each in body for n in each.g.node}
+    inner = {n.op_type for body in bodies for attribute in body for n in attribute.g.node}
     return {node.proto.op_type for node in graph.nodes} | inner
 
 
@@ -285,12 +285,14 @@ def _detector(
         (by,) = made_by.values()
         return _rows_of_boxes(sizes[0], size, classes, told, is_decoded=bool(_DECODING & by))
     if (both := ssd_shapes(sizes)) is not None:
-        boxes, scores = (next(name for name, each in shapes.items() if each == one) for one in both)
+        boxes, scores = (
+            next(name for name, shape in shapes.items() if shape == one) for one in both
+        )
         # Logits are a DETR's, whose boxes are centres and sides; others are offsets from priors.
         if made_by[scores] != {"Softmax"} or made_by[boxes] <= {"Conv"}:
             return None
         return Ssd("ssd", boxes, scores, False, "xyxy", (), (0.1, 0.2), MIN_SCORE, NMS_IOU)
-    strides = [stride_of(each, size) for each in sizes]
+    strides = [stride_of(shape, size) for shape in sizes]
     return _grids(strides, classes, are_shares=any(_SHARES & by for by in made_by.values()))
 
 
@@ -306,7 +308,7 @@ def _grids(strides: Sequence[int], classes: int, *, are_shares: bool) -> Head | 
     if classes != 80 or are_shares or list(strides) != sorted(known, reverse=True):
         return None
     return YoloV3(
-        "yolov3", tuple(known[each] for each in strides), tuple(strides), MIN_SCORE, NMS_IOU
+        "yolov3", tuple(known[stride] for stride in strides), tuple(strides), MIN_SCORE, NMS_IOU
     )
 
 

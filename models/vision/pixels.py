@@ -66,8 +66,8 @@ def as_pixels(
         if not is_decided_by_values(info, array):
             continue
         told = (info.wire,) if isinstance(info.wire, Pixels) else ()
-        fitting = (each for each in dict.fromkeys((*told, *usual())) if _may_be(each, array))
-        ways = ((each, each.pixels(array)) for each in fitting)
+        fitting = (form for form in dict.fromkeys((*told, *usual())) if _may_be(form, array))
+        ways = ((form, form.pixels(array)) for form in fitting)
         wire, pixels = next((way for way in ways if way[1] is not None), (None, None))
         if pixels is not None:
             sent[name] = pixels
@@ -95,7 +95,7 @@ def is_decided_by_values(info: TensorInfo, array: np.ndarray) -> bool:
         return array.dtype == info.dtype
     if info.wire is not None or info.data_type not in _FLOATS:
         return False
-    return array.ndim == _BATCHED and any(_may_be(each, array) for each in usual())
+    return array.ndim == _BATCHED and any(_may_be(form, array) for form in usual())
 
 
 def _may_be(encoding: Pixels, array: np.ndarray) -> bool:

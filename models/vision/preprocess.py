@@ -211,7 +211,7 @@ def _as_rgb(picture: Image.Image) -> Image.Image:
         shown = picture if picture.mode == "RGBA" else picture.convert("RGBA")
         alpha = shown.getchannel("A")
         levels = [shown.getchannel(place).getextrema() for place in range(3)]
-        is_one_colour = all(np.ptp(each) == 0 for each in levels)
+        is_one_colour = all(np.ptp(level) == 0 for level in levels)
         if not is_one_colour and not any(alpha.histogram()[_LEAST_ALPHA:]):
             return shown.convert("RGB")  # nobody means to send nothing
         paper = Image.new("RGB", picture.size, _paper(shown))
@@ -226,7 +226,7 @@ def _paper(shown: Image.Image) -> str:
     """
     size = (min(shown.width, _LOOKED_AT), min(shown.height, _LOOKED_AT))
     sample = shown.resize(size, Image.Resampling.NEAREST)
-    solid = sample.getchannel("A").point([255 * (each >= SOLID) for each in range(256)])
+    solid = sample.getchannel("A").point([255 * (alpha >= SOLID) for alpha in range(256)])
     counts = np.array(sample.convert("L").histogram(solid), dtype=np.float64)
     levels = np.arange(256)
     seen = {

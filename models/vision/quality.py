@@ -48,11 +48,11 @@ def mean_average_precision(
     labels = sorted({item.label for picture in pictures for item in picture.truth})
     if not labels:
         raise ValueError("without truth there is no precision")
-    each = {
+    by_label = {
         label: average_precision([picture.only(label) for picture in pictures], min_iou)
         for label in labels
     }
-    return sum(each.values()) / len(each), each
+    return sum(by_label.values()) / len(by_label), by_label
 
 
 def average_precision(pictures: Sequence[EvaluatedPicture], min_iou: float = 0.5) -> float:
@@ -98,7 +98,10 @@ def boxes_agree(
         hit
         for one, other in pairs
         for _, hit in matched(
-            EvaluatedPicture(one, [GroundTruth(each.label, each.box) for each in other]), min_iou
+            EvaluatedPicture(
+                one, [GroundTruth(detection.label, detection.box) for detection in other]
+            ),
+            min_iou,
         )
     )
     return 2 * both / every if every else 1.0

@@ -104,8 +104,8 @@ class YoloSegments(_Columns):
         require_no_nan(sums[inside], "the masks of its boxes")
         masks = (sums > 0) & inside
         return [
-            replace(each, mask=Overlay(covers, masks[k]))
-            for k, each in self.kept(found, view, boxes)
+            replace(detection, mask=Overlay(covers, masks[k]))
+            for k, detection in self.kept(found, view, boxes)
         ]
 
 
@@ -133,13 +133,13 @@ class YoloPose(_Columns):
             sure = np.clip(each_point[..., 2], 0, 1)
         return [
             replace(
-                each,
+                detection,
                 keypoints=tuple(
                     (float(x), float(y), float(score))
                     for (x, y), score in zip(places[k], sure[k], strict=True)
                 ),
             )
-            for k, each in self.kept(found, view)
+            for k, detection in self.kept(found, view)
         ]
 
 
@@ -174,8 +174,8 @@ class YoloRotated(_Columns):
         """The bounds with the four corners, in pixels of the sent picture."""
         corners = view.placement.points_to_image(corners_of(found.more))
         return [
-            replace(each, corners=tuple((float(x), float(y)) for x, y in corners[k]))
-            for k, each in self.kept(found, view)
+            replace(detection, corners=tuple((float(x), float(y)) for x, y in corners[k]))
+            for k, detection in self.kept(found, view)
         ]
 
 

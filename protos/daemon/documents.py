@@ -106,7 +106,7 @@ def _problem(
     shown = f"key {key!r} of {where}"
     if error["type"] in _UNKNOWN:
         known = types.get(where)
-        keys = ", ".join(sorted(each.name for each in fields(known))) if known else "others"
+        keys = ", ".join(sorted(field.name for field in fields(known))) if known else "others"
         return Problem(f"{shown} is unknown", f"Remove it; the keys are {keys}")
     if context.get("what"):
         return Problem(f"{shown} {context['what']}", context["cure"])

@@ -15,7 +15,7 @@ _OF_PIPX = "pipx_metadata.json"
 
 def line_for_extra(extra: str) -> str:
     """The command that installs what this extra of imbrex consists of."""
-    needs = (each.partition(";") for each in metadata.requires("imbrex") or ())
+    needs = (need.partition(";") for need in metadata.requires("imbrex") or ())
     ours = {f'extra == "{extra}"', f"extra == '{extra}'"}
     return line_to_install(*(name.strip() for name, _, when in needs if when.strip() in ours))
 

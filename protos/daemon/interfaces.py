@@ -73,9 +73,13 @@ def own_interfaces() -> list[Interface]:
 
 def best(among: list[Interface]) -> list[Interface]:
     """The connected interfaces of the best rank that is there; none of loopback."""
-    up = [each for each in among if each.is_up and each.rank < InterfaceRank.LOOPBACK]
-    rank = min((each.rank for each in up), default=InterfaceRank.FAR)
-    return [each for each in up if each.rank is rank]
+    up = [
+        interface
+        for interface in among
+        if interface.is_up and interface.rank < InterfaceRank.LOOPBACK
+    ]
+    rank = min((interface.rank for interface in up), default=InterfaceRank.FAR)
+    return [interface for interface in up if interface.rank is rank]
 
 
 def rank_towards(host: str, own: list[Interface]) -> InterfaceRank:
@@ -84,7 +88,9 @@ def rank_towards(host: str, own: list[Interface]) -> InterfaceRank:
         address = ipaddress.IPv4Address(host)
     except ValueError:
         return InterfaceRank.PHYSICAL  # IPv6, which is announced for one link
-    ranks = (each.rank for each in own if each.is_up and address in each.network)
+    ranks = (
+        interface.rank for interface in own if interface.is_up and address in interface.network
+    )
     return min(ranks, default=InterfaceRank.FAR)
 
 
@@ -96,13 +102,13 @@ def rank_of(name: str, sys: Path | None = None, depth: int = 0) -> InterfaceRank
     kind = _text(folder / "type")
     if kind == _LOOPBACK_TYPE:
         return InterfaceRank.LOOPBACK
-    if any((folder / each).exists() for each in ("device", "wireless", "phy80211")):
+    if any((folder / mark).exists() for mark in ("device", "wireless", "phy80211")):
         return InterfaceRank.PHYSICAL
     if kind in _TUNNEL_TYPES or (folder / "tun_flags").exists():
         return InterfaceRank.TUNNEL
-    below = [each.name.removeprefix("lower_") for each in folder.glob("lower_*")]
+    below = [path.name.removeprefix("lower_") for path in folder.glob("lower_*")]
     if depth < _DEEPEST and any(
-        rank_of(each, sys, depth + 1) is InterfaceRank.PHYSICAL for each in below if each != name
+        rank_of(lower, sys, depth + 1) is InterfaceRank.PHYSICAL for lower in below if lower != name
     ):
         return InterfaceRank.PHYSICAL
     return InterfaceRank.INNER if (folder / "bridge").exists() else InterfaceRank.VIRTUAL
@@ -110,7 +116,7 @@ def rank_of(name: str, sys: Path | None = None, depth: int = 0) -> InterfaceRank
 
 def is_wireless(name: str, sys: Path) -> bool:
     """Whether an interface is Wi-Fi."""
-    return any((sys / name / each).exists() for each in ("wireless", "phy80211"))
+    return any((sys / name / mark).exists() for mark in ("wireless", "phy80211"))
 
 
 def _by_name(name: str) -> InterfaceRank:

@@ -71,7 +71,7 @@ class DaemonSettings(BaseModel):
                 return json.loads(text)
             except ValueError:
                 return text
-        return [each.strip() for each in text.split(",") if each.strip()]
+        return [part.strip() for part in text.split(",") if part.strip()]
 
     @classmethod
     def _explained(cls, error: ValidationError, where: Mapping[str, str]) -> BadConfiguration:

@@ -101,7 +101,7 @@ class Direct(asyncio.BufferedProtocol):
             LostWorker: the stream has ended.
         """
         if not self._transport.is_closing():
-            size = sum(len(each) for each in buffers)
+            size = sum(len(buffer) for buffer in buffers)
             self._transport.writelines([_LENGTH.pack(size), *buffers])
             if self._emptied is not None:
                 await asyncio.shield(self._emptied)

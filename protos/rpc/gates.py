@@ -128,7 +128,7 @@ class CertificateGate(Gate):
     def allow(self, members: Iterable[str], coordinators: Iterable[str] = ()) -> None:
         """Sets the members, and the ids of the coordinators; none: any with a certificate is."""
         self._members, self._coordinators = frozenset(members), frozenset(coordinators)
-        for caller in [each for each in self._calls if self._no_member(each)]:
+        for caller in [caller for caller in self._calls if self._no_member(caller)]:
             for call in self._calls[caller]:
                 call.cancel()
 
@@ -212,7 +212,7 @@ class CertificateGate(Gate):
 def _behaviour(handler: RpcHandler) -> Behaviour:
     """The function of a handler of any kind."""
     shapes = (handler.unary_unary, handler.unary_stream, handler.stream_unary)
-    return next((each for each in shapes if each), handler.stream_stream)  # type: ignore[return-value]
+    return next((shape for shape in shapes if shape), handler.stream_stream)  # type: ignore[return-value]
 
 
 def _streamed(handler: RpcHandler, behaviour: Behaviour, *, own_messages: bool) -> RpcHandler:

@@ -209,7 +209,9 @@ def read_identity(path: Path) -> Identity | None:
         if len(certificates) != 2:
             raise ValueError("it does not hold a key and two certificates")
         private_key(key + end)
-        own, authority = (each.public_bytes(serialization.Encoding.PEM) for each in certificates)
+        own, authority = (
+            certificate.public_bytes(serialization.Encoding.PEM) for certificate in certificates
+        )
         return Identity(key + end, own, authority)
     except FileNotFoundError:
         return None

@@ -111,7 +111,7 @@ class Facts:
             raise _violation(f"{len(message.engines)} engines")
         if not 0 <= message.gflops < float("inf") or not 0 <= message.tolerance < float("inf"):
             raise _violation(f"{message.gflops} GFLOP/s within {message.tolerance}")
-        told = {each.name: getattr(message, each.name) for each in fields(cls)}
+        told = {field.name: getattr(message, field.name) for field in fields(cls)}
         told["limits"] = _limits(message.limits) if message.HasField("limits") else None
         told["engines"] = tuple(
             EngineShare(share.name, share.programs, share.speedup) for share in message.engines
@@ -147,12 +147,14 @@ class Facts:
 
 
 # Fields with a default were added later.
-_USUAL = {each.name: each.default for each in fields(Facts) if each.default}
+_USUAL = {field.name: field.default for field in fields(Facts) if field.default}
 
 
 def _limits(message: pb.DeviceFacts.Limits) -> Limits:
     try:
-        return Limits(*(tuple(each) for each in (message.networks, message.shapes, message.dtypes)))
+        return Limits(
+            *(tuple(listed) for listed in (message.networks, message.shapes, message.dtypes))
+        )
     except BadConfiguration as error:
         raise PeerViolation(cause=error.cause, cure=error.cure) from error
 

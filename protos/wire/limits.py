@@ -46,9 +46,9 @@ class Limits:
             given = getattr(self, name)
             if isinstance(given, str) or not isinstance(given, Collection) or len(given) > MOST:
                 raise _wrong(f"{name} are not a collection of at most {MOST} texts")
-            for each in given:
-                if not isinstance(each, str) or not is_right(each):
-                    raise _wrong(f"{name} name {str(each)[:80]!r}, which is not {form}")
+            for value in given:
+                if not isinstance(value, str) or not is_right(value):
+                    raise _wrong(f"{name} name {str(value)[:80]!r}, which is not {form}")
             object.__setattr__(self, name, tuple(sorted(set(given))))
 
     def take(self, network: str, shapes: Collection[str], dtypes: Collection[str]) -> bool:

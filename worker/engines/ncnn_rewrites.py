@@ -108,7 +108,7 @@ def _with_products_before_resizing(
         join = makers[layer.inputs[0]] if layer.inputs else layer
         is_product = layer.kind == "Convolution" and _PRODUCT.items() <= layer.parameters.items()
         resized = [makers[name] for name in join.inputs if makers[name].kind == "Interp"]
-        names = [*join.outputs, *(each.outputs[0] for each in resized)]
+        names = [*join.outputs, *(node.outputs[0] for node in resized)]
         if (
             (is_product and 9 not in layer.parameters and join.joins_channels)
             and (len(resized) == 1 < len(join.inputs))

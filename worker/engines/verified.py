@@ -472,10 +472,10 @@ class Verified:
         Raises:
             BadInput, RunError: the engine does not take or compute it.
         """
-        key = name, run.sha256, tuple(run.inputs[each].shape for each in sorted(run.inputs))
+        key = name, run.sha256, tuple(run.inputs[tensor].shape for tensor in sorted(run.inputs))
         if key in self._tried:
             return
-        shapes = {each: array.shape for each, array in run.outputs.items()}
+        shapes = {tensor: array.shape for tensor, array in run.outputs.items()}
         if why := self._trials.failure(name, self._place, program, run.inputs, shapes):
             raise RunError(cause=why, cure="See this worker's log")
         if len(self._tried) >= _MOST_TRIED:

@@ -122,8 +122,8 @@ class Geometry:
         self.axes = axes or {axis: Axis(network.graph, axis) for axis in (ROWS, COLS)}
         self.boundaries = tuple(network.marks if boundaries is None else boundaries)
         self.marks = tuple(map(Mark, range(len(self.boundaries))))
-        self.nodes = tuple(_node_index(network, each) for each in self.boundaries)
-        self.sizes = ((1, 1), *(map_size(network, 0, each) for each in self.boundaries[1:]))
+        self.nodes = tuple(_node_index(network, boundary) for boundary in self.boundaries)
+        self.sizes = ((1, 1), *(map_size(network, 0, boundary) for boundary in self.boundaries[1:]))
         sweep = _WholeSweep(network, self.boundaries, self.marks[-1])
         self.wholes = tuple(_wholes(network, self.boundaries, sweep))
         self.node_works = sweep.node_works
@@ -142,11 +142,11 @@ class Geometry:
     def _runs(self) -> tuple[RunSplits, ...]:
         """Sweeps all runs; group 0 is reserved for quantities of what can't be split."""
         found: list[RunSplits] = []
-        for each in self._planned:
+        for planned in self._planned:
             first = found[-1].next_group if found else 1
-            chosen = self.quantities[each.chosen]
+            chosen = self.quantities[planned.chosen]
             found.append(
-                RunSplits(self._graph, each.run, each.lowest_cols, chosen, first, self.axes)
+                RunSplits(self._graph, planned.run, planned.lowest_cols, chosen, first, self.axes)
             )
         return tuple(found)
 
@@ -154,16 +154,18 @@ class Geometry:
     def groups(self) -> Ints:
         """The group of each quantity; a group's quantities belong to one mark and grow alike."""
         found = np.zeros(len(self.quantities), dtype=np.int64)
-        for each, run in zip(self._planned, self._runs, strict=True):
-            found[each.chosen] = run.group_of
+        for planned, run in zip(self._planned, self._runs, strict=True):
+            found[planned.chosen] = run.group_of
         return found
 
     @cached_property
     def moved(self) -> tuple[Ints, Floats]:
         """For each quantity: its node, and the bytes read and written per element."""
         return (
-            np.array([each.node for each in self.quantities], dtype=np.int64),
-            np.array([each.input_bytes + each.output_bytes for each in self.quantities]),
+            np.array([quantity.node for quantity in self.quantities], dtype=np.int64),
+            np.array(
+                [quantity.input_bytes + quantity.output_bytes for quantity in self.quantities]
+            ),
         )
 
 
@@ -172,9 +174,9 @@ class Ends(Sequence[Splits | None]):
 
     def __init__(self, runs: Sequence[RunSplits], count: int) -> None:
         self._runs: list[RunSplits | None] = [None] * count
-        for each in runs:
-            stop = each.run.lowest + len(each.run.nodes)
-            self._runs[each.run.lowest + 1 : stop] = [each] * (len(each.run.nodes) - 1)
+        for run in runs:
+            stop = run.run.lowest + len(run.run.nodes)
+            self._runs[run.run.lowest + 1 : stop] = [run] * (len(run.run.nodes) - 1)
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -193,7 +195,7 @@ def _node_index(network: Network, boundary: int) -> int:
 def _wholes(network: Network, boundaries: Sequence[int], last: _WholeSweep) -> Iterator[_Whole]:
     """The blocks that end at each mark; `last` is the sweep from the last one."""
     graph, count = network.graph, len(boundaries)
-    nodes = [_node_index(network, each) for each in boundaries]
+    nodes = [_node_index(network, boundary) for boundary in boundaries]
     inputs = _input_bytes(network, nodes, last)
     outputs = np.zeros((count, count))
     alone = np.zeros(count, dtype=np.bool_)
@@ -251,7 +253,7 @@ def geometry_of(network: Network, *, fine: bool = False) -> Geometry:
     coarse = _boundaries_of(network)
     fine = fine and len(coarse) < len(network.boundaries)
     if fine not in kept:
-        axes = next((each.axes for each in kept.values()), None)
+        axes = next((known.axes for known in kept.values()), None)
         boundaries = range(len(network.boundaries)) if fine else coarse
         kept[fine] = Geometry(network, boundaries, axes)
     return kept[fine]
@@ -314,7 +316,7 @@ def _lowest(network: Network, boundaries: Sequence[int], axis: int) -> list[Mark
 def _planned(network: Network, geometry: Geometry) -> Iterator[_Planned]:
     boundaries = geometry.boundaries
     lowest_rows, lowest_cols = (_lowest(network, boundaries, axis) for axis in (ROWS, COLS))
-    nodes = [each.node for each in geometry.quantities]
+    nodes = [quantity.node for quantity in geometry.quantities]
     for lowest, ends in itertools.groupby(geometry.marks, key=lowest_rows.__getitem__):
         part = slice(lowest, list(ends)[-1] + 1)
         stops = geometry.nodes[part]
@@ -322,7 +324,7 @@ def _planned(network: Network, geometry: Geometry) -> Iterator[_Planned]:
             units = [network.units[a:b] for a, b in itertools.pairwise(boundaries[part])]
             yield _Planned(
                 BlockRun(lowest, units, stops, geometry.sizes[part]),
-                [max(lowest, each) for each in lowest_cols[part][1:]],
+                [max(lowest, col) for col in lowest_cols[part][1:]],
                 slice(bisect_left(nodes, stops[0]), bisect_left(nodes, stops[-1])),
             )
 

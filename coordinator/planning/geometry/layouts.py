@@ -87,17 +87,17 @@ class UnitTile:
     @property
     def weight_bytes(self) -> int:
         """Bytes of the weights that it holds."""
-        return sum(each.weight_bytes for each in self.work)
+        return sum(work.weight_bytes for work in self.work)
 
     @property
     def relaid_bytes(self) -> int:
         """Bytes of those that engines lay out anew."""
-        return sum(each.relaid_bytes for each in self.work)
+        return sum(work.relaid_bytes for work in self.work)
 
     @property
     def flop(self) -> int:
         """FLOPs that it computes."""
-        return sum(each.flop for each in self.work)
+        return sum(work.flop for work in self.work)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -37,11 +37,11 @@ class RunSplits:
         numbers: dict[tuple[int, int, int], int] = {}
         keys = (
             (
-                bisect_right(run.nodes, each.node) - 1,
-                self._rows.of(each.node, each.place),
-                self._cols.of(each.node, each.place),
+                bisect_right(run.nodes, quantity.node) - 1,
+                self._rows.of(quantity.node, quantity.place),
+                self._cols.of(quantity.node, quantity.place),
             )
-            for each in quantities
+            for quantity in quantities
         )
         self.group_of = [first_group + numbers.setdefault(key, len(numbers)) for key in keys]
         columns = np.array(list(numbers), dtype=np.int64).reshape(-1, 3)

@@ -45,7 +45,7 @@ class Growth:
     def size_bytes(self) -> int:
         """Memory that it takes."""
         every = (self.row_first, self.row_last, self.col_first, self.col_last)
-        return sum(each.nbytes for each in every)
+        return sum(array.nbytes for array in every)
 
     @property
     def begins(self) -> Floats:
@@ -139,8 +139,8 @@ class Splits:
     def bytes_read(self, inputs: Floats) -> Floats:
         """[m, x]: bytes that each block reads, given the elements [t, x] of its inputs."""
         sums = _sums_until(inputs * self.input_bytes[:, None])
-        read: Floats = sums[[each.stop for each in self.entering]]
-        read -= sums[[each.start for each in self.entering]]
+        read: Floats = sums[[span.stop for span in self.entering]]
+        read -= sums[[span.start for span in self.entering]]
         return read
 
 

@@ -78,8 +78,8 @@ class AxisSweep:
                     self._back(unit.start + place, unit.nodes[place], wanted)
             self.entering.append(
                 {
-                    name: (self._number(each), each.end)
-                    for name, each in wanted.items()
+                    name: (self._number(demand), demand.end)
+                    for name, demand in wanted.items()
                     if name not in graph.constants
                 }
             )
@@ -107,12 +107,12 @@ class AxisSweep:
             along = graph.size(name, self.axis.which)
             shares = [_own_ranges(size, along) for size in self.sizes[begin:stop]]
             gaps = None
-            if any(each.gaps for each in shares):
+            if any(share.gaps for share in shares):
                 gaps = np.repeat(
-                    [each.gaps for each in shares], [len(each.first) for each in shares]
+                    [share.gaps for share in shares], [len(share.first) for share in shares]
                 )
-            first = np.concatenate([each.first for each in shares])
-            own = _Demand(begin, first, np.concatenate([each.last for each in shares]), gaps)
+            first = np.concatenate([share.first for share in shares])
+            own = _Demand(begin, first, np.concatenate([share.last for share in shares]), gaps)
             self.own[name] = self._number(own), begin, stop
             within = wanted.get(name, self._demands[NOTHING])
             wanted[name] = self._joined(own, within, stop)
@@ -177,15 +177,15 @@ class AxisSweep:
 
     def _stacked(self) -> tuple[Positions, Positions, Ints]:
         """All ranges one after the other, and where the positions of the first end would begin."""
-        lengths = [len(each.first) for each in self._demands]
+        lengths = [len(demand.first) for demand in self._demands]
         begins = np.cumsum([0, *lengths])
-        origins = begins[:-1] - [self.offsets[each.end] for each in self._demands]
+        origins = begins[:-1] - [self.offsets[demand.end] for demand in self._demands]
         first, last = (np.empty(begins[-1], dtype=np.int32) for _ in range(2))
         self._numbers.clear()
         while self._demands:
-            each, number = self._demands.pop(), len(self._demands)
+            demand, number = self._demands.pop(), len(self._demands)
             part = slice(begins[number], begins[number + 1])
-            first[part], last[part] = each.first, each.last
+            first[part], last[part] = demand.first, demand.last
         return first, last, origins
 
 

@@ -126,15 +126,19 @@ class Layers:
         self.layouts = units.layouts
         self.spares_memory = False
         # Units that are alike share their layouts and transfers.
-        alike = {id(each.shared): each.shared for each in self.layouts}
+        alike = {id(layout.shared): layout.shared for layout in self.layouts}
         alike_s = {key: compute_s(layouts, self.devices) for key, layouts in alike.items()}
-        self.node_s = [alike_s[id(each.shared)].copy() for each in self.layouts]
+        self.node_s = [alike_s[id(layout.shared)].copy() for layout in self.layouts]
         wire = LayerWire.of(self.devices)
-        moved = {(id(each.sent), id(each.received)): each for each in units.transfers}
-        moved_s = {key: each.seconds(wire) for key, each in moved.items()}
+        moved = {
+            (id(transfer.sent), id(transfer.received)): transfer for transfer in units.transfers
+        }
+        moved_s = {key: transfer.seconds(wire) for key, transfer in moved.items()}
         self.edges = tuple(
-            Edge(each.source, each.target, moved_s[id(each.sent), id(each.received)])
-            for each in units.transfers
+            Edge(
+                transfer.source, transfer.target, moved_s[id(transfer.sent), id(transfer.received)]
+            )
+            for transfer in units.transfers
         )
 
     def graph(self) -> CostGraph:
@@ -161,8 +165,8 @@ class Layers:
             if not all(
                 [
                     self._lighten(strategy, d)
-                    for d, each in enumerate(self.devices)
-                    if each.id in over
+                    for d, device in enumerate(self.devices)
+                    if device.id in over
                 ]
             ):
                 return least, needed
@@ -187,7 +191,10 @@ class Layers:
         """Forbids layouts that put as much of a layer on a device as the strategy does, for the
         heaviest layer there that has others. False if there is none.
         """
-        held = [_weight_on(each[strategy.choice[i]], device) for i, each in enumerate(self.layouts)]
+        held = [
+            _weight_on(layouts[strategy.choice[i]], device)
+            for i, layouts in enumerate(self.layouts)
+        ]
         for unit in sorted(range(len(held)), key=held.__getitem__, reverse=True):
             weights = np.array([_weight_on(layout, device) for layout in self.layouts[unit]])
             lighter = np.where(weights >= held[unit], np.inf, self.node_s[unit])
@@ -251,7 +258,7 @@ def eliminate_node(graph: CostGraph) -> tuple[CostGraph, _Removed] | None:
             first, second = incoming[node][0], outgoing[node][0]
             through = (first.costs + costs)[:, :, None] + second.costs[None, :, :]
             edge = Edge(first.source, second.target, through.min(axis=1))
-            rest = tuple(each for each in graph.edges if each is not first and each is not second)
+            rest = tuple(edge for edge in graph.edges if edge is not first and edge is not second)
             nodes = {key: value for key, value in graph.nodes.items() if key != node}
             step = _Removed(node, first.source, second.target, through.argmin(axis=1))
             return CostGraph(nodes, (*rest, edge)), step
@@ -264,7 +271,7 @@ def eliminate_edge(graph: CostGraph) -> CostGraph | None:
     for edge in graph.edges:
         twin = seen.setdefault((edge.source, edge.target), edge)
         if twin is not edge:
-            rest = tuple(each for each in graph.edges if each is not edge and each is not twin)
+            rest = tuple(other for other in graph.edges if other is not edge and other is not twin)
             both = Edge(edge.source, edge.target, twin.costs + edge.costs)
             return CostGraph(graph.nodes, (*rest, both))
     return None

@@ -112,7 +112,8 @@ def kcut(network: Network, cluster: Cluster) -> Plan:
     if best is None:
         raise too_little_memory(network, cluster, over)
     steps = ", ".join(
-        f"{k}: {each / best.predicted_latency_s:.2f}" for k, each in enumerate(seconds, start=1)
+        f"{k}: {latency_s / best.predicted_latency_s:.2f}"
+        for k, latency_s in enumerate(seconds, start=1)
     )
     note = f"Cut over the fastest k devices, by its time, k = {steps}."
     return replace(best, notes=(*best.notes, note))
@@ -160,5 +161,5 @@ class _Search:
         every = [*map(Layouts.only, layouts)]
         graph = UnitGraph.of(self.network, every, len(devices), credit=True)
         wire = LayerWire.of(devices)
-        moved_s = sum(float(each.seconds(wire)[0, 0]) for each in graph.transfers)
+        moved_s = sum(float(transfer.seconds(wire)[0, 0]) for transfer in graph.transfers)
         return float(compute_s(layouts, devices).sum()) + moved_s

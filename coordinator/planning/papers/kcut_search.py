@@ -122,14 +122,18 @@ def one_cut(sizes: Sequence[int], operations: Sequence[Operation]) -> tuple[floa
     others.
     """
     tensors = len(sizes)
-    tables = [Table(each.tensors, each.least) for each in operations if each.least is not None]
+    tables = [
+        Table(operation.tensors, operation.least)
+        for operation in operations
+        if operation.least is not None
+    ]
     # Operations without a table of `least` choose their forms, as variables after the tensors.
-    choosing = [o for o, each in enumerate(operations) if each.least is None]
+    choosing = [o for o, operation in enumerate(operations) if operation.least is None]
     forms = {o: tensors + place for place, o in enumerate(choosing)}
     for o, form in forms.items():
-        each = operations[o]
-        tables.append(Table((form,), each.fixed))
-        for tensor, moved in zip(each.tensors, each.moved, strict=True):
+        operation = operations[o]
+        tables.append(Table((form,), operation.fixed))
+        for tensor, moved in zip(operation.tensors, operation.moved, strict=True):
             tables.append(Table((form, tensor), moved))
     choices = (*sizes, *(len(operations[o].fixed) for o in choosing))
     try:

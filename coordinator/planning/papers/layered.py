@@ -56,8 +56,8 @@ class LayerWire:
 
     def seconds(self, size_bytes: Ints) -> Floats:
         """Serial transfers of these bytes, [..., device] -> [...]."""
-        each = size_bytes * self.byte_s + (size_bytes > 0) * self.message_s
-        total: Floats = each.sum(axis=-1)
+        seconds = size_bytes * self.byte_s + (size_bytes > 0) * self.message_s
+        total: Floats = seconds.sum(axis=-1)
         return total
 
 
@@ -82,7 +82,7 @@ def compute_s(layouts: Sequence[Layout], devices: Sequence[Device]) -> Floats:
 def owned(layouts: Sequence[Layout], tensor: str, devices: int) -> LayoutBoxes:
     """The boxes of a tensor that devices own after computing the unit."""
     boxes = _by_device(layouts, devices, lambda tile: tile.boxes.get(tensor))
-    sums = np.array([each.configuration.inputs > 1 for each in layouts])
+    sums = np.array([layout.configuration.inputs > 1 for layout in layouts])
     return LayoutBoxes(boxes, sums)
 
 
@@ -96,11 +96,11 @@ def _by_device(
     layouts: Sequence[Layout], devices: int, box_of: Callable[[UnitTile], Box | None]
 ) -> Ints:
     found = [
-        box_of(each.tiles[d]) if d in each.tiles else None
-        for each in layouts
+        box_of(layout.tiles[d]) if d in layout.tiles else None
+        for layout in layouts
         for d in range(devices)
     ]
-    boxes = stacked(found, max([MAP_AXES, *(len(each) for each in found if each is not None)]))
+    boxes = stacked(found, max([MAP_AXES, *(len(box) for box in found if box is not None)]))
     return boxes.reshape(len(layouts), devices, *boxes.shape[1:])
 
 

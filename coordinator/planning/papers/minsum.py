@@ -63,7 +63,7 @@ def minimise(
     undo: list[tuple[int, tuple[int, ...], Ints]] = []
     total = 0.0
     for number, variable in enumerate(order, start=len(pending)):
-        mine = [pending.pop(each) for each in mentions[variable] if each in pending]
+        mine = [pending.pop(index) for index in mentions[variable] if index in pending]
         others = tuple(dict.fromkeys(v for t in mine for v in t.variables if v != variable))
         joined = _join(mine, (*others, variable), sizes)
         undo.append((variable, others, joined.argmin(axis=-1)))

@@ -59,7 +59,7 @@ class Setting:
     def axes(self) -> int:
         """The most dimensions of a tensor."""
         tensors = self.network.graph.tensors.values()
-        return max(MAP_AXES, *(len(each.shape) for each in tensors))
+        return max(MAP_AXES, *(len(tensor.shape) for tensor in tensors))
 
     def itemsize(self, tensor: str) -> int:
         """Bytes per element on the wire."""
@@ -89,10 +89,10 @@ class _Kind:
         if len(moved) > _MOST_JOINED:
             return None
         total = fixed.reshape(-1, *(1 for _ in moved))
-        for axis, each in enumerate(moved, start=1):
-            shape = [len(each), *(1 for _ in moved)]
+        for axis, costs in enumerate(moved, start=1):
+            shape = [len(costs), *(1 for _ in moved)]
             shape[axis] = TILINGS
-            total = total + each.reshape(shape)
+            total = total + costs.reshape(shape)
         least: Floats = total.min(axis=0)
         return least
 
@@ -230,12 +230,12 @@ class Cut:
         items = np.array([float(self.setting.itemsize(name)) for _, _, name, _ in asked])
         axes = self.setting.axes
         lies = stacked([box for box, *_ in self._owned], axes)[where, None, None]
-        every = [box for by in self._owned.values() for each in by for box in each]
+        every = [box for by in self._owned.values() for boxes in by for box in boxes]
         tilings = stacked(every, axes)
         tilings = tilings.reshape(len(places), TILINGS, len(self.shares), -1, 2)[where]
         before = _missing(stacked(groups, axes)[:, None, None], lies, makes).sum(axis=2)
-        each = stacked(halves, axes).reshape(len(asked), 1, len(self.shares), -1, 2)
-        after = _missing(each, tilings, makes).sum(axis=2)
+        boxes = stacked(halves, axes).reshape(len(asked), 1, len(self.shares), -1, 2)
+        after = _missing(boxes, tilings, makes).sum(axis=2)
         moved = (after - before) * items[:, None]
         for (kind, form, name, made), found in zip(asked, moved, strict=True):
             tile = self.tiles[kind.unit]
@@ -287,7 +287,7 @@ class Cut:
             spans = cut_span(part[1], self.shares)
             if all(map(len, spans)):
                 parts = [part.replace(1, span) for span in spans]
-                forms[PARTIAL] = [divider.partial_tile(unit, each) for each in parts]
+                forms[PARTIAL] = [divider.partial_tile(unit, piece) for piece in parts]
         return forms or {FIRST_HALF: [tile, *(None for _ in self.shares[1:])]}
 
     def _halves(self, box: Box, axis: int, step: int) -> list[Box]:

@@ -38,9 +38,9 @@ def plan_of(
     for start, stop in _runs(layouts):
         shares = [(cluster.devices[d], tile) for d, tile in layouts[start].tiles.items()]
         if stop - start == 1:
-            tiles = tuple(Tile(d.id, each.boxes, each.flop, each.part) for d, each in shares)
+            tiles = tuple(Tile(d.id, tile.boxes, tile.flop, tile.part) for d, tile in shares)
             blocks.append(Block(start, stop, tiles))
-            read += sum(bytes_of(network, each.reads) for _, each in shares)
+            read += sum(bytes_of(network, tile.reads) for _, tile in shares)
             continue
         ((device, _),) = shares
         block = block_of(network, start, stop, [(device, whole_map(network, start, stop))])

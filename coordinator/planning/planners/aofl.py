@@ -47,11 +47,11 @@ class _Growing:
         """From the options for exactly so many devices, from one to all."""
         costs = [cheapest(options)[0] for options in by_count]
         free = np.minimum.accumulate(np.stack(costs), axis=0)
-        forced = [np.where(np.isfinite(each), each, costs[0]) for each in costs]
+        forced = [np.where(np.isfinite(cost), cost, costs[0]) for cost in costs]
         return cls(
             counts,
-            tuple(best_cuts(each)[0] for each in free),
-            tuple(best_cuts(each)[0] for each in forced),
+            tuple(best_cuts(cost)[0] for cost in free),
+            tuple(best_cuts(cost)[0] for cost in forced),
         )
 
 
@@ -93,7 +93,7 @@ def _why_this_many(tables: Tables, blocks: _Blocks, growing: _Growing) -> tuple[
     ]
     if len(tables.devices) > 1:
         costs = zip(growing.counts, growing.free_s, strict=True)
-        steps = ", ".join(f"{k}: {alone_s / each:.2f}" for k, each in costs)
+        steps = ", ".join(f"{k}: {alone_s / latency_s:.2f}" for k, latency_s in costs)
         notes.append(f"With at most this many of the fastest devices per block: {steps}.")
     if len(used) == 1 and len(tables.devices) > 1:
         best = 1 + int(np.argmin(growing.split_s[1:]))

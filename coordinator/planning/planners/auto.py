@@ -117,12 +117,12 @@ class _Candidates:
 
     def add(self, when: When) -> None:
         """Tries the planners of this class; of equal plans the latest comes first."""
-        for name, each in [*CANDIDATES.items()][::-1]:
-            if each.tried != when:
+        for name, candidate in [*CANDIDATES.items()][::-1]:
+            if candidate.tried != when:
                 continue
             self.tried.add(name)
             try:
-                planner = within_memory(each.planner, in_groups=False)
+                planner = within_memory(candidate.planner, in_groups=False)
                 self._add(name, planner(self.network, self.cluster))
             except Infeasible as error:
                 self.refused = self.refused or error
@@ -150,7 +150,7 @@ class _Candidates:
         devices = len(self.cluster.devices)
         most = devices if devices <= _MANY else self._used
         tried, worse = {devices}, 0
-        for count in (each for each in _FEWER if each < most):
+        for count in (fewer for fewer in _FEWER if fewer < most):
             before_s = self.best_s
             seconds = self._add_on(count)
             tried.add(count)
@@ -165,7 +165,7 @@ class _Candidates:
     @property
     def _used(self) -> int:
         """The devices that the best plan uses."""
-        return len(min(self.found, key=lambda each: each.latency_s).plan.devices)
+        return len(min(self.found, key=lambda proposal: proposal.latency_s).plan.devices)
 
     def _add_on(self, count: int, most: int = _LEADING) -> float:
         """Tries at `most` so many of the best strategies over so many devices, and returns the
@@ -176,8 +176,8 @@ class _Candidates:
         fewer = fastest(self.cluster, count)
         try:
             plans = [
-                (each, CANDIDATES[each].planner(self.network, fewer))
-                for each in self._leading()[:most]
+                (name, CANDIDATES[name].planner(self.network, fewer))
+                for name in self._leading()[:most]
             ]
         except Infeasible:
             return math.inf
@@ -194,9 +194,9 @@ class _Candidates:
 
     def _leading(self) -> list[str]:
         """The best strategy, and another one that is close."""
-        ranked = sorted(self.found, key=lambda each: each.latency_s)
+        ranked = sorted(self.found, key=lambda proposal: proposal.latency_s)
         most_s = self.best_s * _LEADING_CLOSE
-        close = (each.strategy for each in ranked if each.latency_s <= most_s)
+        close = (proposal.strategy for proposal in ranked if proposal.latency_s <= most_s)
         return [*dict.fromkeys(close)][:_LEADING]
 
     def add_branches(self) -> None:
@@ -205,21 +205,21 @@ class _Candidates:
         """
         # Without any that differs from a better one only in its barriers.
         apart: dict[PlanDraft, _Candidate] = {}
-        for each in sorted(self.found, key=lambda each: each.latency_s):
-            draft = self.stages.without_barriers(self.stages.of_plan(each.plan))
-            apart.setdefault(draft, each)
-        for each in [*apart.values()][:_BRANCHED]:
-            plan = by_branches(each.plan, self.network, self.cluster, self.stages)
+        for proposal in sorted(self.found, key=lambda proposal: proposal.latency_s):
+            draft = self.stages.without_barriers(self.stages.of_plan(proposal.plan))
+            apart.setdefault(draft, proposal)
+        for proposal in [*apart.values()][:_BRANCHED]:
+            plan = by_branches(proposal.plan, self.network, self.cluster, self.stages)
             if plan is not None:
-                changed = f"{each.changed} with branches"
+                changed = f"{proposal.changed} with branches"
                 self.found.append(
-                    _Candidate(each.strategy, plan, plan.predicted_latency_s, changed)
+                    _Candidate(proposal.strategy, plan, plan.predicted_latency_s, changed)
                 )
 
     @property
     def best_s(self) -> float:
         """The least latency so far."""
-        return min((each.latency_s for each in self.found), default=float("inf"))
+        return min((proposal.latency_s for proposal in self.found), default=float("inf"))
 
     @property
     def ideal_s(self) -> float:
@@ -242,23 +242,23 @@ class _Candidates:
             assert self.refused is not None
             raise self.refused
         finalists = list(self._finalists())
-        best = min(finalists, key=lambda each: each.plan.predicted_latency_s)
-        alone = next((each for each in finalists if each.strategy == "single"), best)
-        used = (each for each in self.cluster.devices if each.id in best.plan.devices)
-        error = max(block_error(each.costs) for each in used)
+        best = min(finalists, key=lambda proposal: proposal.plan.predicted_latency_s)
+        alone = next((finalist for finalist in finalists if finalist.strategy == "single"), best)
+        used = (device for device in self.cluster.devices if device.id in best.plan.devices)
+        error = max(block_error(device.costs) for device in used)
         least_s = (1.0 - _ERROR_SHARE * error) * alone.plan.predicted_latency_s
         if best.plan.predicted_latency_s > least_s:
             best = alone
         compared = ", ".join(
-            f"{each.name} {each.latency_s / best.latency_s - 1:+.0%}"
-            for each in self.found
-            if each.name != best.name
+            f"{proposal.name} {proposal.latency_s / best.latency_s - 1:+.0%}"
+            for proposal in self.found
+            if proposal.name != best.name
         )
         note = f"Chosen: {best.name}. Compared with its time: {compared}."
         left = [
             name
-            for name, each in CANDIDATES.items()
-            if each.tried != "never" and name not in self.tried
+            for name, candidate in CANDIDATES.items()
+            if candidate.tried != "never" and name not in self.tried
         ]
         skipped = f"Not searched, as an estimate rules them out: {', '.join(left)}."
         notes = (note, skipped) if left else (note,)
@@ -267,9 +267,15 @@ class _Candidates:
 
     def _finalists(self) -> Iterator[_Candidate]:
         """The best few, and one device alone, with the simulator's own predictions."""
-        ranked = sorted(self.found, key=lambda each: each.latency_s)
-        close = [each for each in ranked if each.latency_s <= self.best_s * _CLOSE][:_FINALISTS]
-        alone = [each for each in self.found if each.strategy == "single" and each not in close]
-        for each in (*close, *alone):
-            seconds = simulate(each.plan, self.network, self.cluster).latency_s
-            yield replace(each, plan=replace(each.plan, predicted_latency_s=seconds))
+        ranked = sorted(self.found, key=lambda proposal: proposal.latency_s)
+        close = [proposal for proposal in ranked if proposal.latency_s <= self.best_s * _CLOSE][
+            :_FINALISTS
+        ]
+        alone = [
+            proposal
+            for proposal in self.found
+            if proposal.strategy == "single" and proposal not in close
+        ]
+        for proposal in (*close, *alone):
+            seconds = simulate(proposal.plan, self.network, self.cluster).latency_s
+            yield replace(proposal, plan=replace(proposal.plan, predicted_latency_s=seconds))

@@ -101,7 +101,7 @@ class _Search:
         host. Returns whether that is hopelessly slow.
         """
         blocks = self.best.blocks
-        edges = {0, *(each.stop for each in blocks)}
+        edges = {0, *(block.stop for block in blocks)}
         if self._left <= 0 or not {start, stop} <= edges:
             return False
         tasks, begins_s = self._tasks(start, stop)
@@ -112,13 +112,13 @@ class _Search:
             return False
         before_s, least_s = self.best_s, float("inf")
         for direct in (False,) if self.cluster.apart else (True, False):
-            made = _Blocks(self.network, [each for each in blocks if each.stop <= start])
+            made = _Blocks(self.network, [block for block in blocks if block.stop <= start])
             for first, last in self._runs(start, owners):
                 device = self.cluster.devices[owners[first - start]]
                 made.add(first, last, device.id, direct=direct)
-            after = [_free(each) for each in blocks if each.start >= stop]
+            after = [_free(block) for block in blocks if block.start >= stop]
             if self.cluster.apart:
-                after = [replace(each, exchange="host") for each in after]
+                after = [replace(block, exchange="host") for block in after]
             made.blocks += after
             plan = replace(self.plan, blocks=tuple(made.blocks))
             least_s = min(least_s, self._consider(plan))
@@ -165,7 +165,7 @@ class _Search:
                 else:
                     given += size
                     begin_s = max(begin_s, self._earliest_s.get(name, 0.0))
-            ready_s = [each.link.transfer_s(given) for each in devices]
+            ready_s = [device.link.transfer_s(given) for device in devices]
             tasks.append(HeftTask(self._seconds[start + index], ready_s, reads))
             begins_s.append(begin_s)
             makers.update(dict.fromkeys(tile.boxes, index))
@@ -175,7 +175,7 @@ class _Search:
     def _seconds(self) -> list[list[float]]:
         """Seconds of each unit, whole, on each device."""
         works = [divider_of(self.network).whole(unit).work for unit in self.network.units]
-        return [[each.costs.block_s(work) for each in self.cluster.devices] for work in works]
+        return [[device.costs.block_s(work) for device in self.cluster.devices] for work in works]
 
     def _moved_s(self, source: int, target: int, size: int) -> float:
         devices = self.cluster.devices
@@ -265,7 +265,7 @@ def placement(tasks: Sequence[HeftTask], transfer_s: _HeftTransfer) -> list[int]
     free = [0.0] * len(tasks[0].seconds)
     placed: dict[int, tuple[int, float]] = {}
     # Among equals the first in topological order, so that no task precedes its inputs.
-    for task in sorted(range(len(tasks)), key=lambda each: (-ranks[each], each)):
+    for task in sorted(range(len(tasks)), key=lambda task: (-ranks[task], task)):
         ends = []
         for processor, seconds in enumerate(tasks[task].seconds):
             begin = max(free[processor], tasks[task].ready_s[processor])

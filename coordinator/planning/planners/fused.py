@@ -142,7 +142,7 @@ def _devices(search: Search, slots: Slots, index: int) -> Iterator[Slots]:
             yield _with(slots, index, (d,))
     for d in _distinct(search, used):
         if len(used) > 1:
-            yield _with(slots, index, tuple(each for each in used if each != d))
+            yield _with(slots, index, tuple(rank for rank in used if rank != d))
             yield _with(slots, index, (d,))
     for one in _distinct(search, used):
         for other in _distinct(search, others):
@@ -182,12 +182,12 @@ def _borders(search: Search, slots: Slots, index: int) -> Iterator[Slots]:
     slot = slots[index]
     draft = search.draft(slots)
     assert draft is not None
-    shares, each = draft[index].shares, grain(search.forms.geometry.sizes[slot.end][0])
+    shares, step_rows = draft[index].shares, grain(search.forms.geometry.sizes[slot.end][0])
     if slot.form.how not in ("together", "in turn") or draft[index].direct:
         return
     for place in range(len(shares) - 1):
         for rows in (1, -1, 2, -2):
-            shifted = _shifted(shares, place, rows * each)
+            shifted = _shifted(shares, place, rows * step_rows)
             if shifted is not None:
                 yield put(slots, index, replace(slot, shares=shifted))
 

@@ -96,7 +96,7 @@ def _plan(network: Network, cluster: Cluster) -> Plan:
     clusters = [cluster]
     if cluster.apart and len(cluster.mutual) > 1:
         clusters.append(replace(cluster, devices=cluster.mutual, apart=frozenset()))
-    plans = [_finished(network, cluster, _Halo(network, each).blocks()) for each in clusters]
+    plans = [_finished(network, cluster, _Halo(network, subset).blocks()) for subset in clusters]
     return min(plans, key=lambda plan: plan.predicted_latency_s)
 
 
@@ -160,7 +160,7 @@ class _Halo:
         begun = [best]
         if not is_better(self._cost(best), self._cost(starts[0]), _FAR):
             begun.append(starts[0])
-        forms = [self._on(max(len(each.form.devices) for each in slots)) for slots in begun]
+        forms = [self._on(max(len(slot.form.devices) for slot in slots)) for slots in begun]
         for edge_rows in PRICES:
             drafts = [
                 draft

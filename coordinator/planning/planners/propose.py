@@ -65,4 +65,4 @@ def _simulated(planner: Planner, network: Network, cluster: Cluster) -> Plan:
 
 def made_for(cluster: Cluster) -> tuple[MadeFor, ...]:
     """What a plan for this cluster says of its devices."""
-    return tuple(MadeFor(each.id, is_measured(each.costs)) for each in cluster.devices)
+    return tuple(MadeFor(device.id, is_measured(device.costs)) for device in cluster.devices)

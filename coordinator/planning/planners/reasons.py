@@ -49,7 +49,7 @@ class Reasons:
             if device.id in self.plan.devices:
                 continue
             kind = (device.costs, device.link, device.host, device.memory_bytes)
-            costs = [latency_s for each, latency_s in known if each == kind]
+            costs = [latency_s for other, latency_s in known if other == kind]
             if not costs:
                 costs = [self._with(d)]
                 known.append((kind, costs[0]))
@@ -62,7 +62,7 @@ class Reasons:
 
     def _whole(self) -> str:
         plan = self.plan
-        alone = next(each for each in self.devices if each.id == plan.baseline_device)
+        alone = next(device for device in self.devices if device.id == plan.baseline_device)
         used, given = len(plan.devices), len(self.devices)
         times = plan.single_device_latency_s / plan.predicted_latency_s
         if used == 1:
@@ -80,7 +80,7 @@ class Reasons:
         steps = []
         for count in counts_of(len(self.devices)):
             shared = self.search.forms.serial
-            drafts = [self.search.draft(each) for each in self.starts.at_most(count, shared)]
+            drafts = [self.search.draft(start) for start in self.starts.at_most(count, shared)]
             costs = [self.search.cost(draft) for draft in drafts if draft is not None]
             if costs:
                 steps.append(f"{count}: {self._longer(min(costs)[1])}")

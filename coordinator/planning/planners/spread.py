@@ -58,7 +58,7 @@ def planned(
         starts.append((everything(network, quickest),))
     for made in starts:
         tried.append(made)
-        tried += [tuple(each for block in made for each in way.spread(block)) for way in ways]
+        tried += [tuple(part for block in made for part in way.spread(block)) for way in ways]
     for k, blocks in enumerate(tried):
         if blocks in tried[:k]:
             continue
@@ -69,7 +69,7 @@ def planned(
     if not found:
         assert refused is not None
         raise refused
-    best = min(found, key=lambda each: each.predicted_latency_s)
+    best = min(found, key=lambda plan: plan.predicted_latency_s)
     return replace(
         plan,
         blocks=best.blocks,
@@ -116,7 +116,7 @@ class _Spreading:
             device = self._devices[device_id]
             own = [tile for tile in block.tiles if tile.device == device_id]
             more = self._apart(block, own, device)
-            ways = [(self._seconds(block, each, device), each) for each in (own, more)]
+            ways = [(self._seconds(block, way, device), way) for way in (own, more)]
             seconds, chosen = min(ways, key=lambda way: way[0])
             slowest_s = max(slowest_s, seconds)
             tiles += chosen
@@ -127,13 +127,13 @@ class _Spreading:
         by its share of the map.
         """
         whole = [self._map_tile(block, tile) for tile in tiles]
-        sizes = [len(each.rows) * len(each.cols) if each else 0 for each in whole]
+        sizes = [len(tile.rows) * len(tile.cols) if tile else 0 for tile in whole]
         found: list[Tile] = []
         for tile, part, size in zip(tiles, whole, sizes, strict=True):
             count = max(1, round(device.concurrency * size / max(1, sum(sizes))))
             cut = parts(part, count) if part else []
-            boxes = [tile_boxes(self._network, block.start, block.stop, each) for each in cut]
-            found += [Tile(device.id, each) for each in boxes if each] or [tile]
+            boxes = [tile_boxes(self._network, block.start, block.stop, piece) for piece in cut]
+            found += [Tile(device.id, box) for box in boxes if box] or [tile]
         return found
 
     def _map_tile(self, block: Block, tile: Tile) -> MapTile | None:
@@ -188,7 +188,7 @@ def parts(tile: MapTile, count: int) -> list[MapTile]:
     by_rows = len(tile.rows) >= len(tile.cols)
     side = tile.rows if by_rows else tile.cols
     found = []
-    for each in even_spans(len(side), min(len(side), count)):
-        span = Span(side.start + each.start, side.start + each.stop)
+    for piece in even_spans(len(side), min(len(side), count)):
+        span = Span(side.start + piece.start, side.start + piece.stop)
         found.append(MapTile(span, tile.cols) if by_rows else MapTile(tile.rows, span))
     return found

@@ -38,10 +38,10 @@ class Starts:
 
     def __init__(self, network: Network, tables: Tables, places: Mapping[DeviceId, int]) -> None:
         self.tables, self.places = tables, places
-        self.published = [option for each in options_by_count(tables) for option in each]
+        self.published = [option for options in options_by_count(tables) for option in options]
         members = subsets_of(tables)
         chosen = [[Rank(int(d)) for d in np.flatnonzero(row)] for row in members]
-        rates = [1.0 / float(each) for each in tables.compute_s[:, 0, tables.last]]
+        rates = [1.0 / float(seconds) for seconds in tables.compute_s[:, 0, tables.last]]
         shaped = [
             (subset, shape) for subset in chosen for shape in shapes_of(len(subset))[1:_SHAPES]
         ]
@@ -56,9 +56,9 @@ class Starts:
         ]
         self._widths = [
             *(1 for _ in singles),
-            *(int(each) for each in several.sum(axis=1)),
+            *(int(count) for count in several.sum(axis=1)),
             *(len(subset) for subset, _ in shaped),
-            *(len(each.devices) for each in connected),
+            *(len(option.devices) for option in connected),
         ]
 
     def all(self) -> Iterator[Slots]:
@@ -80,7 +80,9 @@ class Starts:
         share a link.
         """
         few = [
-            each for each, width in zip(self.options, self._widths, strict=True) if width <= count
+            option
+            for option, width in zip(self.options, self._widths, strict=True)
+            if width <= count
         ]
         yield from self._best(few, _SERIAL if serial else _PARALLEL)
 

@@ -8,7 +8,7 @@ from coordinator.planning.planners.branches import branches
 from coordinator.planning.planners.candidates import CANDIDATES
 
 STRATEGIES: Mapping[str, Planner] = {
-    **{name: each.planner for name, each in CANDIDATES.items()},
+    **{name: candidate.planner for name, candidate in CANDIDATES.items()},
     "branches": branches,
     "auto": auto,
 }

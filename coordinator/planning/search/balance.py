@@ -42,8 +42,8 @@ class TileCosts:
         rows + 1].
         """
         fixed, begins, ends = (
-            np.concatenate(each, axis=1)
-            for each in zip(
+            np.concatenate(arrays, axis=1)
+            for arrays in zip(
                 *(
                     (one, two.reshape(len(two), -1), three.reshape(len(three), -1))
                     for one, two, three in parts
@@ -52,7 +52,7 @@ class TileCosts:
             )
         )
         rows = np.repeat(
-            [each.shape[2] - 1 for _, each, _ in parts], [each.shape[1] for _, each, _ in parts]
+            [array.shape[2] - 1 for _, array, _ in parts], [array.shape[1] for _, array, _ in parts]
         )
         return cls(fixed, begins, ends, rows, np.cumsum(rows + 1) - rows - 1)
 

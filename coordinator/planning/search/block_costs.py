@@ -161,7 +161,7 @@ class Stages:
 
     def without_barriers(self, draft: PlanDraft) -> PlanDraft:
         """The same tiles without barriers."""
-        return tuple(self._only(replace(each, barrier=False)) for each in draft)
+        return tuple(self._only(replace(slot, barrier=False)) for slot in draft)
 
     def blocks(self, draft: PlanDraft) -> list[Block]:
         """The blocks of a draft, as a plan has them."""
@@ -219,11 +219,11 @@ class Stages:
         over = {
             d: needed_bytes(
                 len(tiles),
-                sum(each.weights for each in tiles),
-                max(each.relaid for each in tiles),
-                max(each.moved for each in tiles),
-                max(each.live for each in tiles),
-                sum(each.yielded for each in tiles),
+                sum(tile.weights for tile in tiles),
+                max(tile.relaid for tile in tiles),
+                max(tile.moved for tile in tiles),
+                max(tile.live for tile in tiles),
+                sum(tile.yielded for tile in tiles),
             )
             - self.cluster.devices[d].memory_bytes
             for d, tiles in held.items()
@@ -252,7 +252,7 @@ class Stages:
         offset = 0
         for stage in draft:
             found = dict.fromkeys(made[name] for name in stage.tensors if name in made)
-            sources = tuple((each, first - offset) for each, first in sorted(found, key=_first))
+            sources = tuple((maker, first - offset) for maker, first in sorted(found, key=_first))
             key = (stage, sources)
             steps = self._known.get(key)
             if steps is None:
@@ -306,7 +306,7 @@ class Stages:
                     place, owned = source.outputs.index(name), source.block.owns[name]
                     size = self.loads.common_bytes(name, wanted[:, None], owned[None])
                     for passed, sizes in zip(found, size.tolist(), strict=True):
-                        pieces = tuple((k, each) for k, each in enumerate(sizes) if each)
+                        pieces = tuple((k, size) for k, size in enumerate(sizes) if size)
                         if pieces:
                             passed.append((name, pieces, summed, place))
         return found

@@ -80,7 +80,7 @@ class Forms:
             return ()
         rank = [self.stages.loads.rank[d] for d in form.devices]
         weights = 1.0 / self.stages.tables.compute_s[rank, start, end]
-        tiles = form.shape.tiles(splits.height, splits.width, [float(each) for each in weights])
+        tiles = form.shape.tiles(splits.height, splits.width, [float(weight) for weight in weights])
         pairs = zip(form.devices, tiles, strict=True)
         return tuple((d, tile) for d, tile in pairs if not tile.is_empty)
 
@@ -132,7 +132,7 @@ class Forms:
             return ()
         rates = [self.rates[d] for d in form.devices]
         boxes = divider.divided(unit, Configuration(channels=len(rates)), rates)
-        tiles = [divider.tile(unit, each) for each in boxes or ()]
+        tiles = [divider.tile(unit, box) for box in boxes or ()]
         return tuple(zip(form.devices, tiles, strict=False))
 
     # ------------------------------------------------------------ strips
@@ -183,11 +183,11 @@ class Forms:
             sent_s = 0.0 if device.host else 1.0 / link.bytes_per_s
             self._lines[key] = _Lines(
                 float(fixed[rank, m]) + 2 * link.fixed_s,
-                [float(each) for each in begins],
-                [float(each) for each in np.maximum.accumulate(ends)],
+                [float(begin) for begin in begins],
+                [float(end) for end in np.maximum.accumulate(ends)],
                 0.0 if device.host else link.message_s,
-                [float(each) for each in in_b * sent_s],
-                [float(each) for each in in_e * sent_s],
+                [float(value) for value in in_b * sent_s],
+                [float(value) for value in in_e * sent_s],
             )
         return self._lines[key]
 
@@ -247,4 +247,4 @@ def _edges_first(span: Span, top: int, bottom: int) -> list[Span]:
         return [span]
     inner = Span(span.start + top, span.stop - bottom)
     edges = [Span(span.start, inner.start), Span(inner.stop, span.stop)]
-    return [each for each in (*edges, inner) if len(each)]
+    return [span for span in (*edges, inner) if len(span)]

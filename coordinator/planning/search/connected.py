@@ -55,12 +55,12 @@ def divisions(
     spans = cut_span(output[CHANNELS], rates)
     if all(map(len, spans)) and len(unit.outputs) == 1:
         boxes = [{unit.outputs[0]: output.replace(CHANNELS, span)} for span in spans]
-        yield tuple(divider.tile(unit, each) for each in boxes)
+        yield tuple(divider.tile(unit, box) for box in boxes)
     whole = _input(network, unit)
     spans = cut_span(whole[CHANNELS], rates)
     if all(map(len, spans)):
         parts = [whole.replace(CHANNELS, span) for span in spans]
-        yield tuple(divider.partial_tile(unit, each) for each in parts)
+        yield tuple(divider.partial_tile(unit, part) for part in parts)
 
 
 def where_tiles_lie(
@@ -102,7 +102,7 @@ def channel_slices(network: Network, tables: Tables) -> list[Option]:
             continue
         boxes = divider.divided(unit, Configuration(channels=count), [1.0] * count)
         if boxes is not None:
-            tiles = [divider.tile(unit, each) for each in boxes]
+            tiles = [divider.tile(unit, box) for box in boxes]
             found.append(_costed(network, tables, start, tables.devices, tiles))
     return found
 

@@ -68,7 +68,7 @@ class Option:
         if self.ends is not None:
             edges = [int(place) for place in self.ends[start, end]]
             rows = on_map(height, map(Span, edges, edges[1:]))
-        return [MapTile(each, Span(0, width)) for each in rows]
+        return [MapTile(row, Span(0, width)) for row in rows]
 
 
 def alone(tables: Tables) -> list[Option]:
@@ -94,7 +94,7 @@ def grids(tables: Tables, counts: Sequence[int]) -> list[list[Option]]:
 def _grids(tables: Tables, counts: Sequence[int]) -> list[list[Option]]:
     ranks = [Rank(d) for d in range(len(tables.devices))]
     shapes = [[(ranks[:count], shape) for shape in grids_of(count)] for count in counts]
-    found = iter(tiled(tables, [each for some in shapes for each in some], None))
+    found = iter(tiled(tables, [shape for some in shapes for shape in some], None))
     return [[next(found) for _ in some] for some in shapes]
 
 
@@ -158,7 +158,7 @@ def _strips(tables: Tables, subsets: Members) -> list[Option]:
         for end, splits in together:
             part = slice(splits.lowest, end)
             solved = slice(first, first + end - splits.lowest)
-            seconds[:, :, part, end] = [each[:, solved] for each in both]
+            seconds[:, :, part, end] = [table[:, solved] for table in both]
             ends[:, part, end] = where[:, solved]
             first = solved.stop
     fits = np.where(subsets[:, :, None, None], tables.fits[None], True).all(axis=1)

@@ -94,7 +94,7 @@ class Recuts:
         key = (devices, price, start, end)
         if key not in self._cuts:
             part = slice(start, end + 1)
-            computing, exchange = (each[part, part] for each in self.strips_of(devices))
+            computing, exchange = (table[part, part] for table in self.strips_of(devices))
             _, cuts = best_cuts(computing + price * exchange)
             self._cuts[key] = tuple((Mark(start + a), Mark(start + b)) for a, b in cuts)
         return self._cuts[key]

@@ -184,8 +184,10 @@ class Tables:
     def _growth(self) -> Floats:
         """[k, n, g]: the same for each kind of device and each of its engines, of all groups."""
         every, groups = self.geometry.quantities, self.geometry.groups
-        nodes = np.array([each.node for each in every], dtype=np.int64)
-        columns = [(each.flop, each.input_bytes, each.output_bytes) for each in every]
+        nodes = np.array([quantity.node for quantity in every], dtype=np.int64)
+        columns = [
+            (quantity.flop, quantity.input_bytes, quantity.output_bytes) for quantity in every
+        ]
         flop, read, written = np.array(columns).reshape(-1, 3).T
         rates = self._rates[:, :, nodes]
         growth = rates[..., 1] * flop + rates[..., 2] * read + rates[..., 3] * written

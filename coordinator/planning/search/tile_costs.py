@@ -166,9 +166,9 @@ class Loads:
         )
 
     def _stacked(self, boxes: Sequence[Mapping[str, Box]]) -> dict[str, Ints]:
-        names = dict.fromkeys(name for each in boxes for name in each)
+        names = dict.fromkeys(name for box in boxes for name in box)
         axes = {name: max(1, len(self.network.graph.shape(name))) for name in names}
-        return {name: stacked([each.get(name) for each in boxes], axes[name]) for name in names}
+        return {name: stacked([box.get(name) for box in boxes], axes[name]) for name in names}
 
     def _sized(
         self,
@@ -195,9 +195,9 @@ class Loads:
     def _by_tile(self, boxes: Mapping[str, Ints]) -> dict[int, dict[str, int]]:
         """Bytes of tensors by tile, of those that it has."""
         found: dict[int, dict[str, int]] = {}
-        for name, each in boxes.items():
-            sizes = self.common_bytes(name, each, each).tolist()
-            for k in np.flatnonzero(each[:, :, 1].any(axis=1)).tolist():
+        for name, box in boxes.items():
+            sizes = self.common_bytes(name, box, box).tolist()
+            for k in np.flatnonzero(box[:, :, 1].any(axis=1)).tolist():
                 found.setdefault(k, {})[name] = sizes[k]
         return found
 
@@ -224,7 +224,7 @@ class Loads:
         found = self._wholes.get((start, end))
         if found is None:
             network = self.network
-            first, stop = (self.geometry.boundaries[each] for each in (start, end))
+            first, stop = (self.geometry.boundaries[mark] for mark in (start, end))
             names = network.outputs(first, stop)
             boxes = {name: Box.whole(network.graph.shape(name)) for name in names}
             tile_work = block_work(network, first, stop, boxes)
@@ -240,7 +240,7 @@ class Loads:
         """
         moved = sum(load.read_bytes.values()) + sum(load.own_bytes.values())
         if isinstance(part, UnitTile):
-            return moved + max(each.input_bytes + each.output_bytes for each in part.work)
+            return moved + max(work.input_bytes + work.output_bytes for work in part.work)
         assert between is not None
         start, end = between
         splits = self.geometry.splits[end]

@@ -60,8 +60,8 @@ class Machines:
         return found
 
     def _way(self, d: int, to: int) -> _Way:
-        ends = [each for each in (d, to) if not self.is_host[each]]
-        links = tuple(dict.fromkeys(self.links[each] for each in ends))
+        ends = [end for end in (d, to) if not self.is_host[end]]
+        links = tuple(dict.fromkeys(self.links[end] for end in ends))
         if self.is_air:
             return links, (self.air,), ()
         wires = [self.up[d]] if d in ends else []
@@ -213,7 +213,7 @@ class Media:
         links, own, shared = machines.way(d, to)
         link = links[0]
         if len(links) > 1:
-            link = max(links, key=lambda each: each.occupied_s(size) + each.latency_s)
+            link = max(links, key=lambda link: link.occupied_s(size) + link.latency_s)
         seconds = longest = link.message_s + size / link.bytes_per_s
         if machines.is_air:
             longest = seconds = seconds * (2 - machines.is_host[d] - machines.is_host[to])

@@ -83,9 +83,9 @@ class _Run:
             for step in block:
                 self._wire(k, first, step)
                 k += 1
-        for each in (*self.readers, *self.routes):
-            if len(each) > 1:
-                each.sort()
+        for tasks in (*self.readers, *self.routes):
+            if len(tasks) > 1:
+                tasks.sort()
 
     def _wire(self, k: int, first: int, step: PipelineTask) -> None:
         onward = self.routes if step.direct else self.readers
@@ -95,7 +95,7 @@ class _Run:
             else:
                 onward[first + source].append((place, k, size))
         if step.sums:
-            self.sums[k] = [([first + each for each in tasks], size) for tasks, size in step.sums]
+            self.sums[k] = [([first + task for task in tasks], size) for tasks, size in step.sums]
         self.missing[k] = step.read_bytes
 
     def run(self) -> float:

@@ -61,9 +61,9 @@ class Simulation:
     def busy_s(self, device: DeviceId) -> float:
         """Seconds for which a device computes, the sum of what it computes at once."""
         return sum(
-            each.stop_s - each.start_s
-            for each in self.activities
-            if each.device == device and each.kind == "compute"
+            activity.stop_s - activity.start_s
+            for activity in self.activities
+            if activity.device == device and activity.kind == "compute"
         )
 
 
@@ -154,14 +154,16 @@ class _Request:
             self.media.down(d, size, self._told, message)
         for assignments in later:
             d = self._places[assignments[0].device]
-            for each in assignments:
-                self._assign(each).missing += 1  # its description
+            for assignment in assignments:
+                self._assign(assignment).missing += 1  # its description
             self.media.describe_tasks(d, len(assignments))
-            self.media.down(d, 0, self._described, [(each.task, 1) for each in assignments])
+            self.media.down(
+                d, 0, self._described, [(assignment.task, 1) for assignment in assignments]
+            )
 
     def _assign(self, action: Assign) -> _Arrival:
         spec, d = self.graph.tasks[action.task], self._places[action.device]
-        missing = sum(each.box.volume for each in spec.inputs)
+        missing = sum(entry.box.volume for entry in spec.inputs)
         arrival = self._waiting[action.task] = _Arrival(spec, action.attempt, d, missing)
         return arrival
 

@@ -404,7 +404,7 @@ class BodyMemory:
     @property
     def held_bytes(self) -> int:
         """Bytes of all reservations."""
-        return sum(each.size_bytes for each in self._held)
+        return sum(reservation.size_bytes for reservation in self._held)
 
     @property
     def held_bodies(self) -> int:
@@ -421,7 +421,9 @@ class BodyMemory:
         while not (
             self._has_room(self._held, size_bytes, 1.0)
             and self._has_room(
-                [each for each in self._held if each.caller == caller], size_bytes, CALLER_SHARE
+                [reservation for reservation in self._held if reservation.caller == caller],
+                size_bytes,
+                CALLER_SHARE,
             )
         ):
             left_s = deadline - self.clock()
@@ -451,7 +453,7 @@ class BodyMemory:
         self._freed = asyncio.Event()
 
     def _has_room(self, held: list[Reservation], size_bytes: int, share: float) -> bool:
-        held_bytes = sum(each.size_bytes for each in held)
+        held_bytes = sum(reservation.size_bytes for reservation in held)
         return (
             held_bytes + size_bytes <= share * self._most_bytes
             and len(held) + 1 <= share * self._most_bodies
@@ -460,12 +462,19 @@ class BodyMemory:
     def _evict_slow(self, caller: str, size_bytes: int) -> None:
         """Ends the slowest senders, until the new body fits without them."""
         now = self.clock()
-        among, share = [each for each in self._held if each.caller == caller], CALLER_SHARE
+        among, share = (
+            [reservation for reservation in self._held if reservation.caller == caller],
+            CALLER_SHARE,
+        )
         if self._has_room(among, size_bytes, share):
             among, share = self._held, 1.0
-        staying = [each for each in among if not each.evicted]
-        slow = [each for each in staying if each.bytes_per_s(now) < self._floor_bytes_per_s]
-        for reservation in sorted(slow, key=lambda each: each.bytes_per_s(now)):
+        staying = [reservation for reservation in among if not reservation.evicted]
+        slow = [
+            reservation
+            for reservation in staying
+            if reservation.bytes_per_s(now) < self._floor_bytes_per_s
+        ]
+        for reservation in sorted(slow, key=lambda reservation: reservation.bytes_per_s(now)):
             if self._has_room(staying, size_bytes, share):
                 return
             staying.remove(reservation)

@@ -44,7 +44,7 @@ class HttpConventions:
         if absolute := _ABSOLUTE.fullmatch(raw):
             host = absolute[1].rpartition(b"@")[2]
             raw = absolute[2] or b"/"
-            headers = [(b"host", host), *(each for each in headers if each[0] != b"host")]
+            headers = [(b"host", host), *(header for header in headers if header[0] != b"host")]
         plain = _SLASHES.sub(b"/", raw)
         if plain not in self._kept:
             plain = plain.rstrip(b"/") or b"/"

@@ -113,7 +113,7 @@ class Repeats:
 
     def _may_go_on(self, known: _Known) -> bool:
         """Whether a request is computed on for a client that may ask again."""
-        alone = sum(not each.waiting and not each.answer.done() for each in self._known.values())
+        alone = sum(not known.waiting and not known.answer.done() for known in self._known.values())
         return known.body_bytes <= ALONE_BYTES and alone <= MOST_ALONE
 
     def _ended(self, key: tuple[str, str], known: _Known) -> None:
@@ -153,5 +153,5 @@ def _about(request: Request) -> bytes:
     """What an answer depends on besides the body."""
     headers = ("accept", "accept-encoding", "content-type", "content-encoding")
     more = ("inference-header-content-length",)
-    values = [request.headers.get(each, "") for each in (*headers, *more)]
+    values = [request.headers.get(name, "") for name in (*headers, *more)]
     return "\n".join([request.url.path, request.url.query, *values]).encode()

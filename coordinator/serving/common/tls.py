@@ -160,10 +160,10 @@ def own_names() -> tuple[str, ...]:
     host = socket.gethostname().partition(".")[0]
     families = (socket.AF_INET, socket.AF_INET6)
     addresses = {
-        each.address.partition("%")[0]
+        address.address.partition("%")[0]
         for interface in psutil.net_if_addrs().values()
-        for each in interface
-        if each.family in families
+        for address in interface
+        if address.family in families
     }
     return (host, f"{host}.local", "localhost", *sorted(addresses))
 

@@ -107,7 +107,7 @@ def shape(fault: Fault) -> Response:
 
 def rows(seen: Sequence[DetectedBox], least: float) -> list[dict[str, Any]]:
     """Detections of at least this confidence, in pixels of the sent picture, best first."""
-    return [_row(each) for each in seen if each.score >= least]
+    return [_row(detection) for detection in seen if detection.score >= least]
 
 
 def as_coco(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -142,11 +142,11 @@ def document(
     }
 
 
-def _row(each: DetectedBox) -> dict[str, Any]:
-    x_min, y_min, x_max, y_max = (round(edge) for edge in each.box)
+def _row(detection: DetectedBox) -> dict[str, Any]:
+    x_min, y_min, x_max, y_max = (round(edge) for edge in detection.box)
     return {
-        "confidence": round(float(each.score), 6),
-        "label": each.label,
+        "confidence": round(float(detection.score), 6),
+        "label": detection.label,
         "x_min": x_min,
         "y_min": y_min,
         "x_max": x_max,

@@ -137,7 +137,7 @@ async def _answer(
     read = partial(asked_of, picture, served)
     async with answered(coordinator, served, read, raw=False) as (asked, answer):
         seen = await asyncio.to_thread(found_by, served, asked, answer)
-    listed = rows([each for each in seen if isinstance(each, DetectedBox)], least)
+    listed = rows([detection for detection in seen if isinstance(detection, DetectedBox)], least)
     command = "detect" if coco else "custom"
     taken_s = time.perf_counter() - started_s
     told = document(as_coco(listed) if coco else listed, answer, command, taken_s)

@@ -35,7 +35,7 @@ class ModelFolder:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, data)
         _describe(path)
-        by_age = sorted(self._folder.glob("*/*.onnx"), key=lambda each: each.stat().st_mtime)
+        by_age = sorted(self._folder.glob("*/*.onnx"), key=lambda path: path.stat().st_mtime)
         for old in by_age[:-MOST_MODELS]:
             old.unlink()
             sidecar_path(old).unlink(missing_ok=True)

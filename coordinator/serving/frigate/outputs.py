@@ -44,7 +44,7 @@ def rows_of(kind: ModelType, outputs: OutputArrays, size: PictureSize) -> Array:
         with np.errstate(all="ignore"):  # `best` refuses what becomes NaN
             candidates = _KINDS[kind](outputs, size)
     except (ValueError, IndexError, TypeError) as error:
-        shapes = ", ".join("x".join(map(str, each.shape)) for each in outputs)
+        shapes = ", ".join("x".join(map(str, output.shape)) for output in outputs)
         raise BadRequest(
             cause=f"the outputs ({shapes}) are not those of a {kind} model: {error}",
             cure="Set `model_type` in Frigate's `model:` section to what the file is.",
@@ -99,8 +99,8 @@ def _grids(outputs: OutputArrays, size: PictureSize) -> Candidates:
         sides = (2 * values[..., 2:4]) ** 2 * np.array(anchors, np.float32)[:, None, None]
         scores = values[..., 5:] * values[..., 4:5]
         parts = (centres, sides, scores)
-        found.append([each.reshape(-1, each.shape[-1]) for each in parts])
-    centres, sides, scores = (np.concatenate(each) for each in zip(*found, strict=True))
+        found.append([part.reshape(-1, part.shape[-1]) for part in parts])
+    centres, sides, scores = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
     return likeliest(centres, sides, scores)
 
 

@@ -275,7 +275,7 @@ def _feeds(graph: Graph, tensor: np.ndarray) -> tuple[dict[str, np.ndarray], Pic
         )
     size = (info.shape[layout.index("H")], info.shape[layout.index("W")])
     feeds = {name: tensor}
-    for each in others:
-        if graph.tensors[each].shape == _SIZE_SHAPE:
-            feeds[each] = np.array([size[::-1]], graph.tensors[each].dtype)  # width first
+    for other in others:
+        if graph.tensors[other].shape == _SIZE_SHAPE:
+            feeds[other] = np.array([size[::-1]], graph.tensors[other].dtype)  # width first
     return feeds, size

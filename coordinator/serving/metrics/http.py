@@ -99,10 +99,12 @@ class _Gauges(Collector):
         for status in self._coordinator.served.statuses():
             found.setdefault(self._coordinator.names.label(status.name), []).append(status)
         for model, statuses in found.items():
-            version.add_metric((model,), max(each.plan_version for each in statuses))
-            ready.add_metric((model,), float(all(each.ready for each in statuses)))
-            arrivals.add_metric((model,), sum(each.load.arrivals_per_s for each in statuses))
-            rates = [each.load.capacity_per_s for each in statuses if each.load.capacity_per_s]
+            version.add_metric((model,), max(status.plan_version for status in statuses))
+            ready.add_metric((model,), float(all(status.ready for status in statuses)))
+            arrivals.add_metric((model,), sum(status.load.arrivals_per_s for status in statuses))
+            rates = [
+                status.load.capacity_per_s for status in statuses if status.load.capacity_per_s
+            ]
             if rates:
                 capacity.add_metric((model,), min(rates))
         yield from (version, ready, arrivals, capacity)
@@ -236,7 +238,9 @@ class Counts:
             if len(self._known) >= MOST_DEVICES:
                 self._known.clear()
             self._known |= {
-                each.id: each.name for each in self._coordinator.device_statuses() if each.id
+                status.id: status.name
+                for status in self._coordinator.device_statuses()
+                if status.id
             }
         return self._known.get(device, device)
 

@@ -216,7 +216,7 @@ async def index(
     """Lists all available models. There is one repository, whatever its name."""
     document = await _document(request)
     return [
-        RepositoryEntry(**each) for each in service.index(only_ready=document.get("ready") is True)
+        RepositoryEntry(**row) for row in service.index(only_ready=document.get("ready") is True)
     ]
 
 

@@ -81,8 +81,8 @@ class InferenceService:
             "name": name,
             "versions": [version] if version else list(self.coordinator.names.versions(name)),
             "platform": PLATFORM,
-            "inputs": [_tensor(graph, each) for each in graph.inputs],
-            "outputs": [_tensor(graph, each) for each in graph.outputs],
+            "inputs": [_tensor(graph, name) for name in graph.inputs],
+            "outputs": [_tensor(graph, name) for name in graph.outputs],
         }
 
     async def config(self, name: str, version: str = "") -> dict[str, Any]:
@@ -97,8 +97,8 @@ class InferenceService:
             "backend": "onnxruntime",
             "version_policy": {"specific": {"versions": [number]}},
             "max_batch_size": 0,
-            "input": [_config_tensor(graph, each) for each in graph.inputs],
-            "output": [_config_tensor(graph, each) for each in graph.outputs],
+            "input": [_config_tensor(graph, name) for name in graph.inputs],
+            "output": [_config_tensor(graph, name) for name in graph.outputs],
             "default_model_filename": "model.onnx",
         }
 
@@ -128,8 +128,8 @@ class InferenceService:
         answered_by = self.coordinator.names.public(served.source)[1]
         async with answered(self.coordinator, served, read_it) as (request, answer):
             outputs = tuple(
-                (each, wanted(answer.outputs, each, self._labels(served, each.name)))
-                for each in request.wanted
+                (output, wanted(answer.outputs, output, self._labels(served, output.name)))
+                for output in request.wanted
             )
             yield InferAnswer(request.id, name, answered_by, outputs)
 
@@ -161,7 +161,7 @@ class InferenceService:
                 else:
                     rows.append({"name": name})
         for name, versions in self.coordinator.names.awaited().items():
-            rows += [_row(name, each, "UNAVAILABLE", why) for each, why in versions.items()]
+            rows += [_row(name, version, "UNAVAILABLE", why) for version, why in versions.items()]
         return [row for row in rows if not only_ready or row.get("state") == "READY"]
 
     async def load(self, name: str, parameters: dict[str, Any]) -> None:
@@ -204,7 +204,7 @@ class InferenceService:
         names = self.coordinator.names
         if name:
             versions = [version] if version else names.versions(name)
-            sources = [names.source(name, each) for each in versions or ("",)]
+            sources = [names.source(name, number) for number in versions or ("",)]
         else:
             sources = [status.name for status in self.coordinator.served.statuses()]
         return [self.statistics.of(source, *names.public(source)) for source in sources]

@@ -90,16 +90,16 @@ def read_request(head: memoryview, raw: memoryview, graph: Graph) -> InferReques
     parameters = _object(document, "parameters")
     refuse_unsupported(parameters)
     inputs = _objects(document, "inputs")
-    names = [_text(each, "name") for each in inputs]
+    names = [_text(entry, "name") for entry in inputs]
     require_inputs(names, graph)
     tail = _Tail(raw)
     feeds = {
-        name: _input(each, name, tail, graph) for name, each in zip(names, inputs, strict=True)
+        name: _input(entry, name, tail, graph) for name, entry in zip(names, inputs, strict=True)
     }
     tail.require_end()
     all_binary = _flag(parameters, "binary_data_output", default=False)
     asked = _objects(document, "outputs")
-    wanted = tuple(_output(each, all_binary) for each in asked) or tuple(
+    wanted = tuple(_output(output, all_binary) for output in asked) or tuple(
         RequestedOutput(name, all_binary) for name in graph.outputs
     )
     require_outputs(wanted, graph)
@@ -117,17 +117,17 @@ def write_answer(answer: InferAnswer) -> tuple[bytes, int | None]:
     """
     outputs: list[dict[str, Any]] = []
     raw: list[bytes] = []
-    for each, array in answer.outputs:
+    for output, array in answer.outputs:
         told: dict[str, Any] = {
-            "name": each.name,
+            "name": output.name,
             "datatype": name_of(array),
             "shape": list(array.shape),
         }
-        if each.binary:
+        if output.binary:
             raw.append(to_bytes(array))
             told["parameters"] = {SIZE: len(raw[-1])}
         else:
-            told["data"] = to_values(each.name, array)
+            told["data"] = to_values(output.name, array)
         outputs.append(told)
     document = {"model_name": answer.model, "model_version": answer.version, "outputs": outputs}
     if answer.id:
@@ -160,32 +160,32 @@ class _Tail:
             )
 
 
-def _input(each: Mapping[str, Any], name: str, tail: _Tail, graph: Graph) -> np.ndarray:
-    info, parameters = graph.tensors[name], _object(each, "parameters")
+def _input(entry: Mapping[str, Any], name: str, tail: _Tail, graph: Graph) -> np.ndarray:
+    info, parameters = graph.tensors[name], _object(entry, "parameters")
     refuse_unsupported(parameters)
-    shape = each.get("shape")
+    shape = entry.get("shape")
     if not isinstance(shape, list):
         raise BadRequest(cause=f"the input {name!r} has no shape", cure=f"Say {list(info.shape)}")
-    require(name, _text(each, "datatype"), shape, info)
+    require(name, _text(entry, "datatype"), shape, info)
     if SIZE in parameters:
-        if "data" in each:
+        if "data" in entry:
             raise BadRequest(
                 cause=f"the input {name!r} has both data and {SIZE}", cure="Send one of them"
             )
         return from_bytes(name, tail.take(name, parameters[SIZE]), info)
-    if not isinstance(each.get("data"), list):
+    if not isinstance(entry.get("data"), list):
         raise BadRequest(
             cause=f"the input {name!r} has neither a list 'data' nor {SIZE}",
             cure="Send its values in one of the two ways",
         )
-    return from_values(name, each["data"], info)
+    return from_values(name, entry["data"], info)
 
 
-def _output(each: Mapping[str, Any], all_binary: bool) -> RequestedOutput:
-    parameters = _object(each, "parameters")
+def _output(entry: Mapping[str, Any], all_binary: bool) -> RequestedOutput:
+    parameters = _object(entry, "parameters")
     refuse_unsupported(parameters)
     return RequestedOutput(
-        name=_text(each, "name"),
+        name=_text(entry, "name"),
         binary=_flag(parameters, "binary_data", default=all_binary),
         classes=class_count(parameters.get("classification")),
     )
@@ -205,8 +205,8 @@ def _split_at(header_length: str | None, total: int) -> int:
     return int(header_length)
 
 
-def _object(each: Mapping[str, Any], key: str) -> dict[str, Any]:
-    found = each.get(key)
+def _object(entry: Mapping[str, Any], key: str) -> dict[str, Any]:
+    found = entry.get(key)
     if found is None:
         return {}
     if not isinstance(found, dict):
@@ -214,8 +214,8 @@ def _object(each: Mapping[str, Any], key: str) -> dict[str, Any]:
     return found
 
 
-def _objects(each: Mapping[str, Any], key: str) -> Sequence[dict[str, Any]]:
-    found = each.get(key)
+def _objects(entry: Mapping[str, Any], key: str) -> Sequence[dict[str, Any]]:
+    found = entry.get(key)
     if found is None:
         return ()
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
@@ -223,8 +223,8 @@ def _objects(each: Mapping[str, Any], key: str) -> Sequence[dict[str, Any]]:
     return found
 
 
-def _text(each: Mapping[str, Any], key: str) -> str:
-    found = each.get(key)
+def _text(entry: Mapping[str, Any], key: str) -> str:
+    found = entry.get(key)
     if not isinstance(found, str):
         raise BadRequest(cause=f"a tensor has no {key!r}", cure="Every tensor needs one, as text")
     return found

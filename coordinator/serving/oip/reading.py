@@ -229,8 +229,8 @@ async def _write(answers: AsyncIterator[Any] | Awaitable[None], context: Context
     if isinstance(answers, Awaitable):
         await answers
         return
-    async for each in answers:
-        await context.write(each)
+    async for answer in answers:
+        await context.write(answer)
 
 
 async def _next(context: Context) -> bytes | None:

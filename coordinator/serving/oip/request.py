@@ -65,7 +65,7 @@ def require_outputs(wanted: Sequence[RequestedOutput], graph: Graph) -> None:
     Raises:
         BadRequest: with the names.
     """
-    names = [each.name for each in wanted]
+    names = [output.name for output in wanted]
     wrong = [name for name in names if name not in graph.outputs or names.count(name) > 1]
     if wrong:
         raise BadRequest(
@@ -108,7 +108,7 @@ def refuse_unsupported(parameters: Mapping[str, object]) -> None:
         )
 
 
-def wanted(outputs: Arrays, each: RequestedOutput, labels: Sequence[str]) -> np.ndarray:
+def wanted(outputs: Arrays, output: RequestedOutput, labels: Sequence[str]) -> np.ndarray:
     """A requested output in the requested form."""
-    array = outputs[each.name]
-    return classes(array, each.classes, labels) if each.classes else array
+    array = outputs[output.name]
+    return classes(array, output.classes, labels) if output.classes else array

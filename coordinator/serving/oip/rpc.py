@@ -287,7 +287,7 @@ def _read_request(message: pb.ModelInferRequest, graph: Graph) -> InferRequest:
     refuse_unsupported(_plain(message.parameters))
     if len(message.id) > LONGEST_ID:
         raise BadRequest(cause="'id' is too long", cure="Send a short one")
-    names = [each.name for each in message.inputs]
+    names = [tensor.name for tensor in message.inputs]
     require_inputs(names, graph)
     raw = message.raw_input_contents
     if raw and len(raw) != len(names):
@@ -296,10 +296,10 @@ def _read_request(message: pb.ModelInferRequest, graph: Graph) -> InferRequest:
             cure="Send one for each input in order, or none at all",
         )
     feeds = {
-        each.name: _input(each, raw[index] if raw else None, graph.tensors[each.name])
-        for index, each in enumerate(message.inputs)
+        tensor.name: _input(tensor, raw[index] if raw else None, graph.tensors[tensor.name])
+        for index, tensor in enumerate(message.inputs)
     }
-    wanted = tuple(_output(each) for each in message.outputs) or tuple(
+    wanted = tuple(_output(output) for output in message.outputs) or tuple(
         RequestedOutput(name, binary=True) for name in graph.outputs
     )
     require_outputs(wanted, graph)
@@ -311,44 +311,44 @@ def _write_answer(answer: InferAnswer) -> pb.ModelInferResponse:
     message = pb.ModelInferResponse(
         model_name=answer.model, model_version=answer.version, id=answer.id
     )
-    for each, array in answer.outputs:
-        message.outputs.add(name=each.name, datatype=name_of(array), shape=array.shape)
+    for output, array in answer.outputs:
+        message.outputs.add(name=output.name, datatype=name_of(array), shape=array.shape)
         message.raw_output_contents.append(to_bytes(array))
     return message
 
 
 def _input(
-    each: pb.ModelInferRequest.InferInputTensor, raw: bytes | None, info: TensorInfo
+    entry: pb.ModelInferRequest.InferInputTensor, raw: bytes | None, info: TensorInfo
 ) -> np.ndarray:
-    refuse_unsupported(_plain(each.parameters))
-    require(each.name, each.datatype, each.shape[: len(info.shape) + 1], info)
+    refuse_unsupported(_plain(entry.parameters))
+    require(entry.name, entry.datatype, entry.shape[: len(info.shape) + 1], info)
     if raw is not None:
-        if each.HasField("contents"):
+        if entry.HasField("contents"):
             raise BadRequest(
-                cause=f"the input {each.name!r} has both contents and raw_input_contents",
+                cause=f"the input {entry.name!r} has both contents and raw_input_contents",
                 cure="Send one of them",
             )
-        return from_bytes(each.name, raw, info)
+        return from_bytes(entry.name, raw, info)
     field = _CONTENTS.get(datatype_of(info))
     if field is None:
         raise BadRequest(
-            cause=f"the input {each.name!r} is {each.datatype}, which contents cannot hold",
+            cause=f"the input {entry.name!r} is {entry.datatype}, which contents cannot hold",
             cure="Send raw_input_contents",
         )
-    values = getattr(each.contents, field)
+    values = getattr(entry.contents, field)
     if len(values) != math.prod(info.shape):
         raise BadRequest(
-            cause=f"the input {each.name!r} has {len(values)} {field}",
-            cure=f"{each.datatype} {list(info.shape)} takes {math.prod(info.shape)}",
+            cause=f"the input {entry.name!r} has {len(values)} {field}",
+            cure=f"{entry.datatype} {list(info.shape)} takes {math.prod(info.shape)}",
         )
-    return from_values(each.name, np.array(values), info)
+    return from_values(entry.name, np.array(values), info)
 
 
-def _output(each: pb.ModelInferRequest.InferRequestedOutputTensor) -> RequestedOutput:
-    parameters = _plain(each.parameters)
+def _output(entry: pb.ModelInferRequest.InferRequestedOutputTensor) -> RequestedOutput:
+    parameters = _plain(entry.parameters)
     refuse_unsupported(parameters)
     return RequestedOutput(
-        each.name, binary=True, classes=class_count(parameters.get("classification"))
+        entry.name, binary=True, classes=class_count(parameters.get("classification"))
     )
 
 

@@ -93,7 +93,7 @@ def from_values(name: str, values: object, info: TensorInfo) -> np.ndarray:
 def to_bytes(array: np.ndarray) -> bytes:
     """A tensor's raw bytes; objects are bytes strings."""
     if array.dtype.kind == "O":
-        return b"".join(struct.pack("<I", len(each)) + each for each in array.ravel())
+        return b"".join(struct.pack("<I", len(value)) + value for value in array.ravel())
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
 
 
@@ -104,7 +104,7 @@ def to_values(name: str, array: np.ndarray) -> list[Any]:
         NotFiniteAnswer: JSON cannot represent some of them.
     """
     if array.dtype.kind == "O":
-        return [each.decode("utf-8", "replace") for each in array.ravel()]
+        return [value.decode("utf-8", "replace") for value in array.ravel()]
     require_finite(array, f"{name!r}, which JSON cannot represent", "ask for it as binary data")
     values: list[Any] = array.ravel().tolist()
     return values

@@ -82,9 +82,9 @@ class Day:
         last = int(now_s // 60) // STEP
         first = last - MINUTES // STEP + 1
         found: dict[int, list[Minute]] = {}
-        minutes = {each.number: each for each in (*self._kept.values(), self._ended())}
-        for each in minutes.values():
-            found.setdefault(each.number // STEP, []).append(each)
+        minutes = {minute.number: minute for minute in (*self._kept.values(), self._ended())}
+        for minute in minutes.values():
+            found.setdefault(minute.number // STEP, []).append(minute)
         return [_joined(number, found.get(number, ())) for number in range(first, last + 1)]
 
     def _ended(self) -> Minute:
@@ -131,8 +131,8 @@ class Day:
                     file.seek(len(_MAGIC) + place * _RECORD.size)
                     file.write(_packed(self._kept[place]))
             else:
-                places = (self._kept.get(each) for each in range(MINUTES))
-                packed = (_packed(each) if each else bytes(_RECORD.size) for each in places)
+                places = (self._kept.get(number) for number in range(MINUTES))
+                packed = (_packed(minute) if minute else bytes(_RECORD.size) for minute in places)
                 write_atomically(self._path, _MAGIC + b"".join(packed))
             self._on_disk, self._disk_failed = True, False
         except OSError as error:
@@ -154,10 +154,12 @@ def _joined(number: int, minutes: Sequence[Minute]) -> Minute:
     """Minutes as one; its median is that of their medians, each as often as it has answers."""
     return Minute(
         number,
-        sum(each.answered for each in minutes),
-        sum(each.failed for each in minutes),
-        _weighted_median([(each.median_s, each.answered) for each in minutes if each.answered]),
-        max((each.slowest_s for each in minutes), default=0.0),
+        sum(minute.answered for minute in minutes),
+        sum(minute.failed for minute in minutes),
+        _weighted_median(
+            [(minute.median_s, minute.answered) for minute in minutes if minute.answered]
+        ),
+        max((minute.slowest_s for minute in minutes), default=0.0),
     )
 
 
@@ -172,11 +174,11 @@ def _weighted_median(values: Sequence[tuple[float, int]]) -> float:
 
 def told(columns: Sequence[Minute]) -> Iterator[dict[str, float | int | None]]:
     """Columns as the page gets them."""
-    for each in columns:
+    for column in columns:
         yield {
-            "from": each.number * STEP * 60,
-            "answered": each.answered,
-            "failed": each.failed,
-            "median_ms": round(each.median_s * 1e3, 2) if each.answered else None,
-            "slowest_ms": round(each.slowest_s * 1e3, 2) if each.answered else None,
+            "from": column.number * STEP * 60,
+            "answered": column.answered,
+            "failed": column.failed,
+            "median_ms": round(column.median_s * 1e3, 2) if column.answered else None,
+            "slowest_ms": round(column.slowest_s * 1e3, 2) if column.answered else None,
         }

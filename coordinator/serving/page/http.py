@@ -137,7 +137,7 @@ async def plan(model: ModelName, coordinator: TheCoordinator, chosen: Chosen) ->
         "alone_ms": round(made.single_device_latency_s * 1000, 2),
         "blocks": len(made.blocks),
         "devices": list(made.devices),
-        "unused": [{"device": each.device, "reason": each.reason} for each in made.unused],
+        "unused": [{"device": unused.device, "reason": unused.reason} for unused in made.unused],
         "input": {"width": width, "height": height},
         "resize": form.resize if form else None,
         "resize_shorter": form.resize_shorter if form else None,
@@ -163,4 +163,4 @@ def _file(name: str) -> Response:
 
 
 def _box(rect: Rect) -> list[float]:
-    return [round(each, 2) for each in (rect.x, rect.y, rect.width, rect.height)]
+    return [round(value, 2) for value in (rect.x, rect.y, rect.width, rect.height)]

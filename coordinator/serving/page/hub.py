@@ -141,23 +141,23 @@ class Hub:
             "queue": self._coordinator.admission.waiting,
             "in_flight": self._coordinator.admission.running,
             "devices": [
-                self._device(each, load)
-                for each in self._coordinator.device_statuses()
-                if not each.is_alias
+                self._device(status, load)
+                for status in self._coordinator.device_statuses()
+                if not status.is_alias
             ],
             "models": [
                 {
-                    "name": self._coordinator.names.public(each.name)[0],
-                    "task": each.task,
-                    "ready": each.ready,
-                    "state": each.state,
-                    "plan_version": each.plan_version,
-                    "arrivals_per_s": round(each.load.arrivals_per_s, 2),
-                    "capacity_per_s": round(each.load.capacity_per_s, 2),
-                    "alone": self._alone(each.name),
-                    "assumed": dict(each.assumed),
+                    "name": self._coordinator.names.public(status.name)[0],
+                    "task": status.task,
+                    "ready": status.ready,
+                    "state": status.state,
+                    "plan_version": status.plan_version,
+                    "arrivals_per_s": round(status.load.arrivals_per_s, 2),
+                    "capacity_per_s": round(status.load.capacity_per_s, 2),
+                    "alone": self._alone(status.name),
+                    "assumed": dict(status.assumed),
                 }
-                for each in self._coordinator.served.statuses()
+                for status in self._coordinator.served.statuses()
             ],
             "requests": self._requests(now),
             "frigate": {"seen": frigate.seen, "in_time": frigate.holds, "cure": frigate.cure}

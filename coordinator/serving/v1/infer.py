@@ -157,7 +157,7 @@ async def _inferred(
 
     if not several:
         return await of(pictures[0], partial(_response, accepted))
-    documents = await _all([of(each, _document) for each in pictures])
+    documents = await _all([of(picture, _document) for picture in pictures])
     return JSONResponse({"answers": documents})
 
 
@@ -186,17 +186,17 @@ async def _tensors(
 async def _all(asking: list[Coroutine[Any, Any, Written]]) -> list[Written]:
     """All answers; or the first error, once all requests have ended."""
     ended = await asyncio.gather(*asking, return_exceptions=True)
-    for each in ended:
-        if isinstance(each, BaseException):
-            raise each
-    return [each for each in ended if not isinstance(each, BaseException)]
+    for result in ended:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in ended if not isinstance(result, BaseException)]
 
 
 def _document(served: ServedModel, asked: RequestInput, answer: Answer) -> dict[str, Any]:
     if asked.picture is None:
         for name, output in answer.outputs.items():
             require_finite(output, f"{name!r}, which JSON cannot represent", f"accept {names.NPZ}")
-    seen = [each.as_json() for each in found_by(served, asked, answer)]
+    seen = [prediction.as_json() for prediction in found_by(served, asked, answer)]
     return {**_origin(served, answer), "predictions": seen}
 
 

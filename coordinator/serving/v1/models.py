@@ -26,7 +26,7 @@ async def models(coordinator: TheCoordinator) -> Models:
         return replace(status, name=name, version=version)
 
     return Models(
-        models=[public(each) for each in coordinator.served.statuses()],
+        models=[public(status) for status in coordinator.served.statuses()],
         weight_bytes=coordinator.library.weight_bytes,
         max_models_bytes=coordinator.settings.max_models_bytes,
     )

@@ -104,7 +104,7 @@ class WholeMaps:
         as they are wide.
         """
         files = self._folder.glob(f"*{_SUFFIX}") if self._folder else ()
-        for file in sorted(files, key=lambda each: -each.stat().st_mtime_ns):
+        for file in sorted(files, key=lambda path: -path.stat().st_mtime_ns):
             shapes = json.loads(file.read_text())
             whole = {name: tuple(shapes.get(name, ())) for name in inputs}
             if all(

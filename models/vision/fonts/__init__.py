@@ -28,7 +28,7 @@ _NO_CHARACTER = "\uffff"
 def font_for(text: str, size_px: int) -> ImageFont.FreeTypeFont | None:
     """A font that has every character of the text; None if there is none."""
     for path in (OWN, *of_the_system()):
-        if all(_has(path, each) for each in text):
+        if all(_has(path, character) for character in text):
             return _opened(path, size_px)
     return None
 
@@ -41,7 +41,7 @@ def _has(path: Path, character: str) -> bool:
     font = _opened(path, _LOOK_PX)
     if font is None:
         return False
-    drawn, lacking = (font.getmask(each, mode="L") for each in (character, _NO_CHARACTER))
+    drawn, lacking = (font.getmask(glyph, mode="L") for glyph in (character, _NO_CHARACTER))
     return (drawn.size, bytes(drawn)) != (lacking.size, bytes(lacking))
 
 
@@ -57,14 +57,14 @@ def _opened(path: Path, size_px: int) -> ImageFont.FreeTypeFont | None:
 def of_the_system() -> tuple[Path, ...]:
     """The installed fonts, upright ones without serifs first."""
     try:
-        files = [each for folder in FOLDERS for each in folder.rglob("*")]
+        files = [path for folder in FOLDERS for path in folder.rglob("*")]
     except OSError:
         return ()
-    found = (each for each in files if each.suffix.lower() in SUFFIXES)
+    found = (file for file in files if file.suffix.lower() in SUFFIXES)
     return tuple(sorted(found, key=_rank)[:MOST_FONTS])
 
 
 def _rank(path: Path) -> tuple[bool, bool, str]:
     name = path.stem.lower()
-    is_slanted = any(each in name for each in ("italic", "oblique", "bold", "mono"))
+    is_slanted = any(word in name for word in ("italic", "oblique", "bold", "mono"))
     return is_slanted, "sans" not in name, str(path)
