@@ -67,5 +67,5 @@ def asking(
             yield asked
         finally:
             stop.set()
-        for each in running:
-            each.result()
+        for future in running:
+            future.result()

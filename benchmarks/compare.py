@@ -49,7 +49,7 @@ def text(value: Any) -> str:
         case float():
             return f"{value:.4g}"
         case list() | tuple():
-            return ", ".join(text(each) for each in value)
+            return ", ".join(text(item) for item in value)
         case _:
             return str(value)
 

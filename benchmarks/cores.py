@@ -51,7 +51,7 @@ def ratio(network: Network, block: tuple[int, int], tile: MapTile, rounds: int) 
     """Seconds of a tile apart over those together."""
     cores = len(os.sched_getaffinity(0))
     whole = _run(network, block, tile, cores)
-    several = [_run(network, block, each, 1) for each in parts(tile, cores)]
+    several = [_run(network, block, part, 1) for part in parts(tile, cores)]
     fastest = [float("inf")] * 2
     with ThreadPoolExecutor(len(several)) as pool:
         for _ in range(rounds + 1):  # the first warms up
@@ -103,8 +103,8 @@ def main() -> None:
         loaded = catalogue.load(name)
         network = divide(load_graph(loaded.proto, loaded.name))
         ratios = sorted(
-            ratio(network, *each, chosen.rounds)
-            for each in tiles(network, chosen.tiles, chosen.seed)
+            ratio(network, *tile, chosen.rounds)
+            for tile in tiles(network, chosen.tiles, chosen.seed)
         )
         networks[name] = {
             "apart_over_together": round(statistics.median(ratios), 3),
@@ -117,8 +117,9 @@ def main() -> None:
         timing = measured(engine, len(os.sched_getaffinity(0)), 0)
     worker = {**asdict(timing), "is_faster_apart": timing.is_faster_apart} if timing else None
     lines = [
-        f"{name:12} {each['apart_over_together']:.2f} ({each['least']:.2f} to {each['most']:.2f})"
-        for name, each in networks.items()
+        f"{name:12} {ratios['apart_over_together']:.2f} "
+        f"({ratios['least']:.2f} to {ratios['most']:.2f})"
+        for name, ratios in networks.items()
     ]
     told = f"{timing.apart_s / timing.together_s:.2f}" if timing else "nothing, it was too busy"
     text = "\n".join([*lines, f"a worker that starts measures {told}"])

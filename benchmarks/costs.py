@@ -178,8 +178,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     result = measure(chosen.networks.split(","), chosen.budget_s, chosen.seed)
     lines = [f"{result['samples']} samples in {result['spent_s']} s"]
     for title in ("layers", "tiles"):
-        for name, each in result[title].items():
-            lines.append(f"{title[:-1]} {name}: MAPE {each['mape']:.1%}, bias {each['bias']:+.1%}")
+        for name, row in result[title].items():
+            lines.append(f"{title[:-1]} {name}: MAPE {row['mape']:.1%}, bias {row['bias']:+.1%}")
     emit(result, chosen, "\n".join(lines))
 
 

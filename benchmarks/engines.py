@@ -72,7 +72,7 @@ def _whole(
 ) -> Iterator[tuple[Program, Place, Arrays]]:
     """The whole network as one program, its weights in a store, and what it reads."""
     graph, blobs = replace(_graph(name), precision=precision), BlobSource()
-    demand = {each: Box.whole(graph.shape(each)) for each in graph.results}
+    demand = {name: Box.whole(graph.shape(name)) for name in graph.results}
     piece = cut(graph, graph.nodes, demand, blobs, static=True)
     program, feeds = piece.program, random_inputs(graph)
     read = {name: feeds[name][box.slices()] for name, box in piece.inputs.items()}
@@ -94,7 +94,7 @@ def measure(name: str, threads: int, precision: Precision) -> dict[str, Any]:
     found: dict[str, Any] = {"network": name, "engines": {}, "best": DEFAULT, "speedup": 1.0}
     with _whole(name, threads, precision) as (program, place, feeds):
         reference = _loaded(DEFAULT, program, place)
-        shapes = {each: graph.shape(each) for each in graph.results}
+        shapes = {name: graph.shape(name) for name in graph.results}
         expected = reference.bound(feeds, shapes).compute()
         most = GAIN
         for engine in candidates():
@@ -151,13 +151,13 @@ def _in_turn(
 def _text(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = []
     for row in rows:
-        each = ", ".join(
+        listed = ", ".join(
             told["refused"]
             if "refused" in told
             else f"{name} {told['ms']:.1f} ms ({told['speedup']:.2f}x, {told['difference']:.1e})"
             for name, told in row["engines"].items()
         )
-        lines.append(f"{row['network']:20} best {row['best']} ({row['speedup']:.2f}x): {each}")
+        lines.append(f"{row['network']:20} best {row['best']} ({row['speedup']:.2f}x): {listed}")
     return "\n".join(lines)
 
 

@@ -136,7 +136,7 @@ async def killed(model: str, strategy: str, kills: int, seed: int) -> dict[str, 
             replaced: list[float] = []
             while len(harmed) < kills:
                 usual.append(await cluster.ask())
-                used = [each for each in workers if each.id in cluster.plan.devices]
+                used = [worker for worker in workers if worker.id in cluster.plan.devices]
                 victim = used[len(harmed) % len(used)]
                 asked = asyncio.create_task(cluster.ask())
                 await asyncio.sleep(chance.uniform(0.05, 0.95) * statistics.median(usual))
@@ -175,8 +175,8 @@ async def slowed(model: str, strategy: str, times: int) -> dict[str, Any]:
     return {
         "model": model,
         "strategy": strategy,
-        **{key: statistics.median(each[key] for each in rounds) for key in rounds[0]},
-        "worst_over_optimum": max(each["over_optimum"] for each in rounds),
+        **{key: statistics.median(one[key] for one in rounds) for key in rounds[0]},
+        "worst_over_optimum": max(one["over_optimum"] for one in rounds),
         "rounds": rounds,
     }
 
@@ -233,13 +233,13 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "workers": WORKERS,
         "pace": PACE,
         "killed": [
-            await killed(arguments.model, each, arguments.kills, arguments.seed)
-            for each in strategies
+            await killed(arguments.model, strategy, arguments.kills, arguments.seed)
+            for strategy in strategies
             if arguments.kills
         ],
         "slowed": [
-            await slowed(arguments.model, each, arguments.times)
-            for each in strategies
+            await slowed(arguments.model, strategy, arguments.times)
+            for strategy in strategies
             if arguments.times
         ],
     }
@@ -247,15 +247,15 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _text(result: dict[str, Any]) -> str:
     lines = [
-        f"{each['strategy']}: killed in mid-request x{each['ratio']:.2f} (median of "
-        f"{each['kills']}, worst x{each['worst_ratio']:.2f}), next plan after "
-        f"{each['next_plan_s']:.2f} s (worst {each['worst_next_plan_s']:.2f} s)"
-        for each in result["killed"]
+        f"{row['strategy']}: killed in mid-request x{row['ratio']:.2f} (median of "
+        f"{row['kills']}, worst x{row['worst_ratio']:.2f}), next plan after "
+        f"{row['next_plan_s']:.2f} s (worst {row['worst_next_plan_s']:.2f} s)"
+        for row in result["killed"]
     ]
     lines += [
-        f"{each['strategy']}: slowed to a third, relieved after {each['requests']:.0f} requests or "
-        f"{each['relieved_s']:.1f} s, then x{each['over_optimum']:.2f} of the optimum"
-        for each in result["slowed"]
+        f"{row['strategy']}: slowed to a third, relieved after {row['requests']:.0f} requests or "
+        f"{row['relieved_s']:.1f} s, then x{row['over_optimum']:.2f} of the optimum"
+        for row in result["slowed"]
     ]
     return "\n".join(lines)
 

@@ -50,17 +50,17 @@ def speedups_text(title: str, result: Mapping[str, Any]) -> str:
     curves = [
         row
         | {
-            "cost": " ".join(f"{each:4.2f}" for each in row["cost"]),
-            "bars": "".join(_bar(each) for each in row["cost"]),
+            "cost": " ".join(f"{value:4.2f}" for value in row["cost"]),
+            "bars": "".join(_bar(value) for value in row["cost"]),
         }
         for row in result["curves"]
     ]
     drawn = {key: columns[key] for key in ("calibration", "model", "ghz", "strategy", "cost")}
     counts = ", ".join(str(count) for count in result["devices"])
     within = [
-        f"({each['calibration']}) {each['within']} of {each['of']} of AOFL's speed-ups within "
-        f"{TOLERANCE_PERCENT:g} % by {each['measure']}"
-        for each in result["acceptance"]
+        f"({row['calibration']}) {row['within']} of {row['of']} of AOFL's speed-ups within "
+        f"{TOLERANCE_PERCENT:g} % by {row['measure']}"
+        for row in result["acceptance"]
     ]
     return "\n".join(
         [
@@ -128,7 +128,7 @@ def _curve(calibration: str, model: str, ghz: float, name: str, counts: Sequence
         "ghz": ghz,
         "strategy": name,
         "published": {str(n): value for n, value in SPEEDUPS.get((model, ghz), {}).items()},
-        **{measure: [digits(each.speedup(measure)) for each in found] for measure in MEASURES},
+        **{measure: [digits(point.speedup(measure)) for point in found] for measure in MEASURES},
     }
 
 
@@ -141,7 +141,7 @@ def _within(rows: Sequence[Row], calibration: str, measure: str) -> Row:
     return {
         "calibration": calibration,
         "measure": measure,
-        "within": sum(each <= TOLERANCE_PERCENT for each in off),
+        "within": sum(percent <= TOLERANCE_PERCENT for percent in off),
         "of": len(off),
         "worst_percent": max(off),
     }

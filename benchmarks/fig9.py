@@ -51,8 +51,8 @@ def fig9_text(result: Mapping[str, Any]) -> str:
     shown = [
         row
         | {
-            "cost": " ".join(f"{each:5.1f}" for each in row["cost_s"]),
-            "simulated": " ".join(f"{each:5.1f}" for each in row["simulated_s"]),
+            "cost": " ".join(f"{value:5.1f}" for value in row["cost_s"]),
+            "simulated": " ".join(f"{value:5.1f}" for value in row["simulated_s"]),
             "off": signed(row["cost_deviation_percent"]),
             "simulated_off": signed(row["simulated_deviation_percent"]),
         }
@@ -95,8 +95,8 @@ def _row(calibration: str, model: str, ghz: float, name: str, counts: Sequence[i
         "model": model,
         "ghz": ghz,
         "strategy": name,
-        "cost_s": [digits(each.cost_s) for each in found],
-        "simulated_s": [digits(each.simulated_s) for each in found],
+        "cost_s": [digits(point.cost_s) for point in found],
+        "simulated_s": [digits(point.simulated_s) for point in found],
         "published_last_s": published,
         "cost_deviation_percent": percent(found[-1].cost_s, published),
         "simulated_deviation_percent": percent(found[-1].simulated_s, published),
@@ -118,12 +118,12 @@ class _Claims:
             self._claim("OFL faster than EFL, times", self._ratios("efl", "ofl"), OFL_OVER_EFL),
             self._claim(
                 "EFL saves of LW at 750 MHz, %",
-                [100 * (1 - 1 / each) for each in self._ratios("lw", "efl", (0.75,))],
+                [100 * (1 - 1 / ratio) for ratio in self._ratios("lw", "efl", (0.75,))],
                 EFL_SAVES_PERCENT_OF_LW_AT_750_MHZ,
             ),
             self._claim(
                 "OFL saves of EFL at 750 MHz, %",
-                [100 * (1 - 1 / each) for each in self._ratios("efl", "ofl", (0.75,))],
+                [100 * (1 - 1 / ratio) for ratio in self._ratios("efl", "ofl", (0.75,))],
                 OFL_SAVES_PERCENT_OF_EFL_AT_750_MHZ,
             ),
             self._named("devices at which LW is best, VGG-16")

@@ -40,14 +40,14 @@ def main() -> int:
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """All runs, and which targets they miss."""
-    gains = [each["gain"] for each in runs]
+    gains = [run["gain"] for run in runs]
     spread = (max(gains) - min(gains)) / statistics.median(gains)
-    error = max(abs(each["predicted_s"] / each["measured_s"] - 1) for each in runs)
+    error = max(abs(run["predicted_s"] / run["measured_s"] - 1) for run in runs)
     missed = {
         "gain": min(gains) < LEAST_GAIN,
         "spread": spread > MOST_SPREAD,
         "prediction": error > MOST_ERROR,
-        "answer": not all(each["same"] for each in runs),
+        "answer": not all(run["same"] for run in runs),
     }
     return {
         "gain": statistics.median(gains),

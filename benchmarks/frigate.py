@@ -122,7 +122,7 @@ def main() -> int:
             with crowd.connected():
                 crowd.send(LEARNING)
                 well = crowd.send(arguments.crops // 2)
-                half_s = 0.5 * float(np.median([each.seconds for each in well])) / like.scale
+                half_s = 0.5 * float(np.median([answer.seconds for answer in well])) / like.scale
                 killed_s: list[float] = []
 
                 def kill() -> None:
@@ -162,12 +162,12 @@ class _Crowd:
     @contextmanager
     def connected(self) -> Iterator[None]:
         try:
-            for each in self._detectors:
-                each.restart()
+            for detector in self._detectors:
+                detector.restart()
             yield
         finally:
-            for each in self._detectors:
-                each.close()
+            for detector in self._detectors:
+                detector.close()
 
     def send(self, count: int) -> list[Asked]:
         """So many crops over all detectors, in the order in which they were sent."""
@@ -185,8 +185,8 @@ class _Crowd:
                 time.sleep(max(0.0, self._pause_s - found[-1].seconds / self._scale))
 
         with ThreadPoolExecutor(len(self._detectors)) as pool:
-            asked = [each for found in pool.map(work, self._detectors) for each in found]
-        return sorted(asked, key=lambda each: each.sent_s)
+            asked = [answer for found in pool.map(work, self._detectors) for answer in found]
+        return sorted(asked, key=lambda answer: answer.sent_s)
 
     def _ask(self, detector: Detector, number: int) -> Asked:
         began_s, timeouts = time.monotonic(), detector.timeouts
@@ -201,15 +201,15 @@ def summary(
     well: Sequence[Asked], after: Sequence[Asked], killed_s: float, timeout_s: float
 ) -> dict[str, Any]:
     """What was seen, and which targets were missed."""
-    seconds = np.array([each.seconds for each in well])
-    in_time = float(np.mean([each.seconds <= timeout_s and not each.empty for each in well]))
-    empty = [each for each in after if each.empty]
+    seconds = np.array([answer.seconds for answer in well])
+    in_time = float(np.mean([answer.seconds <= timeout_s and not answer.empty for answer in well]))
+    empty = [answer for answer in after if answer.empty]
     # A crop may have been on its way when the worker was killed.
-    last_s = max((max(0.0, each.sent_s - killed_s) for each in empty), default=0.0)
-    wrong = sum(each.wrong for each in (*well, *after))
+    last_s = max((max(0.0, answer.sent_s - killed_s) for answer in empty), default=0.0)
+    wrong = sum(answer.wrong for answer in (*well, *after))
     in_default_time = float(np.mean(seconds <= TIMEOUT_S))
     missed = {
-        "no empty answer": any(each.empty for each in well),
+        "no empty answer": any(answer.empty for answer in well),
         "in time": in_time < IN_TIME,
         "in Frigate's default time": in_default_time < IN_TIME,
         "empty after the kill": len(empty) > MOST_EMPTY,
@@ -222,13 +222,15 @@ def summary(
         "per_s": round(len(well) / spent_s, 2),
         "in_time": round(in_time, 5),
         "in_default_time": round(in_default_time, 5),
-        "empty": sum(each.empty for each in well),
+        "empty": sum(answer.empty for answer in well),
         "median_ms": round(1e3 * float(np.median(seconds)), 1),
         "p99_ms": round(1e3 * float(np.quantile(seconds, 0.99)), 1),
         "slowest_ms": round(1e3 * float(seconds.max()), 1),
         "empty_after_kill": len(empty),
         "last_empty_after_s": round(last_s, 2),
-        "median_after_kill_ms": round(1e3 * float(np.median([each.seconds for each in after])), 1),
+        "median_after_kill_ms": round(
+            1e3 * float(np.median([answer.seconds for answer in after])), 1
+        ),
         "wrong": wrong,
         "missed": [name for name, is_missed in missed.items() if is_missed],
     }

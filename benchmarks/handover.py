@@ -61,7 +61,9 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=300)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="imbrex-handover-") as name, ExitStack() as stack:
-        pair = [stack.enter_context(worker(Path(name) / each))[0] for each in ("first", "second")]
+        pair = [
+            stack.enter_context(worker(Path(name) / folder))[0] for folder in ("first", "second")
+        ]
         with awake():
             found = uvloop.run(measure(pair, given.messages))
             found["set_up_ms"] = set_up_ms(Path(name) / "here", given.messages)
@@ -113,7 +115,7 @@ def orders_ms(requests: int) -> tuple[float, float]:
         began_s = time.thread_time()
         actions = scheduler.step(Submitted(request, graph))
         run = scheduler.requests[request]
-        items = [task_item(each, run, str) for each in actions if isinstance(each, Assign)]
+        items = [task_item(action, run, str) for action in actions if isinstance(action, Assign)]
         message = encode(items)
         said.append((time.thread_time() - began_s) / len(items))
         scheduler.step(Cancelled(request))
@@ -131,9 +133,10 @@ async def measure(pair: Sequence[dict[str, Any]], messages: int) -> dict[str, An
     caller = Caller(HOST)
     async with AsyncExitStack() as stack:
         clients = [
-            await stack.enter_async_context(WorkerClient(each["address"], caller)) for each in pair
+            await stack.enter_async_context(WorkerClient(worker_ready["address"], caller))
+            for worker_ready in pair
         ]
-        first, second = (each.exchange() for each in clients)
+        first, second = (client.exchange() for client in clients)
         sizes = []
         for shape in SHAPES:
             programs = [_relu(shape, names) for names in _NAMES]

@@ -87,8 +87,8 @@ def software() -> list[dict[str, Any]]:
             alone_s = cluster_of(preset, 1).devices[0].costs.block_s(whole_works(network))
             for count in COSTLY_COUNTS:
                 gain, without = (
-                    alone_s / auto(network, cluster_of(each, count)).predicted_latency_s
-                    for each in (preset, free)
+                    alone_s / auto(network, cluster_of(kind, count)).predicted_latency_s
+                    for kind in (preset, free)
                 )
                 row = {"network": model, "kind": kind, "devices": count}
                 rows.append(row | {"gain": gain, "without_software": without})

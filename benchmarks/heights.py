@@ -48,10 +48,10 @@ def _upper_half(name: str, threads: int) -> Iterator[tuple[Any, dict[str, np.nda
     network = network_of(load(name))
     graph, blobs = network.graph, BlobSource()
     stop = max(
-        each
-        for each in range(1, len(network.units) + 1)
-        for (output,) in [network.outputs(0, each)[:1]]
-        if len(network.outputs(0, each)) == 1
+        height
+        for height in range(1, len(network.units) + 1)
+        for (output,) in [network.outputs(0, height)[:1]]
+        if len(network.outputs(0, height)) == 1
         and len(graph.shape(output)) == 4
         and graph.shape(output)[_ROWS] % 2 == 0
     )
@@ -68,16 +68,16 @@ def _upper_half(name: str, threads: int) -> Iterator[tuple[Any, dict[str, np.nda
         engine.prepare(piece.program)
         yield (
             engine.load(piece.program.sha256),
-            {each: feeds[each][box.slices()].copy() for each, box in piece.inputs.items()},
+            {tensor: feeds[tensor][box.slices()].copy() for tensor, box in piece.inputs.items()},
         )
 
 
 def measure(name: str, threads: int) -> dict[str, Any]:
     """One network: milliseconds with a fixed and with an open height."""
     with _upper_half(name, threads) as (read, feeds):
-        arrays = [feeds[each] for each in read.inputs]
-        fixed = tuple(each.shape for each in arrays)
-        heights = tuple((*each[:_ROWS], -1, *each[_ROWS + 1 :]) for each in fixed)
+        arrays = [feeds[name] for name in read.inputs]
+        fixed = tuple(array.shape for array in arrays)
+        heights = tuple((*shape[:_ROWS], -1, *shape[_ROWS + 1 :]) for shape in fixed)
         compiled, compile_s = [], []
         for shapes in (fixed, heights):
             began_s = time.perf_counter()
@@ -93,7 +93,7 @@ def measure(name: str, threads: int) -> dict[str, Any]:
                 began_s = time.perf_counter()
                 made = request.infer(dict(enumerate(arrays)), share_inputs=True)
                 seconds[side].append(time.perf_counter() - began_s)
-                results[side] = {f"{each}": made[each] for each in range(len(read.outputs))}
+                results[side] = {f"{place}": made[place] for place in range(len(read.outputs))}
     fixed_s, open_s = map(statistics.median, seconds)
     return {
         "network": name,

@@ -89,7 +89,7 @@ def quantised(
     """
     graph = load_graph(model, NETWORK)
     logging.getLogger().setLevel(logging.ERROR)
-    written, prepared, done = (folder / f"{each}.onnx" for each in ("float", "prepared", "int8"))
+    written, prepared, done = (folder / f"{step}.onnx" for step in ("float", "prepared", "int8"))
     onnx.save(model, written)
     quant_pre_process(written, prepared, skip_symbolic_shape=True)
     quantize_static(
@@ -109,7 +109,7 @@ def timed(name: str, folder: Path, *, signed: bool) -> dict[str, Any]:
     proto = load(name).proto
     feeds = random_inputs(load_graph(proto, name))
     models = [
-        WholeModel(each, threads=0) for each in (proto, quantised(proto, folder, signed=signed))
+        WholeModel(model, threads=0) for model in (proto, quantised(proto, folder, signed=signed))
     ]
     seconds: tuple[list[float], list[float]] = ([], [])
     for _ in range(ROUNDS):
@@ -133,10 +133,10 @@ def at_cuts_of(plan: Plan, of: Network, to: Network, cluster: Cluster) -> Plan |
     """
     blocks = []
     for block in plan.blocks:
-        names = [each.outputs(block.start, block.stop) for each in (of, to)]
+        names = [side.outputs(block.start, block.stop) for side in (of, to)]
         sizes = [
-            [each.shape(n) for n in ns]
-            for each, ns in zip((of.graph, to.graph), names, strict=True)
+            [side.shape(n) for n in ns]
+            for side, ns in zip((of.graph, to.graph), names, strict=True)
         ]
         alike = len(names[0]) == len(names[1]) == 1 and sizes[0][0][:-1] == sizes[1][0][:-1]
         if not alike:
@@ -230,10 +230,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        whole = [timed(each, folder, signed=given.signed) for each in TIMED]
-        for each in whole:
+        whole = [timed(name, folder, signed=given.signed) for name in TIMED]
+        for figures in whole:
             print(
-                "{network:12} {speedup} times as fast in eight bits".format_map(each),
+                "{network:12} {speedup} times as fast in eight bits".format_map(figures),
                 file=sys.stderr,
             )
         quantised(load(NETWORK).proto, folder, signed=given.signed)
@@ -256,7 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     answers = "the same answers" if same else f"answers differ by {max(errors, default=1.0):.1e}"
     emit(result, given, f"at most {most:.3f}x, {most_halo:.3f}x between devices, {answers}")
-    fast = all(each["speedup"] >= LEAST_SPEEDUP for each in whole)
+    fast = all(row["speedup"] >= LEAST_SPEEDUP for row in whole)
     return 0 if same and most <= MOST and most_halo <= MOST_HALO and fast else 1
 
 

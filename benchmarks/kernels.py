@@ -136,8 +136,8 @@ def _device_s(network: Network, plan: Plan, timer: Timer) -> Seconds:
     found: dict[str, Seconds] = {}
     for task in graph.tasks:
         feeds = {
-            each.tensor: _values(random, each.box.shape, graph.tensors[each.tensor].dtype)
-            for each in task.inputs
+            entry.tensor: _values(random, entry.box.shape, graph.tensors[entry.tensor].dtype)
+            for entry in task.inputs
         }
         seconds = timer.seconds(_model(graph.programs[task.program], blobs), feeds)
         device = found.setdefault(task.device, dict.fromkeys(WAYS, 0.0))

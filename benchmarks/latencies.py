@@ -98,7 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--before", type=Path, help="what --json printed before the change")
     chosen = parser.parse_args(arguments)
     where = {
-        name: each for name, each in clusters(chosen.devices).items() if name in chosen.clusters
+        name: cluster
+        for name, cluster in clusters(chosen.devices).items()
+        if name in chosen.clusters
     }
     rows = list(measure(chosen.models, chosen.strategies, where))
     before = json.loads(chosen.before.read_text())["latencies"] if chosen.before else []

@@ -30,7 +30,7 @@ def light_network(name: str, seed: int = 0) -> ModelProto:
     model = onnx.load(FOLDER / f"{name}.onnx")
     graph = model.graph
     rng = np.random.default_rng(seed)
-    shapes = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
+    shapes = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     constant = {n.output[0]: n for n in graph.node if n.op_type == "ConstantOfShape"}
     for weight, node in constant.items():
         shape = tuple(int(size) for size in shapes[node.input[0]])
@@ -42,11 +42,11 @@ def light_network(name: str, seed: int = 0) -> ModelProto:
         _end_before(model, kept.pop())
     del graph.node[:]
     graph.node.extend(kept)
-    initializers = [each for each in graph.initializer if each.name not in dead]
+    initializers = [tensor for tensor in graph.initializer if tensor.name not in dead]
     del graph.initializer[:]
     graph.initializer.extend(initializers)
-    given = dead | {each.name for each in initializers}
-    inputs = [each for each in graph.input if each.name not in given]
+    given = dead | {tensor.name for tensor in initializers}
+    inputs = [value for value in graph.input if value.name not in given]
     del graph.input[:]
     graph.input.extend(inputs)
     model.ir_version = max(model.ir_version, IR_VERSION)

@@ -89,23 +89,23 @@ def measure(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         store = BlobStore(Path(folder), 1 << 40)
         engines: dict[str, Engine] = {
-            each: factory_of(each)(Place(Path(folder) / each, store, 1))
-            for each in (DEFAULT, "ncnn")
+            engine: factory_of(engine)(Place(Path(folder) / engine, store, 1))
+            for engine in (DEFAULT, "ncnn")
         }
         seconds = dict.fromkeys(engines, 0.0)
-        halos: dict[str, list[float]] = {each: [] for each in engines}
+        halos: dict[str, list[float]] = {engine: [] for engine in engines}
         programs = 0
         for piece, blobs in _pieces(name):
             for ref in piece.program.weights:
                 store.path(ref.sha256).write_bytes(blobs.bytes_of(ref.sha256))
-            for each, engine in engines.items():
+            for chosen, engine in engines.items():
                 sent, began_s = Halos(), time.perf_counter()
                 with suppress(BadInput):  # onnxruntime computes it
                     _prepare(engine, piece)
-                    programs += each != DEFAULT
-                seconds[each] += time.perf_counter() - began_s
+                    programs += chosen != DEFAULT
+                seconds[chosen] += time.perf_counter() - began_s
                 sent.end()
-                halos[each] += sent.seconds
+                halos[chosen] += sent.seconds
         undisturbed = Halos()
         time.sleep(max(sum(seconds.values()), IDLE_S))
         undisturbed.end()
@@ -116,12 +116,12 @@ def measure(name: str) -> dict[str, Any]:
         "preparing_s": seconds,
         "times": sum(seconds.values()) / seconds[DEFAULT],
         "halo_ms": {
-            each: {
+            engine: {
                 "median": 1e3 * float(np.median(times)),
                 "p99": 1e3 * float(np.quantile(times, 0.99)),
                 "longest": 1e3 * max(times),
             }
-            for each, times in halos_ms.items()
+            for engine, times in halos_ms.items()
         },
     }
 
@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = [measure(name) for name in chosen.only.split(",")]
     lines = []
     for row in rows:
-        none, plain, both = (row["halo_ms"][each]["p99"] for each in ("none", DEFAULT, "ncnn"))
+        none, plain, both = (row["halo_ms"][name]["p99"] for name in ("none", DEFAULT, "ncnn"))
         lines.append(
             f"{row['network']:12} {row['times']:.2f} times as long with ncnn; p99 of a halo "
             f"{none:.2f} ms, beside onnxruntime {plain:.2f}, beside ncnn {both:.2f}"

@@ -53,7 +53,7 @@ class Home:
         self._cluster = f"many-{uuid.uuid4().hex[:8]}"
         self.running: list[children.Child] = []
         self.workers = [self.worker(number) for number in range(1, count + 1)]
-        self.wait(lambda: all(each.ready() for each in self.workers))
+        self.wait(lambda: all(worker.ready() for worker in self.workers))
         began_s = time.monotonic()
         state = folder / "coordinator"
         arguments = ["coordinator", "--cluster", self._cluster, "--interface", LOOPBACK]
@@ -98,7 +98,7 @@ class Home:
 
     def states(self) -> dict[str, str]:
         """The state of each device by name."""
-        return {each.name: each.state for each in self.client.devices()}
+        return {device.name: device.state for device in self.client.devices()}
 
     def ready(self) -> int:
         """How many devices can be used."""
@@ -148,21 +148,21 @@ class Watch:
     def _look(self) -> None:
         with Client(self._home.url) as client:
             while not self._stop.wait(_POLL_S):
-                states = {each.name: each.state for each in client.devices()}
+                states = {device.name: device.state for device in client.devices()}
                 self.disturbed |= {name for name in self._names if states.get(name) != "ready"}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """While the context lasts."""
-        threads = [threading.Thread(target=each) for each in (self._ask, self._look)]
-        for each in threads:
-            each.start()
+        threads = [threading.Thread(target=target) for target in (self._ask, self._look)]
+        for thread in threads:
+            thread.start()
         try:
             yield
         finally:
             self._stop.set()
-            for each in threads:
-                each.join()
+            for thread in threads:
+                thread.join()
 
 
 def measure(count: int, idle_s: float) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def _measured(home: Home, idle_s: float) -> dict[str, Any]:
     status_s = time.monotonic() - began_s
     *others, last = home.workers
     port = (last.ready() or {})["address"].rpartition(":")[2]
-    watch = Watch(home, [each.name for each in others])
+    watch = Watch(home, [worker.name for worker in others])
     with watch.watching():
         home.running.remove(last)
         last.process.kill()

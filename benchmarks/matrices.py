@@ -111,8 +111,8 @@ class MatrixFlow:
         """The graph before any cut: the group has everything that it needs."""
         sizes = [Part(size, size) for size in size_bytes.values()]
         parts = tuple(
-            (*(sizes[i] for i in each.inputs), sizes[each.output], sizes[each.output])
-            for each in flow
+            (*(sizes[i] for i in step.inputs), sizes[step.output], sizes[step.output])
+            for step in flow
         )
         return cls(tuple(size_bytes), tuple(flow), parts, counting)
 
@@ -157,8 +157,8 @@ class MatrixFlow:
         self, operation: int, form: int, tilings: Sequence[int], shares: Sequence[float]
     ) -> float:
         """Bytes that this cut adds to an operation in one of its forms."""
-        each = self.flow[operation]
-        chosen = [tilings[matrix] for matrix in (*each.inputs, each.output)]
+        product = self.flow[operation]
+        chosen = [tilings[matrix] for matrix in (*product.inputs, product.output)]
         added = self._summed(operation, form, shares)
         for place, tiling in enumerate(chosen):
             added += self._converted(operation, form, place, tiling, shares)
@@ -185,10 +185,10 @@ class MatrixFlow:
     def _conversion(
         self, operation: int, form: int, place: int, tiling: int, share: float
     ) -> tuple[float, float]:
-        each = self.flow[operation]
-        if place < len(each.inputs):
-            return _conversion(tiling, each.forms[form].needs[place], share)
-        makes = each.forms[form].makes
+        product = self.flow[operation]
+        if place < len(product.inputs):
+            return _conversion(tiling, product.forms[form].needs[place], share)
+        makes = product.forms[form].makes
         if makes == PARTIAL:
             makes = ROWS if tiling == REPLICATED else tiling
         return _conversion(makes, tiling, share)
@@ -201,8 +201,8 @@ class MatrixFlow:
         self, operation: int, form: int, tilings: Sequence[int], shares: Sequence[float], index: int
     ) -> list[tuple[float, float]]:
         """Factors of `need` and `held` of every operand, for one part."""
-        each, share = self.flow[operation], shares[index]
-        chosen = [tilings[matrix] for matrix in (*each.inputs, each.output)]
+        product, share = self.flow[operation], shares[index]
+        chosen = [tilings[matrix] for matrix in (*product.inputs, product.output)]
         factors = [
             self._conversion(operation, form, place, tiling, share)
             for place, tiling in enumerate(chosen)
@@ -210,10 +210,10 @@ class MatrixFlow:
         return [*factors[:-1], self._sum(operation, form, share, len(shares)), factors[-1]]
 
     def _table(self, index: int, shares: Sequence[float]) -> Operation:
-        each = self.flow[index]
-        forms = range(len(each.forms))
+        product = self.flow[index]
+        forms = range(len(product.forms))
         return Operation(
-            (*each.inputs, each.output),
+            (*product.inputs, product.output),
             tuple(
                 np.array(
                     [
@@ -221,7 +221,7 @@ class MatrixFlow:
                         for f in forms
                     ]
                 )
-                for place in range(len(each.inputs) + 1)
+                for place in range(len(product.inputs) + 1)
             ),
             np.array([self._summed(index, f, shares) for f in forms]),
         )

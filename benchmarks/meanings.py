@@ -22,7 +22,7 @@ from benchmarks.testbed import MEASURES, Meaning, Setting, outcome
 CALIBRATION = "b"
 _EITHER = (True, False)
 MEANINGS = tuple(
-    Meaning(*each) for each in product(_EITHER, (2, 1), _EITHER, _EITHER, _EITHER)
+    Meaning(*combination) for combination in product(_EITHER, (2, 1), _EITHER, _EITHER, _EITHER)
 ) + tuple(Meaning(message_ms=fixed) for fixed in (10.0, 20.0, 25.0, 77.5))
 SHORT = {VGG: "VGG", YOLO: "YOLO", RESNET: "ResNet"}
 
@@ -49,7 +49,7 @@ def meanings_text(result: Mapping[str, Any]) -> str:
 def _table(result: Mapping[str, Any], measure: str) -> str:
     shown = [
         row
-        | {name: " ".join(f"{each:+.0f}" for each in off) for name, off in row[measure].items()}
+        | {name: " ".join(f"{value:+.0f}" for value in off) for name, off in row[measure].items()}
         | {"adopted": "adopted" if _is_adopted(row, result["adopted"]) else ""}
         for row in result["rows"]
     ]
@@ -76,9 +76,9 @@ def _row(meaning: Meaning) -> Row:
             ]
             for (model, ghz), published in SPEEDUPS.items()
         }
-        every = [each for group in off.values() for each in group]
+        every = [value for group in off.values() for value in group]
         row[measure] = off
-        row[f"{measure}_within"] = sum(abs(each) <= TOLERANCE_PERCENT for each in every)
+        row[f"{measure}_within"] = sum(abs(percent) <= TOLERANCE_PERCENT for percent in every)
     return row
 
 

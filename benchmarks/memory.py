@@ -32,7 +32,7 @@ async def measure(model: str, workers: int, target_mb: float) -> dict[str, Any]:
     return {
         "model": model,
         "workers": workers,
-        "resident_mb": [round(each, 1) for each in resident],
+        "resident_mb": [round(megabytes, 1) for megabytes in resident],
         "target_mb": target_mb,
         "ok": max(resident) <= target_mb,
     }
@@ -48,12 +48,12 @@ def main() -> int:
     arguments = parser.parse_args()
     cases = asyncio.run(_all())
     lines = [
-        f"{each['model']} on {each['workers']}: at most {max(each['resident_mb'])} MB resident "
-        f"(target {each['target_mb']:g} MB)"
-        for each in cases
+        f"{case['model']} on {case['workers']}: at most {max(case['resident_mb'])} MB resident "
+        f"(target {case['target_mb']:g} MB)"
+        for case in cases
     ]
     emit({"cases": cases}, arguments, "\n".join(lines))
-    return 0 if all(each["ok"] for each in cases) else 1
+    return 0 if all(case["ok"] for case in cases) else 1
 
 
 if __name__ == "__main__":

@@ -307,15 +307,15 @@ def awake() -> Iterator[None]:
     try:
         yield
     finally:
-        for each in spinning:
-            each.kill()
-            each.wait()
+        for process in spinning:
+            process.kill()
+            process.wait()
 
 
 def cpu_s(pid: int) -> float:
     """Seconds of CPU of a process, to the nanosecond: clock ticks are coarser than messages."""
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(each.read_text().split()[0]) for each in tasks) * 1e-9
+    return sum(int(path.read_text().split()[0]) for path in tasks) * 1e-9
 
 
 if __name__ == "__main__":

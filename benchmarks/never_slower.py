@@ -77,13 +77,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for setting, networks in drawn(chosen.clusters, chosen.networks, chosen.seed)
             for sample in measure(setting, networks, chosen.folder or Path(temporary))
         ]
-    slower = [each for each in samples if each["speedup"] < 1 - NOISE]
-    wrong = [each for each in samples if each["max_rel_error"] > TOLERANCE]
+    slower = [sample for sample in samples if sample["speedup"] < 1 - NOISE]
+    wrong = [sample for sample in samples if sample["max_rel_error"] > TOLERANCE]
     result = {"samples": samples, "slower": len(slower), "wrong": len(wrong)}
     lines = [
-        f"{each['preset']}, {each['medium']}, {each['devices']} devices: {each['network']} "
-        f"{each['speedup']:.2f}x on {each['devices_used']}"
-        for each in samples
+        f"{sample['preset']}, {sample['medium']}, {sample['devices']} devices: {sample['network']} "
+        f"{sample['speedup']:.2f}x on {sample['devices_used']}"
+        for sample in samples
     ]
     lines.append(f"{len(samples)} samples: {len(slower)} slower, {len(wrong)} wrong")
     emit(result, chosen, "\n".join(lines))

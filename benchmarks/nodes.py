@@ -88,11 +88,11 @@ def cases(part: str = "") -> Iterator[Case]:
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         found = loader.load_model_tests(kind="node")
-    for each in found:
-        if part not in each.name or each.model is None or not each.data_sets:
+    for case in found:
+        if part not in case.name or case.model is None or not case.data_sets:
             continue
-        model, feeds = each.model, _feeds(each.model, each.data_sets[0][0])
-        yield Case(each.name, model, feeds)
+        model, feeds = case.model, _feeds(case.model, case.data_sets[0][0])
+        yield Case(case.name, model, feeds)
         if feeds is not None and len(feeds) > 1:
             first, *others = feeds
             fixed = onnx.ModelProto()
@@ -102,14 +102,14 @@ def cases(part: str = "") -> Iterator[Case]:
             fixed.graph.input.extend(kept)
             for name in others:
                 fixed.graph.initializer.append(numpy_helper.from_array(feeds[name], name))
-            yield Case(f"{each.name}, constants", fixed, {first: feeds[first]})
+            yield Case(f"{case.name}, constants", fixed, {first: feeds[first]})
 
 
 def _feeds(model: onnx.ModelProto, given: Sequence[Any]) -> Arrays | None:
-    if not all(isinstance(each, (np.ndarray, np.generic)) for each in given):
+    if not all(isinstance(value, (np.ndarray, np.generic)) for value in given):
         return None
     names = (value.name for value in model.graph.input)
-    return {name: np.asarray(each) for name, each in zip(names, given, strict=False)}
+    return {name: np.asarray(value) for name, value in zip(names, given, strict=False)}
 
 
 def outcome_of(case: Case, folder: Path) -> Outcome:
@@ -150,7 +150,7 @@ def whole_answer(case: Case) -> Arrays | None:
         answer = WholeModel(case.model, threads=1).run(case.feeds)
     except BadRequest:
         return None
-    return answer if all(isinstance(each, np.ndarray) for each in answer.values()) else None
+    return answer if all(isinstance(value, np.ndarray) for value in answer.values()) else None
 
 
 def _blockings(network: Network) -> Sequence[Blocking]:
@@ -184,13 +184,13 @@ def _compared(answer: Arrays, whole: Arrays, most: float) -> str:
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Counts by word, of refusals by reason, and the names of what is at fault."""
-    refused = [each for each in outcomes if each.word == "refused"]
-    reasons = Counter((_general(each.reason), each.runs) for each in refused)
-    examples = {(_general(each.reason), each.runs): each for each in refused[::-1]}
+    refused = [outcome for outcome in outcomes if outcome.word == "refused"]
+    reasons = Counter((_general(outcome.reason), outcome.runs) for outcome in refused)
+    examples = {(_general(outcome.reason), outcome.runs): outcome for outcome in refused[::-1]}
     return {
         "models": len(outcomes),
-        "counts": dict(Counter(each.word for each in outcomes)),
-        "split": sum(each.is_split for each in outcomes),
+        "counts": dict(Counter(outcome.word for outcome in outcomes)),
+        "split": sum(outcome.is_split for outcome in outcomes),
         "refusals": [
             {
                 "reason": reason,
@@ -201,9 +201,9 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
             for (reason, runs), count in reasons.most_common()
         ],
         "faults": [
-            {"model": each.name, "what": each.word, "reason": each.reason}
-            for each in outcomes
-            if each.word in FAULTS
+            {"model": outcome.name, "what": outcome.word, "reason": outcome.reason}
+            for outcome in outcomes
+            if outcome.word in FAULTS
         ],
     }
 
@@ -217,10 +217,12 @@ def text_of(result: Mapping[str, Any]) -> str:
     """For people."""
     counts = ", ".join(f"{count} {word}" for word, count in result["counts"].items())
     lines = [f"{result['models']} models: {counts}; {result['split']} with tiles"]
-    for each in result["refusals"]:
-        who = "" if each["onnxruntime_runs_it"] else " (onnxruntime does not run them either)"
-        lines.append(f"{each['count']:5} refused{who}: {each['reason']} [{each['example']}]")
-    lines += [f"{each['what'].upper()} {each['model']}" for each in result["faults"]]
+    for refusal in result["refusals"]:
+        who = "" if refusal["onnxruntime_runs_it"] else " (onnxruntime does not run them either)"
+        lines.append(
+            f"{refusal['count']:5} refused{who}: {refusal['reason']} [{refusal['example']}]"
+        )
+    lines += [f"{fault['what'].upper()} {fault['model']}" for fault in result["faults"]]
     return "\n".join(lines)
 
 

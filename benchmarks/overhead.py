@@ -43,7 +43,7 @@ async def measure(requests: int) -> dict[str, Any]:
             for _ in range(requests // rounds):
                 await _echo(cluster, plan_messages(plan), answer.traffic)
             echo_s.append((_cpu_s() - before) / (requests // rounds))
-    request_ms, echo_ms = (statistics.median(each) * 1e3 for each in (request_s, echo_s))
+    request_ms, echo_ms = (statistics.median(side_s) * 1e3 for side_s in (request_s, echo_s))
     return {
         "model": MODEL,
         "workers": WORKERS,
@@ -72,7 +72,7 @@ async def _echo(cluster: LocalCluster, messages: int, traffic: Any) -> None:
     there, back = traffic.scatter // messages, traffic.gather // messages
     for start in range(0, messages, len(connections)):
         batch = connections[: min(len(connections), messages - start)]
-        await asyncio.gather(*(each.ping(there, back) for each in batch))
+        await asyncio.gather(*(connection.ping(there, back) for connection in batch))
 
 
 def _cpu_s() -> float:

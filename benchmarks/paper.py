@@ -44,8 +44,8 @@ def fig7_text(result: Mapping[str, Any]) -> str:
             f"{row['grid']:>6} {row['total_gflop']:8.2f} {row['overhead']:11.1f} {published:>10} "
             f"{row['communication_mb']:8.3f}"
         )
-    for name, each in result["changes_percent"].items():
-        lines.append(f"{name}: {each['ours']:.1f} % (published {each['published']} %)")
+    for name, change in result["changes_percent"].items():
+        lines.append(f"{name}: {change['ours']:.1f} % (published {change['published']} %)")
     return "\n".join(lines)
 
 

@@ -76,11 +76,11 @@ def _runs(session: ort.InferenceSession, feeds: Arrays, pause_s: float) -> Itera
 
 def _lines(row: dict[str, Any]) -> Iterator[str]:
     yield row["network"] + (" beside a busy core" if row["beside_a_busy_core"] else "")
-    for each in row["pauses"]:
+    for pause in row["pauses"]:
         yield (
             "  after {pause_s:4} s: {pinned_ms:8.2f} ms pinned, {free_ms:8.2f} free: "
             "{ratio:.2f} times"
-        ).format_map(each)
+        ).format_map(pause)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

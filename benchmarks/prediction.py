@@ -110,9 +110,9 @@ async def measure(models: list[str], strategies: list[str]) -> list[dict[str, An
 def _by_strategy(cases: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """Per strategy the median of |error| and the median error."""
     errors: dict[str, list[float]] = {}
-    for each in cases:
-        if "error" in each:
-            errors.setdefault(each["strategy"], []).append(each["error"])
+    for case in cases:
+        if "error" in case:
+            errors.setdefault(case["strategy"], []).append(case["error"])
     return {
         name: {
             "median_error": statistics.median(map(abs, found)),
@@ -129,7 +129,7 @@ def main() -> int:
     parser.add_argument("--strategies", default=",".join(STRATEGIES))
     arguments = parser.parse_args()
     cases = asyncio.run(measure(arguments.models.split(","), arguments.strategies.split(",")))
-    errors = [abs(each["error"]) for each in cases if "error" in each]
+    errors = [abs(case["error"]) for case in cases if "error" in case]
     median = statistics.median(errors)
     by_strategy = _by_strategy(cases)
     result = {
@@ -141,14 +141,14 @@ def main() -> int:
         "ok": median <= TARGET,
     }
     lines = [
-        f"{each['workers']} workers {each['model']:12} {each['strategy']:12} "
+        f"{case['workers']} workers {case['model']:12} {case['strategy']:12} "
         + (
-            f"predicted {each['predicted_s'] * 1e3:8.1f} ms, measured "
-            f"{each['measured_s'] * 1e3:8.1f} ms, {each['error']:+.1%}"
-            if "error" in each
-            else f"not possible: {each['infeasible']}"
+            f"predicted {case['predicted_s'] * 1e3:8.1f} ms, measured "
+            f"{case['measured_s'] * 1e3:8.1f} ms, {case['error']:+.1%}"
+            if "error" in case
+            else f"not possible: {case['infeasible']}"
         )
-        for each in cases
+        for case in cases
     ]
     lines += [
         f"{name:12} median absolute error {of['median_error']:.1%}, bias {of['bias']:+.1%}"

@@ -115,13 +115,13 @@ def _timed(planner: str, network: Network, cluster: Cluster) -> tuple[float, Pla
 
 def _drifted(cluster: Cluster, percent: int) -> Cluster:
     """The same devices, a little slower: nothing that is cached per cluster helps."""
-    costs = {id(each.costs): each.costs for each in cluster.devices}
+    costs = {id(device.costs): device.costs for device in cluster.devices}
     slower = {
-        key: RateCosts(each.gflops * (1 - percent / 100))
-        for key, each in costs.items()
-        if isinstance(each, RateCosts)
+        key: RateCosts(cost.gflops * (1 - percent / 100))
+        for key, cost in costs.items()
+        if isinstance(cost, RateCosts)
     }
-    devices = [replace(each, costs=slower[id(each.costs)]) for each in cluster.devices]
+    devices = [replace(device, costs=slower[id(device.costs)]) for device in cluster.devices]
     return replace(cluster, devices=tuple(devices))
 
 

@@ -92,7 +92,7 @@ class Case:
             ArgumentTypeError: it is something else.
         """
         parts = text.rsplit(":", 2)
-        if len(parts) != 3 or not all(each.isdecimal() and int(each) for each in parts[1:]):
+        if len(parts) != 3 or not all(part.isdecimal() and int(part) for part in parts[1:]):
             raise ArgumentTypeError(f"{text!r} is not MODEL:WORKERS:MEGABYTES")
         return cls(parts[0], int(parts[1]), int(parts[2]))
 
@@ -116,15 +116,15 @@ def running(case: Case, folder: Path, *flags: str) -> Iterator[Running]:
         stack.callback(children.stop, started)
         for number, cap in enumerate(caps, start=1):
             started.append(_worker(folder / f"worker-{number}", cap, case.memory_mb, flags))
-        _wait(lambda: all(each.ready() for each in started), started)
+        _wait(lambda: all(process.ready() for process in started), started)
         state = folder / "coordinator"
         config = folder / "coordinator.toml"
         config.write_text(f"max_body_bytes = {MOST_BYTES}\n")
         arguments = ["coordinator", "--config", str(config), "--port", "0", "--grpc-port", "0"]
         arguments += ["--state-dir", str(state)]
         arguments += ["--no-mdns", "--no-host-computes", "--no-profile", "--model", case.model]
-        for each in started:
-            arguments += ["--worker", (each.ready() or {})["address"]]
+        for process in started:
+            arguments += ["--worker", (process.ready() or {})["address"]]
         coordinator = children.start("coordinator", arguments, state, state / "ready.json")
         started.append(coordinator)
         _wait(lambda: bool(coordinator.ready()), started)
@@ -197,7 +197,7 @@ def _asked(case: Case, cluster: Running, feeds: Arrays, whole: Arrays) -> dict[s
         "strategy": plan.strategy,
         "blocks": len(plan.blocks),
         "devices": len(plan.devices_used),
-        "engines": sorted({each.facts["engine"] for each in cluster.client.devices()}),
+        "engines": sorted({device.facts["engine"] for device in cluster.client.devices()}),
         "first_s": round(seconds[0], 2),
         "latency_s": round(statistics.median(seconds[1:]), 3),
         "max_rel_error": max(differences),
@@ -211,12 +211,12 @@ def _rates(case: Case, feeds: Arrays, whole: Arrays) -> dict[str, Any]:
     found: dict[str, Any] = {"pace": PACE}
     one = replace(case, workers=1, memory_mb=ENOUGH_MB)
     kills, differences = 0, []
-    for name, each in (("cluster", case), ("alone", one)):
+    for name, setting in (("cluster", case), ("alone", one)):
         with (
             tempfile.TemporaryDirectory(prefix="imbrex-sharded-") as folder,
-            running(each, Path(folder), "--pace", str(PACE)) as cluster,
+            running(setting, Path(folder), "--pace", str(PACE)) as cluster,
         ):
-            count = CLIENTS * each.workers
+            count = CLIENTS * setting.workers
             with asking(cluster.client, case.name, write_tensors(feeds), whole, count) as asked:
                 time.sleep(SETTLE_S)
                 began_s = time.monotonic()
@@ -238,7 +238,7 @@ def _memory(cluster: Running) -> dict[str, Any]:
     own = psutil.Process(cluster.coordinator.process.pid).memory_info()
     return {
         "worker_memory": [
-            _of_worker(*each) for each in zip(cluster.workers, cluster.caps, strict=True)
+            _of_worker(*pair) for pair in zip(cluster.workers, cluster.caps, strict=True)
         ],
         "coordinator_mb": {
             "resident": round(own.rss / MB, 1),
@@ -287,16 +287,16 @@ def _loss(case: Case, cluster: Running, feeds: Arrays, whole: Arrays) -> dict[st
     return {
         **found,
         "settled_s": round(time.monotonic() - began_s, 1),
-        "workers": [_of_worker(*each) for each in survivors],
+        "workers": [_of_worker(*survivor) for survivor in survivors],
     }
 
 
 def is_ok(found: dict[str, Any]) -> bool:
     """Whether what was found of a combination is as it should be."""
     loss, rate = found.get("loss", {"workers": []}), found.get("rate", {"kills": 0})
-    kills = sum(each["kills"] for each in (*found["worker_memory"], *loss["workers"], rate))
+    kills = sum(worker["kills"] for worker in (*found["worker_memory"], *loss["workers"], rate))
     settled = loss.get("code", TooLittleMemory.code) == TooLittleMemory.code
-    lost = any(rate[each]["lost"] for each in ("cluster", "alone") if each in rate)
+    lost = any(rate[name]["lost"] for name in ("cluster", "alone") if name in rate)
     differs = max(map(_difference, (found, loss, rate))) > TOLERANCE
     return not kills and settled and not lost and not differs
 
@@ -326,7 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _cases(text: str) -> list[Case]:
-    return [Case.of(each) for each in text.split(",")]
+    return [Case.of(part) for part in text.split(",")]
 
 
 def _line(found: dict[str, Any]) -> str:
@@ -334,8 +334,9 @@ def _line(found: dict[str, Any]) -> str:
     return (
         f"{found['model']} on {found['workers']} x {found['memory_mb']} MB: {found['strategy']}, "
         f"{found['blocks']} blocks on {found['devices']}; {found['latency_s']} s, difference "
-        f"{found['max_rel_error']:.1e}; resident {max(each['resident_mb'] for each in memory)} MB, "
-        f"{sum(each['kills'] for each in memory)} kills"
+        f"{found['max_rel_error']:.1e}; "
+        f"resident {max(worker['resident_mb'] for worker in memory)} MB, "
+        f"{sum(worker['kills'] for worker in memory)} kills"
         + (f"; after a loss {found['loss']}" if "loss" in found else "")
         + (f"; {found['rate']['ratio']} times the images of one" if "rate" in found else "")
     )

@@ -266,7 +266,7 @@ def _full_settings() -> Iterator[Setting]:
 
 def _setting(arguments: argparse.Namespace) -> Setting:
     load_kind(arguments.preset)
-    case = next((each for each in CASES if each.name == arguments.case), None)
+    case = next((case for case in CASES if case.name == arguments.case), None)
     devices = len(case.ghz) if case else arguments.devices
     made = Setting(arguments.preset, devices, scale=arguments.scale, case=case)
     return replace(made, medium=arguments.medium) if arguments.medium else made
@@ -284,7 +284,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--devices", type=_whole(1, MOST_DEVICES), default=8)
     parser.add_argument("--medium", choices=("star", "air", "switch"), help="else the preset's")
     parser.add_argument("--scale", type=float, help="how many times as fast; else what fits")
-    parser.add_argument("--case", choices=[each.name for each in CASES], help="of unlike devices")
+    parser.add_argument("--case", choices=[case.name for case in CASES], help="of unlike devices")
     parser.add_argument("--models", type=_list, help=f"default: {','.join(MODELS)}")
     parser.add_argument("--strategies", type=_list, help=f"default: {','.join(STRATEGIES)}")
     parser.add_argument("--repeat", type=_whole(LEAST_REPEAT, 99), default=LEAST_REPEAT)

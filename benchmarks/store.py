@@ -197,7 +197,7 @@ def _small(own: Path, number: int, at: Sequence[Where], authority: Authority | N
     text = f'server_name: "n{number + 1}"\nlisten: "{where.address}"\n'
     text += f'jetstream {{ store_dir: "{own}/data", max_mem: 16MB, max_file: 64MB }}\n'
     if len(at) > 1:
-        routes = ", ".join(f'"nats://{each.host}:{each.routes}"' for each in at)
+        routes = ", ".join(f'"nats://{server.host}:{server.routes}"' for server in at)
         text += f'cluster {{ name: home, listen: "{where.host}:{where.routes}", '
         text += f"routes: [{routes}] }}\n"
     if authority is not None:
@@ -220,8 +220,8 @@ def _shipped(own: Path, number: int, at: Sequence[Where]) -> str:
             "/var/lib/imbrex/store": f"{own}/data",
             "/etc/nats-server/imbrex.pem": f"{own}/nats.pem",
             **{
-                f"{name}.local:6222": f"{each.host}:{each.routes}"
-                for name, each in zip(_DEVICES, at, strict=True)
+                f"{name}.local:6222": f"{server.host}:{server.routes}"
+                for name, server in zip(_DEVICES, at, strict=True)
             },
         },
     )

@@ -90,9 +90,9 @@ def main() -> int:
         measure(chosen.models.split(","), chosen.engines.split(","), chosen.repeat)
     )
     lines = [
-        f"{each['model']:14} {each['engine']:11} prepared in {each['preparing_s']:5.2f} s, "
-        f"again {each['again_s']:5.3f} s; requests meanwhile x{each['slowdown']:.2f}"
-        for each in results
+        f"{result['model']:14} {result['engine']:11} prepared in {result['preparing_s']:5.2f} s, "
+        f"again {result['again_s']:5.3f} s; requests meanwhile x{result['slowdown']:.2f}"
+        for result in results
     ]
     emit({"workers": WORKERS, "cases": results}, chosen, "\n".join(lines))
     return 0

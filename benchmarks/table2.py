@@ -61,7 +61,7 @@ def table2_text(result: Mapping[str, Any]) -> str:
         "published_saves_percent": "published",
         "simulated_aofl_saves_percent": "AOFL simulated",
     }
-    lines = [f"{name}: {each}" for name, each in result["explanations"].items()]
+    lines = [f"{name}: {explanation}" for name, explanation in result["explanations"].items()]
     title = "AOFL, Table 2 and Figure 12: VGG-16 on unlike devices (times by AOFL's cost)"
     return "\n".join([title, table(result["rows"], columns), "", *lines])
 
@@ -100,7 +100,7 @@ def _select(cluster: Cluster) -> tuple[int, Outcome]:
         planned(VGG, "ofl", replace(cluster, devices=cluster.devices[:count]))
         for count in range(1, len(cluster.devices) + 1)
     ]
-    best = min(found, key=lambda each: each.cost_s)
+    best = min(found, key=lambda row: row.cost_s)
     return len(best.plan.devices), best
 
 
@@ -110,7 +110,7 @@ def _flop_shares(plan: Plan) -> dict[str, float]:
     for block in plan.blocks:
         for tile in block.tiles:
             flop[tile.device] += tile.flop
-    return {name: each / sum(flop.values()) for name, each in flop.items()}
+    return {name: own_flop / sum(flop.values()) for name, own_flop in flop.items()}
 
 
 def _saved(ours_s: float, equal_s: float) -> float:

@@ -63,7 +63,7 @@ def _block(
     for which, rows in (("whole", Span(0, height)), ("strip", strips[len(strips) // 2])):
         blobs = BlobSource()
         tile = fused_tile(network, start, stop, rows, blobs)
-        flop = sum(each.flop for each in tile.work)
+        flop = sum(work.flop for work in tile.work)
         if which == "whole":
             row["gflop"] = flop * 1e-9
         seconds = run_s(tile.program, tile.inputs, blobs, as_on_arm=as_on_arm)
@@ -79,10 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     result = {name: measure(name, chosen.devices) for name in chosen.models.split(",")}
     lines = [
-        f"{name}, {layout}: {each['whole_gflops']:.0f} GFLOP/s whole, {each['strip_gflops']:.0f} "
-        f"as one of {chosen.devices} strips ({each['slower']:.2f} times as slow)"
+        f"{name}, {layout}: {row['whole_gflops']:.0f} GFLOP/s whole, {row['strip_gflops']:.0f} "
+        f"as one of {chosen.devices} strips ({row['slower']:.2f} times as slow)"
         for name, layouts in result.items()
-        for layout, each in layouts.items()
+        for layout, row in layouts.items()
     ]
     emit(result, chosen, "\n".join(lines))
 

@@ -76,7 +76,7 @@ async def _compared(
         for which in turn:
             seen[which].append(await _timed(clusters[which], action, times))
     elapsed, cpu = (
-        [statistics.median(each[which] for each in of) * 1e3 for of in seen] for which in (0, 1)
+        [statistics.median(run[which] for run in of) * 1e3 for of in seen] for which in (0, 1)
     )
     return {
         "plain_ms": round(elapsed[0], 3),
@@ -104,9 +104,9 @@ def main() -> int:
     arguments = parser.parse_args()
     found = asyncio.run(measure(arguments.rounds))
     lines = (
-        f"{name}: {each['tls_ms']} ms with TLS, {each['plain_ms']} without "
-        f"({each['elapsed_ratio']:.2f}); CPU {each['cpu_ratio']:.2f}"
-        for name, each in found["actions"].items()
+        f"{name}: {action['tls_ms']} ms with TLS, {action['plain_ms']} without "
+        f"({action['elapsed_ratio']:.2f}); CPU {action['cpu_ratio']:.2f}"
+        for name, action in found["actions"].items()
     )
     emit(found, arguments, "\n".join(lines))
     return 0

@@ -105,13 +105,13 @@ def total_bytes(flow: MatrixFlow, cuts: Sequence[FixedCut]) -> float:
 
 def _form(flow: MatrixFlow, operation: int, chosen: Sequence[int], shares: Sequence[float]) -> int:
     """The cheapest form for which no weights move."""
-    each = flow.flow[operation]
+    product = flow.flow[operation]
     resting = [
         f
-        for f, form in enumerate(each.forms)
+        for f, form in enumerate(product.forms)
         if all(
             chosen[matrix] in (need, REPLICATED)
-            for matrix, need in zip(each.inputs, form.needs, strict=True)
+            for matrix, need in zip(product.inputs, form.needs, strict=True)
             if _kind(flow.names[matrix]) == "W"
         )
     ]

@@ -111,13 +111,13 @@ class Training:
             [
                 Box(spans)
                 for spans in itertools.product(
-                    even_spans(len(whole[0]), each.n),
-                    even_spans(len(whole[1]), each.c),
-                    even_spans(len(whole[2]), each.h),
-                    even_spans(len(whole[3]), each.w),
+                    even_spans(len(whole[0]), degree.n),
+                    even_spans(len(whole[1]), degree.c),
+                    even_spans(len(whole[2]), degree.h),
+                    even_spans(len(whole[3]), degree.w),
                 )
             ]
-            for each in self.degrees[index]
+            for degree in self.degrees[index]
         ]
 
     def _node_s(self, node: Node, index: int) -> Floats:
@@ -125,19 +125,19 @@ class Training:
         work = node_work(self.graph, node, whole, operator(node).reads(self.graph, node, whole))
         compute_s = 3 * work.flop * self.machine.batch / self.machine.flop_per_s
         update_s = 2 * work.weight_bytes / self.machine.bytes_per_s
-        copies = [each.devices // each.c for each in self.degrees[index]]
+        copies = [degree.devices // degree.c for degree in self.degrees[index]]
         return np.array(
             [
-                compute_s / each.devices + (update_s * copy if copy > 1 else 0.0)
-                for each, copy in zip(self.degrees[index], copies, strict=True)
+                compute_s / degree.devices + (update_s * copy if copy > 1 else 0.0)
+                for degree, copy in zip(self.degrees[index], copies, strict=True)
             ]
         )
 
     def _edge(self, source: int, target: int, place: int) -> Edge:
         tensor = self.layers[source].outputs[0]
         needs = [
-            [self._need(target, place, tensor, box) for box in each]
-            for each in self.outputs[target]
+            [self._need(target, place, tensor, box) for box in output]
+            for output in self.outputs[target]
         ]
         own, need = self._stack(self.outputs[source]), self._stack(needs)
         overlap = common(own[:, None, :, None], need[None, :, None, :])
@@ -158,7 +158,7 @@ class Training:
 
     def _stack(self, boxes: list[list[Box]]) -> Ints:
         found = np.zeros((len(boxes), self.machine.devices, 4, 2), dtype=np.int64)
-        for place, each in enumerate(boxes):
-            for device, box in enumerate(each):
+        for place, owned in enumerate(boxes):
+            for device, box in enumerate(owned):
                 found[place, device] = [(span.start, span.stop) for span in box]
         return found

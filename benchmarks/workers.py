@@ -106,7 +106,7 @@ async def running(workers: Sequence[WorkerProcess]) -> AsyncIterator[None]:
         await asyncio.gather(*(worker.start() for worker in workers))
         yield
     finally:
-        await asyncio.to_thread(children.stop, [each.child for each in workers if each.child])
+        await asyncio.to_thread(children.stop, [worker.child for worker in workers if worker.child])
 
 
 @asynccontextmanager
@@ -135,15 +135,15 @@ async def coordinated(
 
 def ready(coordinator: Coordinator) -> int:
     """How many devices can be used."""
-    return sum(each.state == "ready" for each in coordinator.device_statuses())
+    return sum(status.state == "ready" for status in coordinator.device_statuses())
 
 
 def questions(model: str, count: int) -> list[tuple[Tensors, Tensors]]:
     """Inputs, and the whole model's answers."""
     proto = load(model).proto
     whole = WholeModel(proto, 1)
-    feeds = [random_inputs(load_graph(proto), seed=each) for each in range(count)]
-    return [(each, whole.run(each)) for each in feeds]
+    feeds = [random_inputs(load_graph(proto), seed=number) for number in range(count)]
+    return [(feed, whole.run(feed)) for feed in feeds]
 
 
 async def until(condition: Callable[[], bool], within_s: float = START_S) -> float:

@@ -63,11 +63,11 @@ def measure(name: str, grids: Sequence[str], *, demo: bool) -> Row:
     for grid, found in checks.items():
         row["checks"][grid] = found if "error" in found else _check_row(found)
         # Every grid has the same refusals.
-        refused = Counter(each["op"] for each in found.get("refusals", ()))
+        refused = Counter(refusal["op"] for refusal in found.get("refusals", ()))
     row["whole"] = dict(refused)
     if ran is not None:
         row["demo"] = ran if "error" in ran else _demo_row(ran)
-    row["ok"] = all(_fine(each) for each in row["checks"].values()) and _fine(row.get("demo", {}))
+    row["ok"] = all(_fine(check) for check in row["checks"].values()) and _fine(row.get("demo", {}))
     return row
 
 
@@ -123,7 +123,7 @@ def _line(row: Row) -> str:
 
 def _chosen(text: str, known: Sequence[str]) -> list[str]:
     names = text.split(",")
-    if unknown := [each for each in names if each not in known]:
+    if unknown := [name for name in names if name not in known]:
         raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}")
     return names
 

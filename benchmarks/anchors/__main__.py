@@ -198,8 +198,8 @@ def _text(result: Mapping[str, Any]) -> str:
             f"  fitted without its family:  {_quality(form['without_family'])}",
         ]
         lines += [
-            f"  {each}: fitted, not tested, because at most one network shows this rate"
-            for each in form["untested"]
+            f"  {name}: fitted, not tested, because at most one network shows this rate"
+            for name in form["untested"]
         ]
     lines += ["", "Others, which are not predicted:"]
     lines += [

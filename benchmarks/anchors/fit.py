@@ -74,7 +74,7 @@ def fit(
     """
     groups = FORMS[form]
     flops = [[sum(_flop(time.work, name) for name in group) for group in groups] for time in times]
-    maps = [[sum(each.map_bytes for each in time.work.values())] for time in times]
+    maps = [[sum(work.map_bytes for work in time.work.values())] for time in times]
     amounts = np.hstack([np.array(flops, float), np.array(maps, float)])
     least = np.array([1e-9 / most_gflops] * len(groups) + [0.0])
     slopes = least + _regress(amounts, times, base, amounts @ least)
@@ -148,7 +148,7 @@ def _regress(amounts: Floats, times: Sequence[Time], base: RateCosts, known_s: F
     from sklearn.linear_model import LinearRegression
 
     seconds = np.array([time.seconds for time in times])
-    weights = np.array([sum(each.weight_bytes for each in time.work.values()) for time in times])
+    weights = np.array([sum(work.weight_bytes for work in time.work.values()) for time in times])
     rest = seconds - known_s - weights * base.weight_ns / 4 * 1e-9
     scale = np.maximum(amounts.max(axis=0), 1e-30)
     model = LinearRegression(positive=True, fit_intercept=False)

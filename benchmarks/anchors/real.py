@@ -59,12 +59,12 @@ def measured(kind: str, network: str) -> dict[str, Measured]:
 def told(kind: str, network: str) -> str:
     """All of them, with engines and sources; empty if nobody has published one."""
     found = list(measured(kind, network).values())
-    if len({each.source for each in found}) == 1:
+    if len({row.source for row in found}) == 1:
         return f"{', '.join(map(str, found))} ({found[0].source})"
-    return ", ".join(f"{each} ({each.source})" for each in found)
+    return ", ".join(f"{row} ({row.source})" for row in found)
 
 
 def legend(shown: Iterable[tuple[str, str]]) -> str:
     """The sources of what is told of these kinds and networks."""
-    names = {each.source for pair in shown for each in measured(*pair).values()}
+    names = {row.source for pair in shown for row in measured(*pair).values()}
     return "; ".join(f"{name}: {document()['sources'][name]}" for name in sorted(names))

@@ -93,7 +93,7 @@ class Stream:
         self._questions = questions(model, INPUTS)
         ((name, right),) = self._questions[0][0].items()
         kind = data_type_of(right.dtype)
-        self._poisons = cycle({name: each} for each in tensors(right.shape, kind))
+        self._poisons = cycle({name: tensor} for tensor in tensors(right.shape, kind))
 
     async def until(self, deadline_s: float) -> None:
         """Until then, and until every one has ended."""
@@ -147,12 +147,14 @@ async def measure(
             if place.house is not None:
                 harms.append(PairHarm(place.house, seed))
             deadline_s = asyncio.get_running_loop().time() + minutes * 60
-            going = (each.until(deadline_s) for each in harms)
+            going = (harm.until(deadline_s) for harm in harms)
             await asyncio.gather(stream.until(deadline_s), *going)
-            computed_with = Counter(str(each.facts["engine"]) for each in place.client.devices())
+            computed_with = Counter(
+                str(device.facts["engine"]) for device in place.client.devices()
+            )
         errors = _tracebacks(Path(name))
     outcome, ordered = stream.outcome, sorted(stream.outcome.seconds)
-    done = sum((each.done for each in harms), Counter())
+    done = sum((harm.done for harm in harms), Counter())
     return {
         "requests": len(outcome.seconds) + len(outcome.lost),
         "faults": done.total(),

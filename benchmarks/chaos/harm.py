@@ -96,7 +96,7 @@ class Harm:
             return cuts.slow(network, number, SLOW_MBPS)
         if kind == "one way":
             return cuts.cut_one_way(network, number)
-        other = self._random.choice([each for each in numbers if each != number])
+        other = self._random.choice([other for other in numbers if other != number])
         return cuts.cut_peers(network, number, other)
 
 

@@ -42,10 +42,10 @@ async def measure(tries: int, model: str) -> dict[str, Any]:
     return {
         "tries": found,
         "doctor": doctor,
-        "worst_tasks": max((each["tasks"] for each in found), default=0),
+        "worst_tasks": max((lie["tasks"] for lie in found), default=0),
         "asked_tasks": ASKED_TASKS,
-        "missed": sum(not each["found"] for each in (*found, *doctor)),
-        "accused_wrongly": sum(each["accused_wrongly"] for each in (*found, *doctor)),
+        "missed": sum(not lie["found"] for lie in (*found, *doctor)),
+        "accused_wrongly": sum(lie["accused_wrongly"] for lie in (*found, *doctor)),
         "model": model,
         "workers": WORKERS,
     }
@@ -59,13 +59,13 @@ def is_bad(result: dict[str, Any]) -> bool:
 
 def lines(result: dict[str, Any]) -> list[str]:
     """The same for people."""
-    tasks = ", ".join(str(each["tasks"]) for each in result["tries"])
-    wrong = ", ".join(str(each["wrong_answers"]) for each in result["tries"])
+    tasks = ", ".join(str(attempt["tasks"]) for attempt in result["tries"])
+    wrong = ", ".join(str(attempt["wrong_answers"]) for attempt in result["tries"])
     return [
         f"{len(result['tries'])} devices that began to lie computed {tasks} tasks until the audit "
         f"found them (asked: {ASKED_TASKS} at most)",
         f"answers that were wrong until then: {wrong}",
-        f"the doctor found {sum(each['found'] for each in result['doctor'])} of "
+        f"the doctor found {sum(lie['found'] for lie in result['doctor'])} of "
         f"{len(result['doctor'])} at once; {result['missed']} missed, "
         f"{result['accused_wrongly']} honest devices accused",
     ]
@@ -100,19 +100,19 @@ async def _try(kind: str, strategy: str, model: str, *, by_doctor: bool) -> dict
             else:
                 while _state(place, liar) != _QUARANTINED and _tasks(place, liar) - before < 2000:
                     answers += await wrong()
-            others = [each for each in place.client.devices() if each.id != liar.id]
+            others = [device for device in place.client.devices() if device.id != liar.id]
             return {
                 "kind": kind,
                 "strategy": strategy,
                 "found": _state(place, liar) == _QUARANTINED,
                 "tasks": _tasks(place, liar) - before,
                 "wrong_answers": answers,
-                "accused_wrongly": sum(each.wrong_tasks for each in others),
+                "accused_wrongly": sum(other.wrong_tasks for other in others),
             }
 
 
 def _device(place: Place, worker: WorkerProcess) -> DeviceStatus:
-    return next(each for each in place.client.devices() if each.id == worker.id)
+    return next(device for device in place.client.devices() if device.id == worker.id)
 
 
 def _state(place: Place, worker: WorkerProcess) -> str:

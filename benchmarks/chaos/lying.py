@@ -49,7 +49,7 @@ def lie_as_told(file: Path) -> None:
         def compute() -> dict[str, np.ndarray]:
             lie = file.read_text() if file.exists() else ""
             if lie == DIES and any(
-                np.abs(each).max(initial=0) >= DEADLY for each in inputs.values()
+                np.abs(array).max(initial=0) >= DEADLY for array in inputs.values()
             ):
                 os.kill(os.getpid(), signal.SIGKILL)
             made: dict[str, np.ndarray] = ready.compute()

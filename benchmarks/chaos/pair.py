@@ -44,8 +44,8 @@ class PairHarm:
             kind, number = luck.choice(KINDS), luck.choice(COORDINATORS)
             self.done[kind] += 1
             await self._harm(kind, number, luck.uniform(*FOR_S))
-            for each in self._made.coordinators:
-                await until(each.is_ready, START_S)
+            for coordinator in self._made.coordinators:
+                await until(coordinator.is_ready, START_S)
 
     async def _harm(self, kind: str, number: int, seconds: float) -> None:
         network, coordinator = self._made.network, self._made.coordinators[number - 1]

@@ -107,7 +107,7 @@ async def with_two(folder: Path, count: int, pace: float, model: str) -> AsyncIt
     """Two coordinators at one address, every machine in a network namespace; root only."""
     require_tools()
     remove_leftovers()
-    kinds = [each for each in PROCESS + NETWORK if each not in NOT_OF_MEMBERS]
+    kinds = [kind for kind in PROCESS + NETWORK if kind not in NOT_OF_MEMBERS]
     with (
         guarded(os.getpid(), folder),
         house(folder, model, pace, count) as made,
@@ -117,7 +117,7 @@ async def with_two(folder: Path, count: int, pace: float, model: str) -> AsyncIt
 
 
 def _kinds(of: Sequence[str], pace: float) -> Sequence[str]:
-    return of if pace < 1 else [each for each in of if each not in NOT_AT_FULL_PACE]
+    return of if pace < 1 else [kind for kind in of if kind not in NOT_AT_FULL_PACE]
 
 
 @contextmanager
@@ -165,4 +165,4 @@ async def _asked(
 
 
 def _joined(client: Client) -> int:
-    return sum(each.state == "ready" for each in client.devices())
+    return sum(device.state == "ready" for device in client.devices())

@@ -121,14 +121,14 @@ def largest_part(network: Network, index: int, tiles: int = TILES) -> tuple[int,
     unit = network.units[index]
     parts = grid(network, index, index + 1, tiles if unit.splits else 1, 1)
     demands = (tile_boxes(network, index, index + 1, part) for part in parts)
-    largest = max(_flop(unit, each) for each in demands if each)
+    largest = max(_flop(unit, demand) for demand in demands if demand)
     whole = tile_boxes(network, index, index + 1, whole_map(network, index, index + 1))
     flop = _flop(unit, whole)
     return flop, largest / max(1, flop)
 
 
 def _flop(unit: Unit, demand: Mapping[str, Box]) -> int:
-    return sum(each.flop for each in tile_works(unit.graph, unit.nodes, demand))
+    return sum(work.flop for work in tile_works(unit.graph, unit.nodes, demand))
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -138,13 +138,13 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for row in rows:
         first, *_ = row["clusters"]
-        longest_s = max(each["search_cpu_s"] for each in row["clusters"])
+        longest_s = max(cluster["search_cpu_s"] for cluster in row["clusters"])
         error = row["max_rel_error"]
         cells = [
             row["network"],
             f"{row['split_share']:.3f}",
             f"{error:.1e}" if error else "0",
-            *(f"{each['speedup']:.2f}" for each in row["clusters"]),
+            *(f"{cluster['speedup']:.2f}" for cluster in row["clusters"]),
             f"{first['moved_bytes'] * 1e-6:.1f}",
             f"{longest_s:.1f} s",
             "boxes" if row["boxes"] else "raw",
@@ -178,7 +178,8 @@ def lab_table(models: Mapping[str, Any]) -> str:
 
 def _line(row: dict[str, Any]) -> str:
     speeds = "  ".join(
-        f"{each['devices']} x {each['preset']} {each['speedup']:.2f}" for each in row["clusters"]
+        f"{cluster['devices']} x {cluster['preset']} {cluster['speedup']:.2f}"
+        for cluster in row["clusters"]
     )
     error = f"  {row['max_rel_error']:.1e}" if "ok" in row else ""
     return f"{row['network']:30} {row['split_share']:.3f}{error}  {speeds}"

@@ -102,7 +102,7 @@ def export(name: str, folder: Path) -> None:
     target = folder.resolve() / f"{name}.onnx"
     torch.manual_seed(SEED)
     network, _, sides = network.partition("@")
-    opset = next((int(each.removeprefix(_OPSET)) for each in how if each.startswith(_OPSET)), None)
+    opset = next((int(word.removeprefix(_OPSET)) for word in how if word.startswith(_OPSET)), None)
     if network in _ULTRALYTICS:
         made = (RTDETR if network.startswith("rtdetr") else YOLO)(f"{network}.yaml")
         imgsz = [int(side) for side in sides.split("x")] if sides else 640
@@ -145,5 +145,5 @@ def export(name: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    for each in sys.argv[2:]:
-        export(each, Path(sys.argv[1]))
+    for name in sys.argv[2:]:
+        export(name, Path(sys.argv[1]))

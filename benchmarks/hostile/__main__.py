@@ -48,14 +48,16 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="only those that take seconds")
     parser.add_argument("--only", action="append", metavar="NAME", help="an attack or H number")
     chosen = parser.parse_args()
-    wanted = [each for each in families().values() if _is_wanted(each, chosen.quick, chosen.only)]
-    wanted.sort(key=lambda each: each.place)
+    wanted = [
+        family for family in families().values() if _is_wanted(family, chosen.quick, chosen.only)
+    ]
+    wanted.sort(key=lambda family: family.place)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for name, group in groupby(wanted, key=lambda each: each.place):
             with place(name, Path(folder)) as at:
                 rows += [
-                    _made(each, at, QUICK_QUIET_S if chosen.quick else QUIET_S) for each in group
+                    _made(one, at, QUICK_QUIET_S if chosen.quick else QUIET_S) for one in group
                 ]
     failed = [row["attack"] for row in rows if not row["ok"]]
     lines = [_line(row) for row in rows]
@@ -80,9 +82,9 @@ def _made(attack: Attack, at: Place, quiet_s: float) -> dict[str, Any]:
     grown = memory.grown_bytes()
     quiet = at.genuine.between(before_s - quiet_s, before_s)
     during = at.genuine.between(before_s, after_s)
-    errors = [each.error for each in during if each.error]
+    errors = [answer.error for answer in during if answer.error]
     served = attack.patient_s == 0 or (
-        bool(during) and not errors and max(each.seconds for each in during) <= attack.patient_s
+        bool(during) and not errors and max(answer.seconds for answer in during) <= attack.patient_s
     )
     return {
         "attack": attack.name,
@@ -136,7 +138,7 @@ class _Memory:
 
 
 def _figures(answered: list[Answered]) -> dict[str, Any]:
-    seconds = sorted(each.seconds for each in answered if not each.error)
+    seconds = sorted(answer.seconds for answer in answered if not answer.error)
     if not seconds:
         return {"answered": 0, "errors": len(answered)}
     return {

@@ -74,12 +74,12 @@ def _seen(target: Target, child: children.Child, ended_s: float) -> Happened:
             if not started_s and child.ready() is not None:
                 started_s = time.monotonic()
             rows = client.get("/v1/devices").json()["devices"]
-            states = {each["name"]: each["state"] for each in rows}
+            states = {row["name"]: row["state"] for row in rows}
             return states.get("genuine") == "ready"
 
         comes_true(is_in, 6 * FOUND_S)
         seconds = time.monotonic() - max(ended_s, started_s)
-        codes = {each["code"] for each in client.get("/v1/doctor").json()["findings"]}
+        codes = {finding["code"] for finding in client.get("/v1/doctor").json()["findings"]}
     known = [states.get(name) for name in ("worker-1", "worker-2")]
     ok = known == ["ready"] * 2 and states.get("genuine") == "ready" and seconds < FOUND_S
     told = f"known: {known}, {len(states)} rows; the new one ready after {seconds:.1f} s"

@@ -28,7 +28,7 @@ def _listens(pid: int) -> bool:
         connections = psutil.Process(pid).net_connections("tcp")
     except psutil.NoSuchProcess:
         return False
-    return any(each.status == psutil.CONN_LISTEN for each in connections)
+    return any(connection.status == psutil.CONN_LISTEN for connection in connections)
 
 
 def _half(state: Path) -> None:
@@ -106,7 +106,7 @@ def a_worker_whose_clock_is_a_year_off(target: Target) -> Happened:
         where
         for where, said in (
             ("status", reason),
-            ("doctor", " ".join(each["cause"] for each in findings)),
+            ("doctor", " ".join(finding["cause"] for finding in findings)),
             ("the worker's log", child.log.read_text()),
         )
         if "clock" not in said or (where != "the worker's log" and today not in said)

@@ -13,7 +13,7 @@ LARGE_MODELS = ("vgg16", "resnet50", "densenet121", "yolov2")
 
 def _models(client: httpx.Client) -> list[str]:
     rows: list[dict[str, Any]] = client.get("/v1/models").json()["models"]
-    return sorted(f"{each['name']} {each['plan_version']}" for each in rows)
+    return sorted(f"{row['name']} {row['plan_version']}" for row in rows)
 
 
 @attack("H5", "nothing is loaded, planned or sent", most_grown_bytes=32 * MB, quick=True)
@@ -64,6 +64,6 @@ def _ordered(target: Target, headers: dict[str, str], *, looking: bool) -> Happe
             client.request(method, path, headers=headers).status_code
             for method, path in (*orders, *(looks if looking else ()))
         ]
-        states = {each["state"] for each in client.get("/v1/devices").json()["devices"]}
+        states = {device["state"] for device in client.get("/v1/devices").json()["devices"]}
     ok = set(codes) == {403} and states == {"ready"}
     return Happened(ok, f"answered {codes}; devices are {', '.join(sorted(states))}")

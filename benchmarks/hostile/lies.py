@@ -19,7 +19,7 @@ _QUARANTINED = "quarantined"
 
 
 def _devices(client: httpx.Client) -> dict[str, dict[str, Any]]:
-    return {each["name"]: each for each in client.get("/v1/devices").json()["devices"]}
+    return {device["name"]: device for device in client.get("/v1/devices").json()["devices"]}
 
 
 def _ask(client: httpx.Client) -> None:
@@ -30,7 +30,7 @@ def _ask(client: httpx.Client) -> None:
 
 def _accused(found: dict[str, dict[str, Any]]) -> list[str]:
     """Honest devices that are said to lie."""
-    return [n for n, each in found.items() if n != LIAR and each["wrong_tasks"]]
+    return [n for n, row in found.items() if n != LIAR and row["wrong_tasks"]]
 
 
 def _lied(target: Target, kind: str) -> Happened:

@@ -101,9 +101,9 @@ class Genuine:
     def between(self, start_s: float, stop_s: float) -> list[Answered]:
         """Requests that were on their way then."""
         return [
-            each
-            for each in list(self.told)
-            if each.began_s < stop_s and each.began_s + each.seconds > start_s
+            answer
+            for answer in list(self.told)
+            if answer.began_s < stop_s and answer.began_s + answer.seconds > start_s
         ]
 
     def _listen(self) -> None:
@@ -214,7 +214,7 @@ def _wait_for_workers(target: Target, count: int) -> None:
 
         def is_up() -> bool:
             rows = client.get("/v1/devices").json()["devices"]
-            ready = sum(each["state"] == "ready" for each in rows) == count
+            ready = sum(row["state"] == "ready" for row in rows) == count
             return ready and client.get("/readyz").status_code == 200
 
         if not comes_true(is_up, START_S):

@@ -37,7 +37,7 @@ def _asked(client: httpx.Client, body: bytes) -> httpx.Response:
 
 def _version(client: httpx.Client) -> int:
     rows: list[dict[str, Any]] = client.get("/v1/models").json()["models"]
-    return int(next((each["plan_version"] for each in rows if each["name"] == MODEL), 0))
+    return int(next((row["plan_version"] for row in rows if row["name"] == MODEL), 0))
 
 
 @attack(
@@ -54,7 +54,7 @@ def plans_that_change(target: Target) -> Happened:
     idle = coordinator.memory_info().rss
     with httpx.Client(base_url=target.url, timeout=PLAN_S) as client:
         client.post(f"/v2/repository/models/{MODEL}/load").raise_for_status()
-        devices = [each["id"] for each in client.get("/v1/devices").json()["devices"]]
+        devices = [device["id"] for device in client.get("/v1/devices").json()["devices"]]
         orders = [f"{devices[n // 2]}/{'resume' if n % 2 else 'drain'}" for n in range(PLANS)]
         for order in (None, *orders):
             if order is not None:
@@ -67,7 +67,7 @@ def plans_that_change(target: Target) -> Happened:
     changed = len(set(versions)) == PLANS + 2
     bounded = max(held) <= WEIGHTS_BYTES + BESIDES_BYTES
     told = f"plans {versions[1:]}; answered {sorted(set(answered))}; held above idle after each: "
-    told += f"{', '.join(str(each // 1_000_000) for each in held)} MB"
+    told += f"{', '.join(str(size_bytes // 1_000_000) for size_bytes in held)} MB"
     return Happened(changed and bounded and set(answered) == {200}, told)
 
 
@@ -82,13 +82,13 @@ def devices_that_are_too_small(target: Target) -> Happened:
     """vgg16 on three devices that may use 400 MB each."""
     with httpx.Client(base_url=target.url, timeout=PLAN_S) as client:
         answers = [_asked(client, body) for body in 2 * (_question(),)]
-    codes = [each.status_code for each in answers]
+    codes = [answer.status_code for answer in answers]
     if codes == [200, 200]:
         return Happened(True, "answered")
-    causes = {str(each.json().get("error", each.json()).get("cause", "")) for each in answers}
+    causes = {str(answer.json().get("error", answer.json()).get("cause", "")) for answer in answers}
     cause = causes.pop()
-    sizes = [float(each) for each in _MEGABYTES.findall(cause)]
+    sizes = [float(number) for number in _MEGABYTES.findall(cause)]
     # What it needs comes first; then what the largest device has, and all of them together.
     consistent = "largest device" in cause and len(sizes) == 3 and sizes[0] > max(sizes[1:])
-    ok = not causes and consistent and all(400 <= each < 600 for each in codes)
+    ok = not causes and consistent and all(400 <= code < 600 for code in codes)
     return Happened(ok, f"{codes} {cause}", {"mb": sizes[0] if sizes else 0.0})

@@ -77,7 +77,7 @@ def tensors(shape: tuple[int, ...], kind: int) -> Iterator[np.ndarray]:
     normal = (rng.normal(0, 3, shape), pixels, pixels / 255)
     values = (0.0, np.nan, np.inf, -3e38, 3e38)
     with np.errstate(all="ignore"):
-        same = [each.astype(dtype) for each in (*normal, *(np.full(shape, v) for v in values))]
+        same = [array.astype(dtype) for array in (*normal, *(np.full(shape, v) for v in values))]
     yield from same
     right = pixels.astype(dtype)
     yield from (right.astype(other) for other in DATATYPES if other != str(dtype))

@@ -33,7 +33,7 @@ def _shared(url: str) -> tuple[bool, bool]:
     with httpx.Client(base_url=url, timeout=60) as client:
         rows: list[dict[str, Any]] = client.get("/v1/devices").json()["devices"]
         findings = client.get("/v1/doctor").json()["findings"]
-    shared = [each["shared_with"] for each in rows if each["state"] == "ready"]
+    shared = [row["shared_with"] for row in rows if row["state"] == "ready"]
     return bool(shared) and all(shared), any(e["code"] == "shared_devices" for e in findings)
 
 

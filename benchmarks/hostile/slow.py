@@ -164,8 +164,8 @@ def _flooded(target: Target, own: str, first: bytes) -> Happened:
                     seen[f"{asker}{path} {_asked(target, asker, path)}"] += 1
             if len(stack._exit_callbacks) > 800:  # type: ignore[attr-defined]
                 break
-    ok = all(each.endswith(" 200") for each in seen)
-    return Happened(ok, ", ".join(f"{count} x {each}" for each, count in seen.items()))
+    ok = all(answer.endswith(" 200") for answer in seen)
+    return Happened(ok, ", ".join(f"{count} x {answer}" for answer, count in seen.items()))
 
 
 def _asked(target: Target, own: str, path: str) -> int:

@@ -29,8 +29,8 @@ _ROUNDS, _AT_ONCE = 50, 20
 
 def _ports(target: Target) -> list[int]:
     """Where its workers listen for their neighbours."""
-    told = (json.loads(each.read_text()) for each in target.folder.glob("worker-*/ready.json"))
-    return [each["data_port"] for each in told]
+    told = (json.loads(path.read_text()) for path in target.folder.glob("worker-*/ready.json"))
+    return [document["data_port"] for document in told]
 
 
 @attack(
@@ -107,12 +107,14 @@ def handshakes_at_once(target: Target) -> Happened:
     its workers.
     """
     listening = psutil.Process(target.pid).net_connections("tcp")
-    ports = [each.laddr.port for each in listening if each.status == psutil.CONN_LISTEN]
+    ports = [
+        connection.laddr.port for connection in listening if connection.status == psutil.CONN_LISTEN
+    ]
     ports += [int(address.rpartition(":")[2]) for address in target.workers]
     begun = asyncio.run(_handshakes([*ports, *_ports(target)]))
     with httpx.Client(base_url=target.url, timeout=60) as client:
         rows = client.get("/v1/devices").json()["devices"]
-    states = {each["name"]: each["state"] for each in rows if each["address"] != target.late}
+    states = {row["name"]: row["state"] for row in rows if row["address"] != target.late}
     ok = begun >= 3 * _ROUNDS * _AT_ONCE and set(states.values()) == {"ready"}
     return Happened(ok, f"{begun} handshakes; {states}")
 

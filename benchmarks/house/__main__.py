@@ -118,16 +118,16 @@ def passed_by_requests(workers: int) -> Passed:
         pace = "0.02" if workers > 1 else "1"
         folders = [folder / f"worker{number}" for number in range(workers)]
         children = [
-            stack.enter_context(_traced(each, _worker(each.name, pace))) for each in folders
+            stack.enter_context(_traced(where, _worker(where.name, pace))) for where in folders
         ]
         folders.append(folder / "coordinator")
-        arguments = _coordinator([_told(each)["address"] for each in children])
+        arguments = _coordinator([_told(child)["address"] for child in children])
         host = stack.enter_context(_traced(folders[-1], arguments))
         url = _told(host)["url"] + URL
         _ask(url, [*children, host])
         stack.close()
-        called = [json.loads((each / CALLED).read_text()) for each in folders]
-    return {(file, name) for each in called for file, name in each}
+        called = [json.loads((where / CALLED).read_text()) for where in folders]
+    return {(file, name) for pairs in called for file, name in pairs}
 
 
 def _worker(name: str, pace: str) -> list[str]:
@@ -136,7 +136,12 @@ def _worker(name: str, pace: str) -> list[str]:
 
 def _coordinator(addresses: Sequence[str]) -> list[str]:
     options = ["--no-host-computes", "--no-profile", "--no-mdns", "--model", "digits"]
-    return ["coordinator", *options, "--strategy=halo", *(f"--worker={each}" for each in addresses)]
+    return [
+        "coordinator",
+        *options,
+        "--strategy=halo",
+        *(f"--worker={address}" for address in addresses),
+    ]
 
 
 @contextmanager
@@ -174,7 +179,7 @@ def _signal(children: Sequence[Child], number: signal.Signals, count: int) -> No
     for child in children:
         child.process.send_signal(number)
     wait_until(
-        lambda: all(each.exists() and each.read_text() == str(count) for each in counts),
+        lambda: all(path.exists() and path.read_text() == str(count) for path in counts),
         "a signal was not taken",
         children,
         START_S,

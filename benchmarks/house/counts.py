@@ -71,8 +71,8 @@ def core_lines() -> int:
 def page_words() -> int:
     """Words of the documentation's pages, without records of decisions."""
     docs = ROOT / "docs"
-    pages = (each for each in docs.rglob("*.md") if docs / "adr" not in each.parents)
-    return sum(len(each.read_text().split()) for each in pages)
+    pages = (page for page in docs.rglob("*.md") if docs / "adr" not in page.parents)
+    return sum(len(page.read_text().split()) for page in pages)
 
 
 def loose_files() -> dict[str, int]:
@@ -135,7 +135,9 @@ def imports(files: Sequence[Path]) -> dict[Path, set[Path]]:
     """These files and those of them that they import, wherever in the file that is."""
     modules = {module_name(file): file for file in files}
     targets = {file: {_found(names, modules) for names in _imported(file)} for file in files}
-    return {file: {each for each in found if each} - {file} for file, found in targets.items()}
+    return {
+        file: {target for target in found if target} - {file} for file, found in targets.items()
+    }
 
 
 def _found(names: Sequence[str], modules: Mapping[str, Path]) -> Path | None:
@@ -159,4 +161,4 @@ def _imported(file: Path) -> Iterator[tuple[str, ...]]:
         if isinstance(node, ast.Import):
             yield from ((alias.name,) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield from ((f"{node.module}.{each.name}", node.module) for each in node.names)
+            yield from ((f"{node.module}.{alias.name}", node.module) for alias in node.names)

@@ -70,7 +70,7 @@ class Recorder:
             and not code.co_filename.startswith(_INSTALLED)
             and (not code.co_name.startswith("<") or code.co_name == LAMBDA)
         }
-        return sorted(each for each in found if not each[0].startswith("benchmarks/"))
+        return sorted(pair for pair in found if not pair[0].startswith("benchmarks/"))
 
 
 def _name(code: CodeType) -> str:

@@ -217,5 +217,5 @@ async def _through_daemons(
         [(await probes.message_seconds(address, caller))[0] for address in addresses[1:]]
         for _ in range(_TURNS_OF_ALL)
     ]
-    sides_s = [statistics.median(each) for each in zip(*turns, strict=True)]
+    sides_s = [statistics.median(side_s) for side_s in zip(*turns, strict=True)]
     return await probes.device_gflops(addresses, caller), sides_s

@@ -114,8 +114,10 @@ def lab(
         found: list[str] = []
 
         def joined() -> bool:
-            ready = [each for each in client.devices() if each.state == "ready"]
-            found[:] = [each.address for each in sorted(ready, key=lambda each: not each.host)]
+            ready = [device for device in client.devices() if device.state == "ready"]
+            found[:] = [
+                device.address for device in sorted(ready, key=lambda device: not device.host)
+            ]
             return len(found) == devices
 
         children.wait_until(joined, "not every worker has joined", everybody, _START_S)
@@ -139,7 +141,7 @@ def wait_until_measured(running: Lab, say: Say) -> None:
 
     def measured() -> bool:
         nonlocal said
-        done = sum(each.profiled for each in running.client.devices())
+        done = sum(device.profiled for device in running.client.devices())
         if done != said:
             say(f"{done} of {running.devices} devices measured by the coordinator")
         said = done

@@ -145,7 +145,9 @@ def measure(
             else _result(case, baseline_s, seen[case.label], exact)
             for case in cases
         },
-        "believed": [{key: each[key] for key in BELIEVED} for each in plain(lab.client.devices())],
+        "believed": [
+            {key: device[key] for key in BELIEVED} for device in plain(lab.client.devices())
+        ],
     }
 
 
@@ -161,7 +163,7 @@ def _result(
         "speedup": round(baseline_s / case.latency_s, 3),
         "predicted_latency_s": round(case.predicted_s, 4),
         "prediction_error": round(case.predicted_s / case.latency_s - 1, 4),
-        "samples_s": [each.latency_s for each in case.samples],
+        "samples_s": [sample.latency_s for sample in case.samples],
         "devices_used": len(case.plan["devices_used"]),
         "blocks": len(case.plan["blocks"]),
         "tasks": sum(len(block["tiles"]) for block in case.plan["blocks"]),
@@ -172,9 +174,9 @@ def _result(
             sum(moved[way] for way in exact) / max(1, sum(planned[way] for way in exact)) - 1, 4
         ),
         "max_rel_error": case.comparison.max_rel_error,
-        "coordinator_cpu_ms": round(statistics.median(each.cpu_s for each in seen) * 1e3, 1),
-        "machine_busy_share": round(statistics.median(each.busy_share for each in seen), 3),
-        "packets_dropped": [each.dropped for each in seen],
+        "coordinator_cpu_ms": round(statistics.median(request.cpu_s for request in seen) * 1e3, 1),
+        "machine_busy_share": round(statistics.median(request.busy_share for request in seen), 3),
+        "packets_dropped": [request.dropped for request in seen],
         "where_s": where(middle.trace, case.plan, baseline_s).json(),
     }
 

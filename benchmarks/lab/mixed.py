@@ -43,17 +43,19 @@ def run(home: str, models: Sequence[str], repeat: int) -> dict[str, Any]:
     presets = [
         load_kind(kind) for kind, count in EXAMPLES.get(home, {}).items() for _ in range(count)
     ]
-    rates = [each.mbps for each in presets]
+    rates = [preset.mbps for preset in presets]
     if not rates or max(rates) > (1 + _EQUAL) * min(rates):
         raise BadRequest(
             cause=f"there is no home {home!r} of which all computers have one bandwidth",
             cure=f"Choose from {', '.join(HOMES)}",
         )
     first, core = presets[0], measured_core(CORE_RUNS)
-    scale = fitting_scale(first, sum(each.gflops for each in presets) / first.gflops, core.gflops)
-    wanted = [each.scaled(scale) for each in presets]
+    scale = fitting_scale(
+        first, sum(preset.gflops for preset in presets) / first.gflops, core.gflops
+    )
+    wanted = [preset.scaled(scale) for preset in presets]
     here = machine(core, wanted[0])
-    computers = [here.computer(each) for each in wanted]
+    computers = [here.computer(preset) for preset in wanted]
     # Plans are replaced as at a user's: `auto` measures one device where it gains little.
     replan = CoordinatorSettings.model_fields["replan"].default
     with lab(wanted[0], computers, _say, replan=replan) as running:
@@ -69,19 +71,19 @@ def run(home: str, models: Sequence[str], repeat: int) -> dict[str, Any]:
 
 def is_right(found: dict[str, Any]) -> bool:
     """Whether no answer differs, and none is clearly later than one computer's."""
-    results = [each["strategies"][STRATEGY] for each in found["models"].values()]
+    results = [model["strategies"][STRATEGY] for model in found["models"].values()]
     return all(
-        each["max_rel_error"] <= TOLERANCE and each["speedup"] >= NEVER_SLOWER for each in results
+        row["max_rel_error"] <= TOLERANCE and row["speedup"] >= NEVER_SLOWER for row in results
     )
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
     return [
-        f"{found['home']}: {model} {found['scale'] * each['baseline']['latency_s']:.3f} s alone "
-        f"({each['baseline']['engine']}), {found['scale'] * result['latency_s']:.3f} s on "
+        f"{found['home']}: {model} {found['scale'] * row['baseline']['latency_s']:.3f} s alone "
+        f"({row['baseline']['engine']}), {found['scale'] * result['latency_s']:.3f} s on "
         f"{result['devices_used']}: {result['speedup']:.2f}x"
-        for model, each in found["models"].items()
-        for result in (each["strategies"][STRATEGY],)
+        for model, row in found["models"].items()
+        for result in (row["strategies"][STRATEGY],)
     ]
 
 
@@ -97,7 +99,7 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=5)
     given = parser.parse_args()
     found = [run(home, given.models.split(","), given.repeat) for home in given.homes.split(",")]
-    emit({"homes": found}, given, "\n".join(line for each in found for line in _lines(each)))
+    emit({"homes": found}, given, "\n".join(line for row in found for line in _lines(row)))
     return int(not all(map(is_right, found)))
 
 

@@ -123,7 +123,7 @@ class Network:
             *map(self.device, range(1, self.wiring.devices + 1)),
         ]
         shown = [_run("tc", "-s", "-j", "-n", name, "qdisc", "show") for name in names]
-        return sum(int(queue.get("drops", 0)) for each in shown for queue in json.loads(each))
+        return sum(int(queue.get("drops", 0)) for text in shown for queue in json.loads(text))
 
     def inside(self, namespace: str) -> tuple[str, ...]:
         """A command that executes another inside the namespace."""
@@ -219,10 +219,10 @@ def _owned(name: str) -> bool:
 def _remove(names: Sequence[str]) -> None:
     """Whoever runs inside is ended first: a namespace lives as long as its processes."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        inhabitants = [each for name in names for each in _inhabitants(name)]
-        for each in inhabitants:
+        inhabitants = [inhabitant for name in names for inhabitant in _inhabitants(name)]
+        for inhabitant in inhabitants:
             with suppress(psutil.NoSuchProcess):
-                each.send_signal(number)
+                inhabitant.send_signal(number)
         psutil.wait_procs(inhabitants, timeout=_END_S)
     for name in names:
         subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)

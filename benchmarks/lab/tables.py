@@ -174,9 +174,9 @@ def _model(model: str, measured: Mapping[str, Any], found: Mapping[str, Any]) ->
     plain = f" ({alone['onnxruntime_s']:.2f} s by onnxruntime)" if engine != ONNXRUNTIME else ""
     real = told(found["preset"], model) if max(found["clocks"]) == 1 else ""
     own = duration(alone["latency_s"] * found["scale"])
-    able = [each for each in measured["strategies"].values() if "reason" not in each]
-    busy = max((each["machine_busy_share"] for each in able), default=0.0)
-    dropped = max((n for each in able for n in each["packets_dropped"]), default=0)
+    able = [strategy for strategy in measured["strategies"].values() if "reason" not in strategy]
+    busy = max((strategy["machine_busy_share"] for strategy in able), default=0.0)
+    dropped = max((n for strategy in able for n in strategy["packets_dropped"]), default=0)
     yield ""
     yield (
         f"`{model}` takes {alone['latency_s']:.2f} s on one device alone by {engine}{plain}; at "

@@ -34,7 +34,7 @@ def unplugged(lab: Lab, question: Question, say: Say) -> dict[str, Any]:
             mend()
             time.sleep(_BACK_S)
     usual_s = statistics.median(asked.within(calm_s, moments[0]))
-    open_s = [asked.open_at(each) for each in moments]
+    open_s = [asked.open_at(moment) for moment in moments]
     return {
         "clients": CLIENTS,
         "cables": TIMES,
@@ -42,7 +42,7 @@ def unplugged(lab: Lab, question: Question, say: Say) -> dict[str, Any]:
         "lost": len(asked.lost),
         "losses": asked.lost[:5],
         "undisturbed_s": round(usual_s, 4),
-        "open_s": [round(each, 4) for each in open_s],
+        "open_s": [round(seconds, 4) for seconds in open_s],
         "ratio": round(max(open_s) / usual_s, 2),
         "max_rel_error": asked.worst.max_rel_error,
     }

@@ -33,14 +33,14 @@ class Where:
 
 def where(trace: Mapping[str, Any], plan: Mapping[str, Any], baseline_s: float) -> Where:
     """Divides the latency of a traced request of a plan; `baseline_s` is one device's, alone."""
-    bars = [each for each in trace["traceEvents"] if each["ph"] == "X"]
-    whole = [each for each in bars if each["cat"] == "request"][-1]
+    bars = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    whole = [bar for bar in bars if bar["cat"] == "request"][-1]
     start, stop = whole["ts"], whole["ts"] + whole["dur"]
     devices: dict[str, list[tuple[float, float]]] = {}
-    for each in bars:
-        if each["cat"] == "devices":
-            spans = devices.setdefault(each["args"]["device"], [])
-            spans.append((each["ts"], each["ts"] + each["dur"]))
+    for bar in bars:
+        if bar["cat"] == "devices":
+            spans = devices.setdefault(bar["args"]["device"], [])
+            spans.append((bar["ts"], bar["ts"] + bar["dur"]))
     count = len(devices)
     busy = sum(b - a for spans in devices.values() for a, b in spans) / count
     first = sum(min(a for a, _ in spans) - start for spans in devices.values()) / count

@@ -76,16 +76,16 @@ def summary(parts: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """All requests; how often what was harmed; of each part the median and the worst `takeover_s`,
     and how many times the 99th percentile is that of undisturbed requests in the same place.
     """
-    harms = {name: each for name, each in parts.items() if "times" in each}
+    harms = {name: part for name, part in parts.items() if "times" in part}
     return {
-        **{key: sum(each[key] for each in parts.values()) for key in ("requests", "lost", "wrong")},
-        **{name: each["times"] for name, each in harms.items()},
-        "takeover_s": {name: each["takeover_s"] for name, each in harms.items()},
+        **{key: sum(part[key] for part in parts.values()) for key in ("requests", "lost", "wrong")},
+        **{name: times_of["times"] for name, times_of in harms.items()},
+        "takeover_s": {name: harm_["takeover_s"] for name, harm_ in harms.items()},
         "p99_ratio": {
-            name: round(each["p99_s"] / parts[calm]["p99_s"], 2)
-            for name, each in harms.items()
+            name: round(harm_["p99_s"] / parts[calm]["p99_s"], 2)
+            for name, harm_ in harms.items()
             for calm in [machines.CALM if name in machines.HARMS else "undisturbed"]
-            if each["p99_s"] and parts[calm]["p99_s"]
+            if harm_["p99_s"] and parts[calm]["p99_s"]
         },
         "parts": parts,
     }
@@ -105,7 +105,7 @@ def measure(
         for name, harm in harms.items():
             if times := getattr(chosen, name):
                 parts[name] = _harmed(clients, made, times, luck, harm)
-        missing = chosen.requests - sum(each["requests"] for each in parts.values())
+        missing = chosen.requests - sum(part["requests"] for part in parts.values())
         if missing > 0:
             with clients.asking() as more:
                 while more.requests < missing:

@@ -71,7 +71,7 @@ def changed(made: Pair, times: int) -> dict[str, Any]:
         )
     finally:
         certified.state.close()
-    return {name: sorted(each) for name, each in seen.items()}
+    return {name: sorted(value) for name, value in seen.items()}
 
 
 def store_costs(made: Pair) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def store_costs(made: Pair) -> dict[str, Any]:
     servers = [psutil.Process(node.process.pid) for node in made.store.nodes if node.process]
 
     def written() -> list[int]:
-        return [each.io_counters().write_bytes for each in servers]
+        return [server.io_counters().write_bytes for server in servers]
 
     before = written()
     time.sleep(_IDLE_S)
@@ -98,7 +98,7 @@ def store_costs(made: Pair) -> dict[str, Any]:
     time.sleep(_SETTLE_S)
     after = written()
     return {
-        "resident_mb": [round(each.memory_info().rss / 1e6, 1) for each in servers],
+        "resident_mb": [round(server.memory_info().rss / 1e6, 1) for server in servers],
         "idle_bytes_a_minute": [b - a for a, b in zip(before, idle, strict=True)],
         "bytes_a_change": [round((b - a) / _CHANGES) for a, b in zip(idle, after, strict=True)],
     }
@@ -145,5 +145,5 @@ def _order(coordinator: Member, what: str) -> None:
 def _states(coordinator: Member) -> list[str]:
     """Of worker-1, worker-2, ..."""
     found = httpx.get(f"{coordinator.url}/v1/devices", timeout=START_S, trust_env=False).json()
-    rows = sorted(found["devices"], key=lambda each: str(each["name"]))
-    return [str(each["state"]) for each in rows]
+    rows = sorted(found["devices"], key=lambda row: str(row["name"]))
+    return [str(row["state"]) for row in rows]

@@ -54,7 +54,7 @@ class Seen:
             "requests": self.requests,
             "lost": self.lost,
             "wrong": self.wrong,
-            "statuses": {str(each): count for each, count in sorted(self.statuses.items())},
+            "statuses": {str(status): count for status, count in sorted(self.statuses.items())},
             "errors": self.errors[:5],
             "median_s": round(self.latency_s(0.5), 4) if self.times else None,
             "p99_s": round(self.latency_s(0.99), 4) if self.times else None,
@@ -104,14 +104,14 @@ class Clients:
         self._stop.clear()
         seen = self.seen = Seen()
         threads = [threading.Thread(target=self._ask, args=(seen,)) for _ in range(count)]
-        for each in threads:
-            each.start()
+        for thread in threads:
+            thread.start()
         try:
             yield seen
         finally:
             self._stop.set()
-            for each in threads:
-                each.join()
+            for thread in threads:
+                thread.join()
 
     def _ask(self, seen: Seen) -> None:
         with httpx.Client(timeout=TIMEOUT_S, trust_env=False) as client:
@@ -135,9 +135,9 @@ class Clients:
         """Whether an answer is the whole model's."""
         start = int(answer.headers["Inference-Header-Content-Length"])
         told, found = json.loads(answer.content[:start]), {}
-        for each in told["outputs"]:
-            size = each["parameters"]["binary_data_size"]
+        for output in told["outputs"]:
+            size = output["parameters"]["binary_data_size"]
             data = answer.content[start : start + size]
-            found[each["name"]] = np.frombuffer(data, np.float32).reshape(each["shape"])
+            found[output["name"]] = np.frombuffer(data, np.float32).reshape(output["shape"])
             start += size
         return compare(found, self._right).max_rel_error <= TOLERANCE

@@ -24,7 +24,7 @@ from benchmarks.lab.namespace import inside
 from benchmarks.lab.network import Network, Wiring
 from benchmarks.members import make_members
 from benchmarks.pair.clients import CLIENTS, TOLERANCE, Seen
-from benchmarks.pair.processes import CONFIGURATION, HAPROXY, START_S, Member
+from benchmarks.pair.processes import CONFIGURATION, HAPROXY, START_S, Member, stop
 from benchmarks.store import Store, Where, replaced, stored
 from benchmarks.workers import WorkerProcess
 from coordinator.devices import children
@@ -75,7 +75,9 @@ class House:
 
     def holders(self) -> list[int]:
         """The machines that have the shared address."""
-        return [each for each in COORDINATORS if SHARED in self._addresses(each)]
+        return [
+            coordinator for coordinator in COORDINATORS if SHARED in self._addresses(coordinator)
+        ]
 
     def _addresses(self, number: int) -> str:
         command = ("ip", "-n", self.network.device(number), "-4", "address", "show", "eth0")
@@ -92,13 +94,13 @@ def house(folder: Path, model: str, pace: float, computing: int = 2) -> Iterator
         network.build()
         stack.callback(network.remove)
         stack.enter_context(inside(network.host))
-        workers = [_worker(network, each, folder, pace) for each in numbers]
-        make_members(first, [each.folder for each in workers])
+        workers = [_worker(network, which, folder, pace) for which in numbers]
+        make_members(first, [worker.folder for worker in workers])
         authority = Authority.load(first)
         assert authority is not None
         places = [
-            Where(network.address(each), 4222, 6222, network.inside(network.device(each)))
-            for each in (*COORDINATORS, THIRD)
+            Where(network.address(name), 4222, 6222, network.inside(network.device(name)))
+            for name in (*COORDINATORS, THIRD)
         ]
         store = stack.enter_context(stored(folder, authority=authority, places=places))
         _imbrex("cluster", "move-state", store.url, "--state-dir", str(first))
@@ -106,8 +108,10 @@ def house(folder: Path, model: str, pace: float, computing: int = 2) -> Iterator
             _coordinator(network, 1, first, model, workers),
             _coordinator(network, 2, second, model, workers),
         )
-        for each in (*workers, *members):
-            stack.callback(lambda each=each: children.stop([each.child] if each.child else []))  # type: ignore[misc]
+        for worker in workers:
+            stack.callback(stop, worker)
+        for member in members:
+            stack.callback(stop, member)
         for worker in workers:
             worker.begin()
         members[0].start()
@@ -146,8 +150,8 @@ def _coordinator(
     arguments = ["coordinator", "--host", host, "--port", str(PORT)]
     arguments += ["--no-mdns", "--state-dir", str(state), "--no-host-computes", "--no-profile"]
     arguments += ["--model", model, "--rate", "0", "--strategy", "ofl"]
-    for each in workers:
-        arguments += ["--worker", each.address]
+    for worker in workers:
+        arguments += ["--worker", worker.address]
     within = network.inside(network.device(number))
     return Member(state.name, state, arguments, PORT, host, within)
 
@@ -199,14 +203,14 @@ def asking(model: str) -> Iterator[Seen]:
                         seen.errors.append(f"after {took_s:.1f} s: {failure}")
 
     threads = [threading.Thread(target=ask) for _ in range(CLIENTS)]
-    for each in threads:
-        each.start()
+    for thread in threads:
+        thread.start()
     try:
         yield seen
     finally:
         stop.set()
-        for each in threads:
-            each.join()
+        for thread in threads:
+            thread.join()
 
 
 def measure(

@@ -18,6 +18,7 @@ import httpx
 
 from benchmarks.members import make_members
 from benchmarks.store import Store, free_port, replaced, stored
+from benchmarks.workers import WorkerProcess
 from coordinator.devices import children
 from coordinator.trust.authority import Authority
 from coordinator.trust.open_state import JOIN, MOVE
@@ -90,7 +91,7 @@ class Member:
         try:
             with httpx.Client(base_url=self.url, timeout=_LOOK_S, trust_env=False) as client:
                 found = client.get("/v1/devices").json()["devices"]
-                ready = sum(each["state"] == "ready" for each in found)
+                ready = sum(device["state"] == "ready" for device in found)
                 return workers in (None, ready) and client.get("/v2/health/ready").is_success
         except (httpx.HTTPError, ValueError, KeyError):
             return False
@@ -119,13 +120,22 @@ class Pair:
 
     def whole(self) -> None:
         """Returns when both coordinators have all workers, and HAProxy uses both."""
-        for each in self.members:
+        for member in self.members:
+
+            def is_used(member: Member = member) -> bool:
+                return member.is_ready(len(self.workers)) and self.is_up(member.name)
+
             children.wait_until(
-                lambda each=each: each.is_ready(len(self.workers)) and self.is_up(each.name),  # type: ignore[misc]
-                f"{each.name} is not used again",
-                [each.child] if each.child else [],
+                is_used,
+                f"{member.name} is not used again",
+                [member.child] if member.child else [],
                 START_S,
             )
+
+
+def stop(process: Member | WorkerProcess) -> None:
+    """Ends it, if it was started."""
+    children.stop([process.child] if process.child else [])
 
 
 @contextmanager
@@ -148,16 +158,16 @@ def pair(
         store = stack.enter_context(stored(folder, servers, authority=authority))
         imported(MOVE)(first, store.url, replace=False)
         computing = [_worker(state, pace) for state in states]
-        addresses = [f"127.0.0.1:{each.port}" for each in computing]
+        addresses = [f"127.0.0.1:{worker.port}" for worker in computing]
         enrol = free_port()
         members = tuple(
             _member(name, state, enrol if state == first else free_port(), model, addresses)
             for name, state in zip(NAMES, (first, second), strict=True)
         )
-        for each in (*computing, *members):
-            stack.callback(lambda each=each: children.stop([each.child] if each.child else []))  # type: ignore[misc]
-        for each in (*computing, members[0]):
-            each.start()
+        for process in (*computing, *members):
+            stack.callback(stop, process)
+        for process in (*computing, members[0]):
+            process.start()
         _joined(first, second, enrol)
         members[1].start()
         url, control = _proxy(stack, folder, members) if proxied else ("", None)

@@ -34,7 +34,7 @@ def main() -> int:
     parser.add_argument("--pace", type=float, default=PACE, help="of each worker")
     parser.add_argument("--replan", action="store_true", help="change the plan, 20 times")
     chosen = parser.parse_args()
-    mix = [each for model in chosen.model or MODELS for each in questions(model)]
+    mix = [one for model in chosen.model or MODELS for one in questions(model)]
     if chosen.replan:
         result = asyncio.run(replanning.measure(mix[-1], chosen.pace))
         emit(result, chosen, "\n".join(replanning.lines(result)))

@@ -36,7 +36,7 @@ def questions(model: str) -> list[Question]:
     """The example sheets for `digits`, for others one seeded tensor."""
     if model == PICTURES:
         headers = {"Content-Type": "image/png"}
-        return [Question(model, each.path.read_bytes(), headers) for each in examples()]
+        return [Question(model, example.path.read_bytes(), headers) for example in examples()]
     proto = catalogue.load(model).proto
     feeds = random_inputs(load_graph(proto))
     headers = {"Content-Type": NPZ, "Accept": NPZ}

@@ -93,7 +93,7 @@ def is_bad(result: dict[str, Any]) -> bool:
 
 def lines(result: dict[str, Any]) -> list[str]:
     """The same for people."""
-    megabytes = [f"{each / 1e6:.1f}" for each in result["samples"]]
+    megabytes = [f"{size_bytes / 1e6:.1f}" for size_bytes in result["samples"]]
     return [
         f"idle {result['idle_bytes'] / 1e6:.1f} MB, weights {result['weight_bytes'] / 1e6:.1f} MB",
         f"resident after each plan: {' '.join(megabytes)} MB",
@@ -107,7 +107,7 @@ def lines(result: dict[str, Any]) -> list[str]:
 def _resident(process: psutil.Process) -> int:
     """Of the process and those that it started, what several of them map counted once."""
     family = [process, *process.children(recursive=True)]
-    return sum(int(each.memory_full_info().pss) for each in family)
+    return sum(int(member.memory_full_info().pss) for member in family)
 
 
 async def _is_alone(process: psutil.Process) -> bool:
@@ -123,12 +123,12 @@ def _peak(process: psutil.Process) -> int:
 
 async def _devices(http: httpx.AsyncClient) -> list[str]:
     found = (await http.get("/v1/devices")).json()["devices"]
-    return [each["id"] for each in found if each["state"] == "ready"]
+    return [device["id"] for device in found if device["state"] == "ready"]
 
 
 async def _model(http: httpx.AsyncClient, name: str) -> dict[str, Any]:
     found = (await http.get("/v1/models")).json()["models"]
-    return next(dict(each) for each in found if each["name"] == name)
+    return next(dict(model) for model in found if model["name"] == name)
 
 
 async def _all_there(http: httpx.AsyncClient) -> bool:

@@ -154,7 +154,7 @@ async def measure(
         "first_errors": log.errors[:10],
         "p50_s": statistics.median(ordered),
         "p99_s": ordered[int(0.99 * (len(ordered) - 1))],
-        "worst_growth": max(each["growth"] for each in processes.values()),
+        "worst_growth": max(process["growth"] for process in processes.values()),
         "sample_s": SAMPLE_S,
         "processes": processes,
     }
@@ -178,9 +178,9 @@ def lines(result: dict[str, Any]) -> list[str]:
     """The same for people."""
     return [
         *(
-            f"{name:12} {each['growth']:+.1%}  ({each['first_bytes'] / 1e6:.1f} to "
-            f"{each['last_bytes'] / 1e6:.1f} MB)"
-            for name, each in result["processes"].items()
+            f"{name:12} {process['growth']:+.1%}  ({process['first_bytes'] / 1e6:.1f} to "
+            f"{process['last_bytes'] / 1e6:.1f} MB)"
+            for name, process in result["processes"].items()
         ),
         f"{result['answers']} answers at {result['asked_per_s']:.2f} per second, "
         f"{result['errors']} errors, {result['wrong']} wrong; median {result['p50_s']:.2f} s, "

@@ -62,7 +62,7 @@ def measure(model: Path, count: int = SHEETS) -> Quality:
     """The quality of the model file on the first `count` held-out sheets."""
     detector = Detector(model, MIN_SCORE)
     pictures = examine(detector, held_out_sheets(count))
-    mean, each = mean_average_precision(pictures)
+    mean, by_label = mean_average_precision(pictures)
     used = _used_min_score(model)
     shown = [_at_least(picture, used) for picture in pictures]
     hits = sum(hit for picture in shown for _, hit in matched(picture))
@@ -70,7 +70,7 @@ def measure(model: Path, count: int = SHEETS) -> Quality:
     return Quality(
         map_50=round(mean, 4),
         bar=MIN_MAP,
-        per_digit={label: round(value, 4) for label, value in each.items()},
+        per_digit={label: round(value, 4) for label, value in by_label.items()},
         sheets=count,
         digits=digits,
         held_out_images=len(bank(InkPart.HELD_OUT)),
