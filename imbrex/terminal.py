@@ -164,6 +164,7 @@ def devices_table(devices: Sequence[Mapping[str, Any]]) -> "Table":
         *("device", "address", "state", ">pace", ">cores", ">GFLOP/s", "engine", ">Mbit/s"),
         *("found by", "note"),
     )
+    made.columns[0].no_wrap = True
     for device in devices:
         concurrency = device.get("concurrency", 1)
         at_once = f", {concurrency} tasks" if concurrency > 1 else ""
