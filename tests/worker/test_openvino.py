@@ -62,6 +62,14 @@ def test_runs_that_are_set_up_at_the_same_time_do_not_disturb_each_other(tmp_pat
         assert np.abs(y - whole(xs[0])).max() > 1e-3 or x is xs[0]
 
 
+def test_results_of_a_run_stay_though_a_later_one_does_not_want_them(tmp_path):
+    loaded = given(engine(tmp_path), tmp_path)
+    first, second = (picture(seed=seed) for seed in range(2))
+    y = loaded.bound({"x": first}, {"y": first.shape}).compute()["y"]
+    loaded.bound({"x": second}, {"y": None}).compute()
+    assert np.abs(y - whole(first)).max() <= 1e-6 * np.abs(y).max()
+
+
 def test_precision_of_openvino_is_f32(tmp_path):
     compiled, _ = _made(tmp_path)
     assert compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name() == "f32"

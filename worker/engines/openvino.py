@@ -8,6 +8,7 @@ f16: f32 is asked for, except in programs of models that allow half precision.
 import ctypes
 import os
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -138,8 +139,11 @@ class Compiled(Runnable):
         self._engine = engine
         self._read = read
         self._wanted = wanted
-        # Compiled programs with their idle requests: one request computes one task at a time.
-        self._made: dict[_Shapes, tuple[Any, SimpleQueue[Any]]] = {}
+        self._made: dict[_Shapes, Any] = {}
+        # One request computes one task at a time. It keeps the addresses that it was given: of
+        # outputs that a later run does not want, too, whose memory has another owner then.
+        self._idle: defaultdict[tuple[_Shapes, tuple[str, ...]], SimpleQueue[Any]]
+        self._idle = defaultdict(SimpleQueue)
 
     def compile(self, shapes: _Shapes) -> Any:
         """The program for inputs of these shapes."""
@@ -149,18 +153,19 @@ class Compiled(Runnable):
         key = tuple(inputs[name].shape for name in self.inputs)
         try:
             if key not in self._made:
-                self._made[key] = (self.compile(key), SimpleQueue())
-            compiled, idle = self._made[key]
+                self._made[key] = self.compile(key)
+            # A shape that depends on values stays with onnxruntime.
+            wanted = tuple(name for name in self.outputs if shapes.get(name) is not None)
+            idle = self._idle[key, wanted]
             try:
                 request = idle.get_nowait()
             except Empty:
-                request = compiled.create_infer_request()
+                request = self._made[key].create_infer_request()
             for number, name in enumerate(self.inputs):
                 request.set_input_tensor(number, _shared(inputs[name]))
             results: dict[str, np.ndarray] = {}
             for number, name in enumerate(self.outputs):
-                shape = shapes.get(name)
-                if shape is not None:  # what depends on values stays with onnxruntime
+                if (shape := shapes.get(name)) is not None:
                     results[name] = aligned_empty(shape, self.outputs[name].dtype)
                     tensor = ov.Tensor(results[name], shared_memory=True)
                     request.set_output_tensor(number, tensor)
