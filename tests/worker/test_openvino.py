@@ -71,7 +71,7 @@ def test_results_of_a_run_stay_though_a_later_one_does_not_want_them(tmp_path):
 
 
 def test_precision_of_openvino_is_f32(tmp_path):
-    compiled, _ = _made(tmp_path)
+    compiled = _made(tmp_path)
     assert compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name() == "f32"
     assert compiled.get_property("NUM_STREAMS") == 1
 
@@ -79,8 +79,8 @@ def test_precision_of_openvino_is_f32(tmp_path):
 def _made(folder):
     loaded = given(engine(folder), folder)
     assert_right(loaded, picture())
-    ((pair),) = loaded._made.values()
-    return pair
+    (compiled,) = loaded._made.values()
+    return compiled
 
 
 def test_a_model_may_allow_half_precision(tmp_path):
@@ -96,7 +96,7 @@ def test_a_model_may_allow_half_precision(tmp_path):
     x = picture()
     y = loaded.bound({"x": x}, {"y": x.shape}).compute()["y"]
     assert np.abs(y - whole(x)).max() <= of_engine("fp16") * np.abs(y).max()
-    (((compiled, _),),) = [loaded._made.values()]
+    (compiled,) = loaded._made.values()
     hint = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
     # Processors with neither of the others go on in f32.
     assert hint in ("f16", "bf16", "f32")
