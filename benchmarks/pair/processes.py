@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -118,15 +119,14 @@ class Pair:
         rows = (line.split(",") for line in told.splitlines())
         return any(row[1:2] == [name] and row[17].startswith("UP") for row in rows)
 
+    def _is_used(self, member: Member) -> bool:
+        return member.is_ready(len(self.workers)) and self.is_up(member.name)
+
     def whole(self) -> None:
         """Returns when both coordinators have all workers, and HAProxy uses both."""
         for member in self.members:
-
-            def is_used(member: Member = member) -> bool:
-                return member.is_ready(len(self.workers)) and self.is_up(member.name)
-
             children.wait_until(
-                is_used,
+                partial(self._is_used, member),
                 f"{member.name} is not used again",
                 [member.child] if member.child else [],
                 START_S,

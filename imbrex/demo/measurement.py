@@ -167,13 +167,12 @@ def all_profiled(client: Client, progress: Progress) -> bool:
     devices = client.devices()
     unmeasured = [client.profile(device.id) for device in devices if not device.profiled]
     progress(f"{len(devices) - len(unmeasured)} of {len(devices)} devices measured")
-    if not any(status.under_way for status in unmeasured):
-        for status in unmeasured:
-            if status.error is not None:
-                raise Unavailable(
-                    cause=f"{status.name} could not be measured: {status.error.cause}",
-                    cure=status.error.cure,
-                )
+    if any(status.under_way for status in unmeasured):
+        return False
+    for status in unmeasured:
+        if status.error is not None:
+            cause = f"{status.name} could not be measured: {status.error.cause}"
+            raise Unavailable(cause=cause, cure=status.error.cure)
     return not unmeasured
 
 

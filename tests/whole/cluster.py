@@ -1,7 +1,7 @@
 """A coordinator in this process and workers in processes of their own, for tests that harm them."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ from coordinator.service import Coordinator
 from coordinator.settings import CoordinatorSettings
 from coordinator.tasks.runs import RunPhase
 from models.catalogue.catalogue import load
+from models.graph.graph import Graph
 from models.onnx_file.importer import load_graph
 from models.run.reference import WholeModel, compare, random_inputs
 from tests.waiting import until
@@ -17,10 +18,10 @@ from tests.waiting import until
 Feeds = dict[str, np.ndarray]
 
 
-def question(model: str) -> tuple[Feeds, Feeds]:
+def question(model: str, inputs: Callable[[Graph], Feeds] = random_inputs) -> tuple[Feeds, Feeds]:
     """An input and the whole model's answer."""
     proto = load(model).proto
-    feeds = random_inputs(load_graph(proto))
+    feeds = inputs(load_graph(proto))
     return feeds, WholeModel(proto, 1).run(feeds)
 
 

@@ -7,12 +7,9 @@ import pytest
 
 from benchmarks.exports.files import FOLDER
 from coordinator.planning.planners.strategies import STRATEGIES
-from models.catalogue.catalogue import load
-from models.onnx_file.importer import load_graph
-from models.run.reference import WholeModel, compare, picture_inputs
-from models.vision.pixels import as_values
+from models.run.reference import compare, picture_inputs
 from tests.devices.support import worker_process
-from tests.whole.cluster import coordinator
+from tests.whole.cluster import coordinator, question
 from tests.worker.plugged import plant
 
 ENGINES = ("ncnn", "openvino")
@@ -56,16 +53,6 @@ async def largest_error(host, model, feeds, whole):
     return max(errors), before
 
 
-def pictured(model):
-    """A picture as floats, and the whole model's answer. Of standard normal numbers, engines would
-    leave programs to onnxruntime: they differ by 6e-6 in YOLOv8n.
-    """
-    proto = load(model).proto
-    graph = load_graph(proto)
-    feeds = as_values(graph, picture_inputs(graph))
-    return feeds, WholeModel(proto, 1).run(feeds)
-
-
 async def compared_on(tmp_path, model, strategies, engines, within=(), **changes):
     """The largest error of each strategy, once the engines compute."""
     if model == EXPORTED:
@@ -73,7 +60,8 @@ async def compared_on(tmp_path, model, strategies, engines, within=(), **changes
         if not file.exists():
             pytest.skip(f"no file: python -m benchmarks.exports --networks {model}")
         model = str(file)
-    feeds, whole = pictured(model)
+    # Of standard normal numbers, engines would leave YOLOv8n to onnxruntime: they differ by 6e-6.
+    feeds, whole = question(model, picture_inputs)
     found = {}
     async with contextlib.AsyncExitStack() as stack:
         workers = [

@@ -52,6 +52,8 @@ _HINTS: Mapping[Precision, str] = {"exact": "f32", "fp16": "f16", "int8": "f16"}
 _PROCESSORS: Mapping[str, Processor] = {"CPU": "cpu", "GPU": "gpu", "NPU": "npu"}
 
 _Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+# Shapes of inputs, and the outputs that are wanted.
+_Wanted: TypeAlias = tuple[_Shapes, tuple[str, ...]]
 
 _log = structlog.get_logger()
 
@@ -142,8 +144,7 @@ class Compiled(Runnable):
         self._made: dict[_Shapes, Any] = {}
         # One request computes one task at a time. It keeps the addresses that it was given: of
         # outputs that a later run does not want, too, whose memory has another owner then.
-        self._idle: defaultdict[tuple[_Shapes, tuple[str, ...]], SimpleQueue[Any]]
-        self._idle = defaultdict(SimpleQueue)
+        self._idle: dict[_Wanted, SimpleQueue[Any]] = defaultdict(SimpleQueue)
 
     def compile(self, shapes: _Shapes) -> Any:
         """The program for inputs of these shapes."""
